@@ -1,0 +1,45 @@
+# Every target sets itself up first: .ci/setup makes .venv once and then costs a few milliseconds.
+# Its choices are variables: make setup EXTRAS=torch,jax,dev MPI=system PYTHON=python3.12 TORCH_BACKEND=cpu
+
+SHELL := bash
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+.DEFAULT_GOAL := help
+.PHONY: help setup demo practical test test-all check lab lessons lock clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo; sed -n 's/^#   \([A-Z_]*=.*\)/  \1/p' .ci/setup
+
+setup: ## make .venv: pinned packages, this project, and mpiexec (choices below)
+	@.ci/setup
+
+demo: setup ## what it is about, in a minute
+	@.venv/bin/python -m workbench.course.demo $(ARGS)
+
+practical: setup ## the practical session: 1 and 2 ranks side by side
+	@.venv/bin/python benchmarks/practical.py $(ARGS)
+
+test: check ## the checks, then the tests (ARGS="-k ring" goes to pytest)
+	@.ci/test $(ARGS)
+
+test-all: setup ## also the long tests, and those not yet seen to pass everywhere
+	@WORKBENCH_TEST_ALL=1 .ci/test $(ARGS)
+
+check: setup ## style, layout and types
+	@.ci/check
+
+# Only this machine can connect, and only with the token that Jupyter prints. It refuses to run as root unless told.
+lab: setup ## JupyterLab on the notebooks
+	@.venv/bin/jupyter trust notebooks/*.ipynb >/dev/null  # else it shows no figures before the cells are run
+	@.venv/bin/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks \
+		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+
+lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
+	@.venv/bin/python -m workbench.course.build $(ARGS)
+
+lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)
+	@.ci/setup lock
+
+clean: ## remove caches and build products; .venv stays (rm -r .venv)
+	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf

@@ -1,0 +1,163 @@
+"""The practical session, run and put side by side: ``make practical``, or ``python benchmarks/practical.py``.
+
+Starts ``examples/test_horovod.py`` and ``examples/pytorch_horovod.py`` with 1 and with 2 ranks, and prints what each
+rank says of itself, time per epoch, speed-up, loss and accuracy. One thread per rank, as the scripts set it.
+
+The exit code is 1 if a script fails, if ranks of one run disagree about loss or accuracy, or if the accuracies differ
+by more than ``--tolerance``. The default, 0.02, is 7 of the 357 test images: the global batch is the same, so the runs
+make the same steps, but sums are rounded in another order, and Adam magnifies that. Times are shown, never judged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import statistics
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.launch import mpi
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+PLACE = re.compile(r"MPI_size = (\d+), MPI_rank = (\d+), MPI_local_size = \d+,  MPI_local_rank = \d+ platform = \S+")
+EPOCH = re.compile(r"Epoch: (\d+) (\d+\.\d+) sec\.")
+RESULT = re.compile(r"Loss:  (-?\d+\.\d+|nan)  accuracy:  (\d+\.\d+)  \((\d+) of (\d+) images\)")
+
+
+class PracticalError(Exception):
+    """A script failed, or did not print what it should have."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run of ``pytorch_horovod.py`` printed.
+
+    Args:
+        ranks: how many there were.
+        seconds: of each epoch; the slowest rank's.
+        loss, accuracy: on the test images, the same on all ranks.
+    """
+
+    ranks: int
+    seconds: tuple[float, ...]
+    loss: float
+    accuracy: float
+
+    @property
+    def first(self) -> float:
+        """Seconds of the first epoch, in which much is set up."""
+        return self.seconds[0]
+
+    @property
+    def later(self) -> float:
+        """Median of the other epochs' seconds; of the first, if there is no other."""
+        return statistics.median(self.seconds[1:] or self.seconds)
+
+
+def options(argv: Sequence[str] | None) -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line; what is not known here is for ``pytorch_horovod.py``."""
+    parser = argparse.ArgumentParser(
+        description=__doc__.splitlines()[0], epilog="All other options go to pytorch_horovod.py."
+    )
+    parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--tolerance", type=float, default=0.02, help="how far the accuracies may be apart")
+    parser.add_argument("--deadline", type=float, default=600.0, metavar="SECONDS", help="of one run")
+    return parser.parse_known_args(argv)
+
+
+def start(ranks: int, script: Path, words: Sequence[str], deadline_s: float) -> str:
+    """Run a script under mpiexec; return what all ranks printed.
+
+    Raises:
+        PracticalError: it failed, or was not done at the deadline.
+    """
+    print(f"$ mpiexec -n {ranks} python examples/{script.name} {' '.join(words)}".rstrip(), flush=True)
+    command = [*mpi.command(ranks), sys.executable, str(script), *words]
+    env = mpi.environment(1) | {"PYTHONUNBUFFERED": ""}  # so that a line of a rank comes in one piece
+    process = subprocess.Popen(
+        command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        output = process.communicate(timeout=deadline_s)[0].decode(errors="replace")
+    except subprocess.TimeoutExpired:
+        process.terminate()  # mpiexec passes it on to the ranks
+        raise PracticalError(f"{script.name} with {ranks} ranks was not done after {deadline_s:g} s") from None
+    finally:
+        if process.poll() is None:
+            try:
+                process.wait(timeout=10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+    if process.returncode:
+        how = f"with {ranks} ranks ended with code {process.returncode}"
+        raise PracticalError(f"{script.name} {how}:\n{output[-4000:]}")
+    return output
+
+
+def places(output: str, ranks: int) -> list[str]:
+    """The lines of ``test_horovod.py``, by rank.
+
+    Raises:
+        PracticalError: not one line of each rank.
+    """
+    found = sorted(PLACE.finditer(output), key=lambda match: int(match[2]))
+    if [(int(match[1]), int(match[2])) for match in found] != [(ranks, rank) for rank in range(ranks)]:
+        raise PracticalError(f"Not one block of each of {ranks} ranks. The output was:\n{output[-4000:]}")
+    return [match[0] for match in found]
+
+
+def read(output: str, ranks: int) -> Run:
+    """What ``pytorch_horovod.py`` printed, every rank the same.
+
+    Raises:
+        PracticalError: a rank is missing, or ranks disagree.
+    """
+    results = [match.groups() for match in RESULT.finditer(output)]
+    seconds = {int(match[1]): float(match[2]) for match in EPOCH.finditer(output)}
+    if len(results) != ranks or not seconds:
+        raise PracticalError(f"{len(results)} of {ranks} ranks printed a result. The output was:\n{output[-4000:]}")
+    if len(set(results)) > 1:
+        raise PracticalError(f"The ranks disagree about (loss, accuracy, right, images): {results}")
+    return Run(ranks, tuple(seconds[epoch] for epoch in sorted(seconds)), float(results[0][0]), float(results[0][1]))
+
+
+def table(runs: Sequence[Run]) -> str:
+    """Time, speed-up, loss and accuracy; a row for each run. Speed-up and efficiency are over the first row."""
+    columns = {"ranks": 5, "first epoch": 14, "later epochs": 15, "speed-up": 11}
+    columns |= {"efficiency": 13, "loss": 11, "accuracy": 11}
+    lines = ["".join(f"{name:>{width}}" for name, width in columns.items())]
+    base = runs[0]
+    for run in runs:
+        speedup = base.later / run.later
+        share = f"{100 * speedup * base.ranks / run.ranks:.0f} %"
+        times = f"{run.first:>12.2f} s{run.later:>13.2f} s"
+        lines.append(f"{run.ranks:>5}{times}{speedup:>11.2f}{share:>13}{run.loss:>11.4f}{run.accuracy:>11.4f}")
+    return "\n".join(lines)
+
+
+def main(argv: Sequence[str] | None = None, examples: Path = EXAMPLES) -> int:
+    """Run the session; return the exit code."""
+    args, words = options(argv)
+    try:
+        for ranks in args.ranks:
+            output = start(ranks, examples / "test_horovod.py", [], args.deadline)
+            print(*places(output, ranks), sep="\n", flush=True)
+        runs = []
+        for ranks in args.ranks:
+            runs.append(read(start(ranks, examples / "pytorch_horovod.py", words, args.deadline), ranks))
+    except PracticalError as error:
+        print(f"FAILED: {error}", file=sys.stderr)
+        return 1
+    print("\n" + table(runs))
+    accuracies = [run.accuracy for run in runs]
+    apart = max(accuracies) - min(accuracies)
+    good = apart <= args.tolerance
+    print(f"\nThe accuracies are {apart:.4f} apart; up to {args.tolerance:g} is allowed: {'ok' if good else 'FAILED'}")
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

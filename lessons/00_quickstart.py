@@ -1,0 +1,263 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Quickstart: one training run on N engines
+#
+# **Question:** how does a training script for one process become one for N, and is it the same training?
+#
+# **Afterwards you can**
+#
+# - start MPI ranks from a notebook and run a cell on all of them with `%%px`,
+# - name the six steps that turn a serial script into a data-parallel one,
+# - measure speed-up and efficiency, and prove that the result is that of the serial run.
+#
+# **Needs:** two cores, no GPU. **Takes** 15 minutes to read and try, less than a minute to run.
+
+# %% [markdown]
+# ## Start the engines
+#
+# This notebook's kernel does not train. It starts *engines*, processes that MPI numbers from 0 to N − 1: the
+# number is the
+# *rank*, and N is the *size*. A cell that begins with `%%px` runs on all engines at once.
+
+# %%
+from workbench import cluster
+
+engines = cluster.up(n=2)
+
+# %% [markdown]
+# ## The serial script
+#
+# The data are scans of handwritten digits (1,797 images of 8 × 8 pixels, from scikit-learn), the model is a small
+# convolutional network, the optimizer is Adam. So far nothing is distributed: every engine just defines
+# the same things.
+
+# %%
+# %%px
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from workbench import data
+from workbench.training.sampler import batches
+
+GLOBAL_BATCH = 144
+digits = data.digits()
+
+
+def make_model(seed, width=64):
+    torch.manual_seed(seed)
+    layers = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
+    layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+    layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(4 * width, 10))
+
+
+def train(model, optimizer, epochs, rank, size, dtype=torch.float32):
+    """Train on this rank's part of every global batch; return the loss of each step."""
+    images = torch.from_numpy(digits.train_x).to(dtype)
+    labels = torch.from_numpy(digits.train_y)
+    losses = []
+    for epoch in range(epochs):
+        for mine in batches(len(images), rank, size, GLOBAL_BATCH, epoch=epoch):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images[mine]), labels[mine])
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+    return losses
+
+
+# %% [markdown]
+# ## Six steps to a distributed script
+#
+# ### 1. Initialise
+#
+# `init()` finds the other ranks. From here on each rank knows its number.
+
+# %%
+# %%px
+import workbench.torch as hvd
+
+hvd.init()
+print(f"I am rank {hvd.rank()} of {hvd.size()}")
+
+# %% [markdown]
+# ### 2. Choose the local batch size
+#
+# The *global batch* stays as it was, so that the training stays the same; each rank takes its share of it.
+
+# %%
+# %%px
+local_batch = GLOBAL_BATCH // hvd.size()
+print(f"{local_batch} of {GLOBAL_BATCH} images per step")
+
+# %% [markdown]
+# ### 3. Pin the device
+#
+# With GPUs, each rank takes the one with the number of its `local_rank()`, its number on this machine. Without, the
+# ranks share the cores: `cluster.up()` has given each engine its share of threads.
+
+# %%
+# %%px
+if torch.cuda.is_available():
+    torch.cuda.set_device(hvd.local_rank())
+print("device:", f"cuda:{hvd.local_rank()}" if torch.cuda.is_available() else "cpu")
+
+# %% [markdown]
+# ### 4. Shard the data
+#
+# Every rank sees other images. `batches()` cuts each global batch into N parts; together the parts of step *k*
+# are just the
+# batch that the serial run takes in step *k*.
+
+# %%
+# %%px
+first = next(iter(batches(len(digits.train_x), hvd.rank(), hvd.size(), GLOBAL_BATCH)))
+everyone = hvd.allgather(torch.as_tensor(first))
+print(f"{len(first)} images here, {len(everyone.unique())} different ones on all ranks")
+
+# %% [markdown]
+# ### 5. Broadcast the initial weights
+#
+# Every rank has drawn weights of its own (the seed is the rank). All start from rank 0's.
+
+# %%
+# %%px
+model = make_model(seed=hvd.rank())
+before = hvd.allgather(model[0].bias[:1])
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+after = hvd.allgather(model[0].bias[:1])
+print("weights equal before:", bool((before == before[0]).all()))
+print("weights equal after:", bool((after == after[0]).all()))
+
+# %% [markdown]
+# ### 6. Average the gradients
+#
+# `DistributedOptimizer` sends every gradient off as soon as the backward pass has finished it, and waits for all in
+# `step()`. This is the only change to the training itself.
+
+# %%
+# %%px
+optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+train(model, optimizer, epochs=6, rank=hvd.rank(), size=hvd.size())
+
+with torch.no_grad():
+    guesses = model(torch.from_numpy(digits.test_x)).argmax(dim=1)
+right = (guesses == torch.from_numpy(digits.test_y)).double().mean().item()
+print(f"more than 80 % of the unseen digits are read right: {right > 0.8}")
+
+# %% [markdown]
+# ## Is it the same training?
+#
+# The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must take
+# the
+# steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
+# tiny,
+# and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone.
+
+
+# %%
+# %%px
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+together = make_model(seed=hvd.rank(), width=16).double()
+alone = make_model(seed=0, width=16).double()
+hvd.broadcast_parameters(together.state_dict(), root_rank=0)
+distributed = hvd.DistributedOptimizer(sgd(together), named_parameters=together.named_parameters())
+
+loss_together = train(together, distributed, 6, hvd.rank(), hvd.size(), torch.float64)
+loss_together = hvd.allreduce(torch.tensor(loss_together), name="loss").tolist()
+if hvd.rank() == 0:
+    loss_alone = train(alone, sgd(alone), 6, rank=0, size=1, dtype=torch.float64)
+
+weights = torch.cat([p.detach().flatten() for p in together.parameters()])
+replicas = hvd.allgather(weights[None])
+print("all replicas hold the same bits:", bool((replicas == replicas[0]).all()))
+if hvd.rank() == 0:
+    serial = torch.cat([p.detach().flatten() for p in alone.parameters()])
+    difference = (weights - serial).abs().max()
+    print("largest difference to the serial run below 1e-12:", bool(difference < 1e-12))
+
+# %%
+from workbench.course import figures
+
+rank_0 = engines.client[0]
+loss_together, loss_alone = rank_0.pull(["loss_together", "loss_alone"], block=True)
+series = {"one engine": loss_alone, "two engines": loss_together}
+figures.curves(series, xlabel="step", ylabel="loss", title="Two curves, one on top of the other")
+
+# %% [markdown]
+# ## Is it faster?
+#
+# Time one engine alone and all engines together, in turns, because the machine may be busier at one moment than at
+# another. While rank 0 trains alone the others wait in `barrier()`, which costs no CPU.
+#
+# Two rules of honest timing: warm up first, and take the time of the *slowest* rank.
+
+# %%
+# %%px
+import time
+
+
+def seconds(ranks, epochs=1):
+    """Time an epoch on the first ``ranks`` ranks; the slowest counts."""
+    model = make_model(seed=0)
+    optimizer = sgd(model)
+    if ranks > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer)
+    hvd.barrier()
+    start = time.perf_counter()
+    if hvd.rank() < ranks:
+        train(model, optimizer, epochs, hvd.rank(), ranks)
+    took = time.perf_counter() - start
+    return hvd.allreduce(torch.tensor(took, dtype=torch.float64), op=hvd.Max).item()
+
+
+seconds(1), seconds(hvd.size())  # warm up
+rounds = [(seconds(1), seconds(hvd.size())) for _ in range(5)]
+
+# %%
+from workbench.course.timing import speedup_table
+
+rounds, images = rank_0.pull(["rounds", "len(digits.train_x)"], block=True)
+alone, together = zip(*rounds, strict=True)
+table = speedup_table({1: alone, engines.n: together}, images)
+print(table)
+
+# %% tags=["nbval-ignore-output"]
+figures.speedup(table)
+
+# %% [markdown]
+# The **speed-up** is the median over the rounds of *this round alone / this round together*, so that a busy moment
+# counts on both sides; it need not be the quotient of the two medians above it.
+# **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
+# training. The rest
+# went into communication and waiting. Here the network is small and the batch is large, so there is little to send
+# and much to compute; lesson 07 looks at when that is not so.
+#
+# ## Stop the engines
+
+# %%
+engines.down()
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Six steps: initialise, local batch, pin the device, shard, broadcast, average.
+# - With an equal global batch, N ranks take the very steps of one.
+# - Every rank must call the same collectives. One that does not is named in the error of the others.

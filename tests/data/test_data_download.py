@@ -1,0 +1,233 @@
+"""Downloading, from a server on this machine that behaves as servers do: well, badly, and not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import multiprocessing
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import pytest
+
+from workbench.data.download import fetch
+from workbench.errors import DataNotFoundError
+
+CONTENT = bytes(range(256)) * 1000
+SHA256 = hashlib.sha256(CONTENT).hexdigest()
+SPAWN = multiprocessing.get_context("spawn")
+
+
+class Server(ThreadingHTTPServer):
+    """Counts what is asked for; the path of the request says how to behave."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.asked: Counter[str] = Counter()
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def url(self, behaviour: str) -> str:
+        return f"http://127.0.0.1:{self.server_port}/{behaviour}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        behaviour = self.path.strip("/")
+        self.server.asked[behaviour] += 1
+        if behaviour == "missing":
+            return self.send_error(404)
+        if behaviour == "slow":
+            time.sleep(0.5)
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(CONTENT)))
+        self.end_headers()
+        if behaviour == "drip":
+            return self._drip()
+        changed = b"\xff" + CONTENT[1:]
+        self.wfile.write({"cut": CONTENT[:1000], "changed": changed}.get(behaviour, CONTENT))
+
+    def _drip(self) -> None:
+        for place in range(100):
+            self.wfile.write(CONTENT[place : place + 1])
+            time.sleep(0.05)
+
+    def log_message(self, *_: object) -> None:
+        """Keep the test's output clean."""
+
+    def handle_one_request(self) -> None:
+        try:
+            super().handle_one_request()
+        except ConnectionError:  # the client gave up, as it should
+            self.close_connection = True
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    """A running server, asked without any proxy."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    with Server() as server:
+        yield server
+        server.shutdown()
+
+
+def check(path: Path) -> None:
+    """Refuse what is not CONTENT."""
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    if found != SHA256:
+        raise ValueError(f"SHA-256 is {found}, expected {SHA256}")
+
+
+def files(folder: Path) -> set[str]:
+    """Everything in the folder but its lock."""
+    return {path.name for path in folder.iterdir()} - {".lock"}
+
+
+def fetch_in_process(url: str, target: Path, start: Barrier) -> None:
+    """One of several ranks, in a process of its own."""
+    start.wait(30)
+    fetch([url], target, check, timeout_s=30)
+    check(target)
+
+
+def hold_lock(folder: Path, held: Barrier) -> None:
+    """A rank that hangs in the middle of its download."""
+    from workbench.data.download import _locked
+
+    with _locked(folder / ".lock", time.monotonic()):
+        held.wait(30)
+        time.sleep(60)
+
+
+def test_download_is_whole_and_alone(server: Server, tmp_path: Path) -> None:
+    """After a download the folder, made on the way, holds the checked file and no leftovers; no second request."""
+    target = tmp_path / "new" / "folder" / "file"
+    for _ in range(2):
+        assert fetch([server.url("good")], target, check) == target
+    assert target.read_bytes() == CONTENT
+    assert files(target.parent) == {"file"}
+    assert server.asked == {"good": 1}
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "reason"),
+    [
+        ("missing", "HTTP Error 404"),
+        ("cut", "ended after 1,000 of 256,000 bytes"),
+        ("changed", f"expected {SHA256}"),
+    ],
+)
+def test_bad_answers_leave_nothing_and_are_named(server: Server, tmp_path: Path, behaviour: str, reason: str) -> None:
+    """A missing, cut or changed file is never kept; the error has the address and the reason."""
+    with pytest.raises(DataNotFoundError, match=reason) as caught:
+        fetch([server.url(behaviour)], tmp_path / "file", check)
+    assert server.url(behaviour) in str(caught.value)
+    assert not files(tmp_path)
+
+
+def test_next_address_is_tried(server: Server, tmp_path: Path) -> None:
+    """A bad mirror costs one request; the next one serves."""
+    urls = [server.url(behaviour) for behaviour in ("missing", "cut", "changed", "good", "never")]
+    fetch(urls, tmp_path / "file", check)
+    assert (tmp_path / "file").read_bytes() == CONTENT
+    assert server.asked == {"missing": 1, "cut": 1, "changed": 1, "good": 1}
+
+
+def test_no_server_is_an_error_at_once(server: Server, tmp_path: Path) -> None:
+    """Nobody listens: the error comes long before the deadline."""
+    url = server.url("good")
+    server.shutdown()
+    server.server_close()
+    began = time.monotonic()
+    with pytest.raises(DataNotFoundError, match=r"(?s)file could not be downloaded.*refused"):
+        fetch([url], tmp_path / "file", check)
+    assert time.monotonic() - began < 5
+
+
+def test_drip_ends_at_the_deadline(server: Server, tmp_path: Path) -> None:
+    """A server that sends one byte now and then cannot hold a rank beyond its deadline."""
+    began = time.monotonic()
+    with pytest.raises(DataNotFoundError, match="the deadline came after"):
+        fetch([server.url("drip")], tmp_path / "file", check, timeout_s=0.3)
+    assert time.monotonic() - began < 2
+    assert not files(tmp_path)
+
+
+@pytest.mark.parametrize("url", ["http://example.org/file", "file:///etc/hostname", "ftp://127.0.0.1/file"])
+def test_only_safe_addresses_are_fetched(tmp_path: Path, url: str) -> None:
+    """Plain http to another machine, local files and other protocols are refused without trying."""
+    with pytest.raises(DataNotFoundError, match="only https"):
+        fetch([url], tmp_path / "file", check)
+
+
+def test_four_processes_download_once(server: Server, tmp_path: Path) -> None:
+    """Four ranks start together on an empty cache: one request, four times the right file, no leftovers."""
+    start = SPAWN.Barrier(4)
+    args = (server.url("slow"), tmp_path / "file", start)
+    ranks = [SPAWN.Process(target=fetch_in_process, args=args) for _ in range(4)]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(40)
+    assert [rank.exitcode for rank in ranks] == [0, 0, 0, 0]
+    assert server.asked == {"slow": 1}
+    assert files(tmp_path) == {"file"}
+
+
+def test_without_locks_the_file_is_still_right(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a file system without locks several ranks download, and the file is whole at every moment."""
+    monkeypatch.setattr("workbench.data.download._try_lock", lambda _: True)
+    target, errors = tmp_path / "file", []
+
+    def rank() -> None:
+        try:
+            check(fetch([server.url("slow")], target, check))
+        except Exception as error:  # noqa: BLE001  # whatever it is, the test must show it
+            errors.append(error)
+
+    ranks = [threading.Thread(target=rank) for _ in range(4)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join(30)
+    assert not errors
+    assert server.asked == {"slow": 4}
+    assert files(tmp_path) == {"file"}
+
+
+def test_waiting_has_a_deadline_and_ends_with_the_holder(server: Server, tmp_path: Path) -> None:
+    """A rank that hangs while it downloads makes the others give up in time; once it dies, they go on."""
+    held = SPAWN.Barrier(2)
+    holder = SPAWN.Process(target=hold_lock, args=(tmp_path, held))
+    holder.start()
+    try:
+        held.wait(30)
+        began = time.monotonic()
+        with pytest.raises(TimeoutError, match="another process that downloads into"):
+            fetch([server.url("good")], tmp_path / "file", check, timeout_s=0.3)
+        assert time.monotonic() - began < 2
+        assert not server.asked
+    finally:
+        holder.kill()
+        holder.join(10)
+    fetch([server.url("good")], tmp_path / "file", check, timeout_s=5)
+    assert server.asked == {"good": 1}
+
+
+def test_interrupt_leaves_nothing(server: Server, tmp_path: Path) -> None:
+    """Ctrl-C in the middle removes the unfinished file and frees the lock."""
+
+    def interrupt(_: Path) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch([server.url("good")], tmp_path / "file", interrupt)
+    assert not files(tmp_path)
+    fetch([server.url("good")], tmp_path / "file", check, timeout_s=1)

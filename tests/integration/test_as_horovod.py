@@ -1,0 +1,374 @@
+"""Scripts written for Horovod run unchanged: ``import workbench.as_horovod``, or ``workbench run --as-horovod``."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from conftest import Runner
+
+from workbench.as_horovod import util
+from workbench.as_horovod.finder import PARTS, targets
+from workbench.launch import mpi
+
+pytestmark = [pytest.mark.integration]
+
+RUN = ("-m", "workbench.launch.cli", "run")
+
+# The example of Horovod's README for PyTorch, on digits instead of a download; nothing in it knows of the workbench.
+EXAMPLE = """
+import argparse
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+import torch.optim as optim
+import horovod.torch as hvd
+from workbench.data import digits
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--epochs", type=int, default=1)
+args = parser.parse_args()
+
+# Initialize Horovod
+hvd.init()
+
+# Pin GPU to be used to process local rank (one GPU per process)
+if torch.cuda.is_available():
+    torch.cuda.set_device(hvd.local_rank())
+
+# Define dataset...
+train_dataset, test_dataset = digits().torch("train"), digits().torch("test")
+
+# Partition dataset among workers using DistributedSampler
+train_sampler = torch.utils.data.distributed.DistributedSampler(
+    train_dataset, num_replicas=hvd.size(), rank=hvd.rank())
+
+train_loader = torch.utils.data.DataLoader(train_dataset, batch_size=32, sampler=train_sampler)
+
+# Build model...
+torch.manual_seed(hvd.rank())
+model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 10))
+
+optimizer = optim.SGD(model.parameters(), lr=0.05 * hvd.size(), momentum=0.9)
+
+# Add Horovod Distributed Optimizer
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+# Broadcast parameters from rank 0 to all other processes.
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+
+for epoch in range(args.epochs):
+    train_sampler.set_epoch(epoch)
+    for batch_idx, (data, target) in enumerate(train_loader):
+        optimizer.zero_grad()
+        output = model(data)
+        loss = F.cross_entropy(output, target)
+        loss.backward()
+        optimizer.step()
+
+x, y = test_dataset.tensors
+accuracy = (model(x).argmax(1) == y).float().mean()
+average = hvd.allreduce(accuracy, name="accuracy", op=hvd.Average)
+weights = hvd.allgather_object([p.detach().flatten()[:3].tolist() for p in model.parameters()])
+print(hvd.rank(), hvd.size(), f"{average:.3f}", all(each == weights[0] for each in weights), __name__)
+"""
+
+
+def python(code: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
+    """Run a text in a fresh Python."""
+    words = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(words, capture_output=True, text=True, timeout=50, cwd=folder, env=mpi.environment(1) | env)
+
+
+def answer(code: str, folder: Path, **env: str) -> object:
+    """What a text prints last, as a Python value."""
+    done = python(code, folder, **env)
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
+def test_the_readmes_example_trains(jobs: Runner, tmp_path: Path) -> None:
+    """Horovod's example, unchanged, on two ranks: it learns digits, and both ranks end with the same weights."""
+    script = tmp_path / "train.py"
+    script.write_text(EXAMPLE)
+    job = jobs.python(*RUN, "--as-horovod", "-np", "2", "python", str(script), "--epochs", "3", deadline_s=100)
+    assert job.code == 0, job.report()
+    assert not job.left
+    lines = sorted(job.out(0).splitlines())
+    assert [line.split(":")[0] for line in lines] == ["[0]<stdout>", "[1]<stdout>"], job.report()
+    for rank, line in enumerate(lines):
+        number, n, accuracy, same, name = line.partition(":")[2].split()
+        assert (number, n, same, name) == (str(rank), "2", "True", "__main__")
+        assert float(accuracy) > 0.9
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("job-")] == ["train.py"]
+
+
+@pytest.mark.parallel
+def test_every_way_to_a_python_is_reached(jobs: Runner, tmp_path: Path) -> None:
+    """``-c``, ``-m``, a shell script, and processes that the script starts: all find the alias, as ``__main__``."""
+    (tmp_path / "own.py").write_text("import horovod.common.util as u; print('m', __name__, u.split_list([1, 2], 2))\n")
+    (tmp_path / "both.sh").write_text(
+        "cd $(dirname $0)\npython -c 'import horovod; print(\"c\", __name__, horovod.__version__)'\npython -m own\n"
+        'python -c \'import subprocess, sys; subprocess.run([sys.executable, "-O", "own.py"])\'\n'
+    )
+    command = ("--as-horovod", "-np", "1", "--gloo", "sh", str(tmp_path / "both.sh"))
+    job = jobs.python(*RUN, *command, deadline_s=40)
+    assert job.code == 0, job.report()
+    assert job.out(0).splitlines() == [
+        "[0]<stdout>:c __main__ 0.28.1",
+        "[0]<stdout>:m __main__ [[1], [2]]",
+        "[0]<stdout>:m __main__ [[1], [2]]",
+    ]
+
+
+def test_names_lead_to_ours(tmp_path: Path) -> None:
+    """Every module that there is can be imported under Horovod's name, and its names are our objects."""
+    code = """
+    import workbench.as_horovod, importlib
+    import horovod, horovod.torch as hvd, horovod.torch.elastic as elastic
+    import workbench.torch, workbench.torch.elastic, workbench.runner, workbench.process_sets, workbench.errors
+    names = "elastic mpi_ops sync_batch_norm compression functions optimizer elastic.state elastic.sampler".split()
+    common = "util exceptions process_sets basics elastic".split()
+    for name in [*(f"torch.{each}" for each in names), *(f"common.{each}" for each in common), "runner", "version"]:
+        importlib.import_module(f"horovod.{name}")
+    from horovod.torch.mpi_ops import allreduce_async, is_homogeneous
+    from horovod.torch.elastic.state import TorchState
+    from horovod.common.exceptions import HorovodInternalError, HostsUpdatedInterrupt
+    star = {}
+    exec("from horovod.torch import *", star)
+    print([
+        hvd.DistributedOptimizer is workbench.torch.DistributedOptimizer is star["DistributedOptimizer"],
+        elastic.TorchState is workbench.torch.elastic.TorchState is TorchState is hvd.elastic.TorchState,
+        horovod.run.func is workbench.runner.run and horovod.runner.run is horovod.run,
+        horovod.common.process_sets.ProcessSet is workbench.process_sets.ProcessSet,
+        HorovodInternalError is workbench.errors.CollectiveError is hvd.HorovodInternalError,
+        issubclass(HostsUpdatedInterrupt, RuntimeError) and hvd.elastic.HostsUpdatedInterrupt is HostsUpdatedInterrupt,
+        horovod.common.basics.HorovodBasics(__name__, "x").size is workbench.torch.size is hvd.size,
+        hvd.SyncBatchNorm is horovod.torch.sync_batch_norm.SyncBatchNorm,
+        horovod.__version__ == horovod.version.__version__ == "0.28.1",
+        {"allreduce", "init"} <= set(dir(hvd)) and not hasattr(hvd, "nonsense") and not hasattr(hvd, "__wrapped__"),
+        workbench.torch.__name__ == "workbench.torch" and not hasattr(workbench.torch, "mpi_ops"),
+    ])
+    """
+    assert answer(code, tmp_path) == [True] * 11
+
+
+def test_what_there_is_not_is_named(tmp_path: Path) -> None:
+    """A missing part is a ModuleNotFoundError with its name, a missing name an AttributeError; frameworks by theirs."""
+    code = """
+    import workbench.as_horovod
+    told = []
+    for name in ["nonsense", "torch.nonsense", "data", "common.util.deeper", "spark"]:
+        try: __import__(f"horovod.{name}")
+        except ModuleNotFoundError as error: told.append((error.name, f"horovod.{name}" in str(error)))
+    import horovod
+    try: horovod.nonsense
+    except AttributeError as error: told.append(("attribute", "horovod.nonsense" in str(error)))
+    print(told)
+    """
+    told = answer(code, tmp_path)
+    assert isinstance(told, list)
+    assert all(named for _, named in told)
+    assert [name for name, _ in told] == [
+        "horovod.nonsense", "horovod.torch.nonsense", "horovod.data", "horovod.common.util.deeper", "horovod.spark",
+        "attribute",
+    ]  # fmt: skip
+
+
+def test_parts_under_construction_come_by_themselves(tmp_path: Path) -> None:
+    """Other frameworks' modules are mapped by name: as soon as ``workbench.<framework>`` exists it is found."""
+    code = """
+    import sys, types, workbench.as_horovod, workbench
+    from importlib.machinery import ModuleSpec
+    for name in ("workbench.keras", "workbench.keras.callbacks"):
+        sys.modules[name] = types.ModuleType(name)
+        sys.modules[name].__spec__ = ModuleSpec(name, None, is_package=True)
+        sys.modules[name].__path__ = []
+    sys.modules["workbench.keras.callbacks"].Mark = 7
+    from horovod.keras.callbacks import Mark
+    print(Mark)
+    """
+    assert answer(code, tmp_path) == 7
+    assert targets("horovod.jaxlib") == ()
+
+
+def test_the_alias_loads_no_framework_that_nobody_asked_for(tmp_path: Path) -> None:
+    """``import horovod`` and its helpers load no torch; ``workbench`` alone does not make a ``horovod``."""
+    code = """
+    import sys, workbench.api
+    try: import horovod
+    except ModuleNotFoundError as error: print(error.name == "horovod")
+    """
+    assert answer(code, tmp_path) is True
+    code = """
+    import sys, workbench.as_horovod, horovod, horovod.common.util, horovod.common.exceptions
+    horovod.common.util.mpi_built()
+    print(sorted({"torch", "mpi4py", "tensorflow"} & set(sys.modules)))
+    """
+    assert answer(code, tmp_path) == []
+
+
+@pytest.fixture
+def real(tmp_path: Path) -> str:
+    """A folder with another package of that name."""
+    package = tmp_path / "site" / "horovod"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("__version__ = 'real'\n")
+    return str(package.parent)
+
+
+def path_with(folder: str) -> str:
+    """PYTHONPATH with another folder before the workbench's."""
+    return ":".join(filter(None, [folder, mpi.environment(1).get("PYTHONPATH", "")]))
+
+
+def test_a_real_horovod_is_hidden_only_on_demand(real: str, tmp_path: Path) -> None:
+    """Without the alias a real Horovod is found; with it ours is, and one line says so; the two never mix."""
+    show = "import workbench.api, horovod; print(repr(horovod.__version__))"
+    assert answer(show, tmp_path, PYTHONPATH=path_with(real)) == "real"
+    done = python(f"import workbench.as_horovod; {show}", tmp_path, PYTHONPATH=path_with(real))
+    assert done.stdout == "'0.28.1'\n"
+    assert done.stderr.splitlines() == [
+        f"workbench: `horovod` means the workbench here, not the one in {real}/horovod/__init__.py."
+    ]
+    mixed = python("import horovod, workbench.as_horovod", tmp_path, PYTHONPATH=path_with(real))
+    assert mixed.returncode == 1
+    assert f"ImportError: {real}/horovod/__init__.py is imported already" in mixed.stderr
+
+
+@pytest.mark.parallel
+def test_the_option_hides_it_in_the_ranks_only(jobs: Runner, real: str) -> None:
+    """With ``--as-horovod`` the ranks find ours before an installed one, and rank 0 says so; without it, theirs."""
+    show = ("python", "-c", "import horovod; print(horovod.__version__)")
+    for option, version, lines in (("--as-horovod", "0.28.1", 1), ("--verbose", "real", 0)):
+        job = jobs.python(*RUN, "-np", "2", "--gloo", option, *show, deadline_s=40, PYTHONPATH=path_with(real))
+        assert job.code == 0, job.report()
+        assert sorted(job.out(0).splitlines()) == [f"[{rank}]<stdout>:{version}" for rank in range(2)]
+        assert job.err(0).count("means the workbench here") == lines
+
+
+@pytest.mark.parallel
+def test_horovod_run_reaches_its_ranks(jobs: Runner, tmp_path: Path) -> None:
+    """``horovod.run`` calls a function on ranks in which ``import horovod`` works, too."""
+    script = tmp_path / "driver.py"
+    script.write_text(
+        "import workbench.as_horovod, horovod\n"
+        "def f(x):\n    import horovod\n    from horovod.common.util import num_rank_is_power_2\n"
+        "    return horovod.__version__, num_rank_is_power_2(x)\n"
+        "if __name__ == '__main__': print(horovod.run(f, args=(4,), num_proc=2, use_gloo=True))\n"
+    )
+    job = jobs.python(str(script), deadline_s=40)
+    assert job.code == 0, job.report()
+    assert ast.literal_eval(job.out(0)) == [("0.28.1", True)] * 2
+
+
+# --- helpers ------------------------------------------------------------------------------------------
+
+
+def test_every_module_of_the_table_exists() -> None:
+    """The table speaks of modules that there are."""
+    for name, ours in PARTS.items():
+        for each in ours:
+            __import__(each)
+        assert targets(name) == ours
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 7])
+def test_split_list_is_even(n: int) -> None:
+    """The pieces are the list again, and their lengths differ by one at most, longer ones first."""
+    pieces = util.split_list(list(range(5)), n)
+    assert [each for piece in pieces for each in piece] == list(range(5))
+    lengths = [len(piece) for piece in pieces]
+    assert len(pieces) == n
+    assert lengths == sorted(lengths, reverse=True)
+    assert max(lengths) - min(lengths) <= 1
+
+
+def test_helpers_answer_for_this_environment(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is built is what check-build finds; a part that there is not is an ImportError."""
+    import torch
+
+    from workbench.launch import check_build
+
+    assert util.extension_available("torch") == check_build.has_framework("torch") is True
+    assert util.gpu_available("torch") == torch.cuda.is_available()
+    assert util.gloo_built(verbose=True) == torch.distributed.is_gloo_available()
+    assert capsys.readouterr().out == f"Gloo: {torch.distributed.is_gloo_available()}\n"
+    assert util.mpi_built() is True
+    assert (util.ddl_built(), util.ccl_built()) == (False, False)
+    assert isinstance(util.nccl_built(), int)
+    assert (util.nccl_built() > 0) <= torch.cuda.is_available()
+    util.check_extension("horovod.torch", "HOROVOD_WITH_PYTORCH", __file__, "mpi_lib_v2")
+    with pytest.raises(ImportError, match=r"horovod\.nonsense"):
+        util.check_extension("horovod.nonsense", "HOROVOD_WITH_NONSENSE", __file__, "mpi_lib")
+    assert util.check_installed_version("torch", torch.__version__) is None
+    assert util.get_extension_full_path("/a/b.py", "c", "d") == f"/a/c/d{util.get_ext_suffix()}"
+
+
+def test_variables_are_changed_within_the_block_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``env`` sets variables, leaves out None, and restores what was there, also after an exception."""
+    import os
+
+    monkeypatch.setenv("WORKBENCH_TEST_A", "1")
+
+    def values() -> list[str | None]:
+        return [os.environ.get(f"WORKBENCH_TEST_{letter}") for letter in "ABC"]
+
+    def fail_within() -> None:
+        with util.env(WORKBENCH_TEST_A="2", WORKBENCH_TEST_B="3", WORKBENCH_TEST_C=None):
+            assert values() == ["2", "3", None]
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fail_within()
+    assert values() == ["1", None, None]
+
+
+def test_op_and_average() -> None:
+    """``op`` counts; ``average`` is understood with a warning; both are an error; neither means Average."""
+    from workbench import api
+
+    choose = util.get_average_backwards_compatibility_fun(api)
+    assert (choose(None, None), choose(api.Sum, None)) == (api.Average, api.Sum)
+    with pytest.warns(DeprecationWarning, match="average"):
+        assert (choose(None, True), choose(None, False)) == (api.Average, api.Sum)
+    with pytest.raises(ValueError, match="supersedes"):
+        choose(api.Sum, True)
+
+
+@pytest.mark.parametrize(
+    ("version", "target", "expected"),
+    [
+        ("2.13.0+cpu", "2.4.0", True),
+        ("2.4.0", "2.4.0", True),
+        ("2.4", "2.4.0", True),
+        ("2.4.0rc1", "2.4.0", False),
+        ("2.4.0.dev2024", "2.4.0", False),
+        ("1.99.9", "2.0.0", False),
+        ("2.10.0", "2.9.1", True),
+        ("2.4.0+cu121", "2.4.1", False),
+    ],
+)
+def test_versions_compare_as_numbers(version: str, target: str, expected: bool) -> None:
+    """As packaging's versions compare, which is the oracle."""
+    from packaging.version import Version
+
+    assert util.is_version_greater_equal_than(version, target) is expected
+    assert (Version(version.partition("+")[0]) >= Version(target)) is expected
+
+
+def test_a_target_version_has_three_parts() -> None:
+    """As Horovod's helper wants it."""
+    with pytest.raises(ValueError, match=r"major\.minor\.patch"):
+        util.is_version_greater_equal_than("2.4.0", "2.4")
+    with pytest.raises(ValueError, match="texts"):
+        util.is_version_greater_equal_than(2, "2.4.0")  # type: ignore[arg-type]

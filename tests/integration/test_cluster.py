@@ -1,0 +1,251 @@
+"""``cluster.up`` and ``down`` with the real ipyparallel and the real mpiexec, as a notebook uses them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import ipyparallel
+import nbclient
+import nbformat
+import psutil
+import pytest
+
+from workbench import cluster
+from workbench.errors import LaunchError
+from workbench.launch import mpi
+from workbench.launch.warden import Traces
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+Starter = Callable[[str], tuple[subprocess.Popen[str], str]]
+
+# A script that starts a cluster, says its mark, and then does what `{then}` says.
+SCRIPT = """
+import sys, time
+from workbench import cluster
+c = cluster.up(2, quiet=True)
+print(c.id, flush=True)
+{then}
+"""
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """An IPython directory of its own, and whatever a failing test leaves running is stopped."""
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    yield
+    cluster.down()
+
+
+@pytest.fixture
+def script() -> Iterator[Starter]:
+    """Runs SCRIPT in a process of its own; gives the process and the mark of its cluster."""
+    started: list[tuple[subprocess.Popen[str], str]] = []
+
+    def start(then: str) -> tuple[subprocess.Popen[str], str]:
+        command = [sys.executable, "-c", SCRIPT.format(then=then)]
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, env=mpi.environment(1), stdin=pipe, stdout=pipe, text=True)
+        assert process.stdout is not None
+        started.append((process, process.stdout.readline().strip()))
+        return started[-1]
+
+    yield start
+    for process, mark in started:
+        with contextlib.suppress(ProcessLookupError):
+            process.kill()
+        process.communicate()
+        Traces(mark).wipe()
+
+
+def gone(mark: str, timeout_s: float = 10.0) -> bool:
+    """Is no process left with this mark?"""
+    deadline = time.monotonic() + timeout_s
+    while Traces(mark).processes() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return not Traces(mark).processes()
+
+
+def segments(pids: list[int]) -> set[str]:
+    """The shared memory files of these processes."""
+    return set(re.findall(r"/dev/shm/mpich\S+", "".join(Path(f"/proc/{pid}/maps").read_text() for pid in pids)))
+
+
+def program(path: Path, text: str) -> str:
+    """A shell script that takes mpiexec's place."""
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_engines_are_ranks_and_down_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Engine id = MPI rank, in the caller's folder, with threads limited; after ``down`` no process and no file."""
+    monkeypatch.chdir(tmp_path)
+    with cluster.up(2) as c:
+        threads = max(1, len(os.sched_getaffinity(0)) // 2)
+        each = f"{threads} thread{'s' if threads > 1 else ''} each"
+        assert capsys.readouterr().out == f"2 engines ready: ids 0-1 are MPI ranks 0-1, {each}\n"
+        assert repr(c) == "<Cluster: 2 MPI ranks>"
+        assert (c.view["mpi_rank"], c.view["mpi_size"]) == ([0, 1], [2, 2])
+        assert c.view.apply(os.getpid) == c.pids()
+        assert c.view.apply(os.getcwd) == [str(tmp_path)] * 2
+        assert c.view.apply(os.getenv, "OMP_NUM_THREADS") == [str(threads)] * 2
+        assert c.view.apply(eval, "__import__('workbench.errors').__name__") == ["workbench"] * 2
+        assert len(Traces(c.id).processes()) >= 7
+        shared, folder = segments(c.pids()), c._job.folder
+    assert not Traces(c.id).processes()
+    assert not any(Path(path).exists() for path in shared)
+    assert not folder.exists()
+    assert not (tmp_path / "ipython").exists()
+    assert not [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    assert repr(c) == "<Cluster: stopped>"
+    c.down()
+    cluster.down()
+
+
+def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str]) -> None:
+    """A second ``up`` returns the running cluster, replaces one that lost a rank, and one of another size."""
+    one = cluster.up(1)
+    assert cluster.up(1) is one
+    os.kill(one.pids()[0], signal.SIGKILL)
+    deadline = time.monotonic() + 10
+    while one.healthy() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    repaired = cluster.up(1)
+    assert repaired.healthy()
+    cores = len(os.sched_getaffinity(0))
+    many = cluster.up(cores + 1)
+    assert many.client.ids == list(range(cores + 1))
+    assert not Traces(one.id).processes()
+    assert not Traces(repaired.id).processes()
+    text = capsys.readouterr().out.splitlines()
+    assert text[0].startswith("1 engine ready: id 0 is MPI rank 0, ")
+    assert text[1] == text[0].replace("ready", "already running")
+    assert text[2:4] == ["stopping the cluster of 1 rank, which has lost ranks", text[0]]
+    assert text[4] == "stopping the cluster of 1 rank"
+    assert (
+        text[6] == f"{cores + 1} ranks share {cores} core{'s' if cores > 1 else ''}: fine for learning, not for timing"
+    )
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of forks beside threads
+def test_down_fails_what_is_awaited_and_not_in_a_forked_child() -> None:
+    """A result awaited from a rank that hangs in MPI becomes an error; ``down`` in a forked child changes nothing."""
+    c = cluster.up(1, quiet=True)
+    pid = os.fork()
+    if not pid:
+        cluster.down()
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert c.healthy()
+    awaited = c.view.apply_async(eval, "MPI.COMM_SELF.recv()")
+    begun = time.monotonic()
+    c.down()
+    assert time.monotonic() - begun < 3
+    with pytest.raises(ipyparallel.error.CompositeError, match="EngineError"):
+        awaited.get(1)
+    c.down()
+
+
+def test_clusters_of_two_notebooks_live_side_by_side(
+    script: Starter,
+) -> None:
+    """Two processes have a cluster each; the end of one, without ``down``, takes its own ranks and no other's."""
+    mine = cluster.up(1, quiet=True)
+    process, theirs = script("sys.stdin.readline()")
+    assert Traces(theirs).processes()
+    process.communicate("\n", timeout=20)
+    assert process.returncode == 0
+    assert gone(theirs, timeout_s=0.0)
+    assert mine.healthy()
+    assert mine.view.apply(os.getpid) == mine.pids()
+
+
+def test_killed_kernel_leaves_nothing(script: Starter) -> None:
+    """After kill -9 of the process that called ``up``, its ranks busy in MPI, all is gone within 10 s."""
+    process, mark = script("c.view.apply_async(eval, 'MPI.COMM_SELF.recv()'); time.sleep(60)")
+    time.sleep(0.5)
+    pids = [each.pid for each in Traces(mark).processes()]
+    shared = segments(pids)
+    assert len(pids) >= 7
+    process.kill()
+    process.wait()
+    assert gone(mark)
+    time.sleep(0.5)
+    assert not any(Path(path).exists() for path in shared)
+
+
+def test_missing_or_wrong_mpiexec_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    """A path without a program, and an mpiexec of another vendor, are errors that name the cure."""
+    with pytest.raises(LaunchError, match="no program /no/such/mpiexec"):
+        cluster.up(2, mpiexec="/no/such/mpiexec")
+    other = "mpiexec (Open MPI) 5.0.11" if mpi.library_vendor() == "MPICH" else "HYDRA build details:"
+    fake = program(tmp_path / "mpiexec", f"echo '{other}'")
+    with pytest.raises(LaunchError, match=r"do not match: .*mpi4py uses .*up\(n, mpiexec=...\)"):
+        cluster.up(2, mpiexec=fake)
+    with pytest.raises(ValueError, match="at least 1 rank"):
+        cluster.up(0)
+    assert not cluster._running
+
+
+@pytest.mark.parametrize(
+    ("text", "timeout_s", "said"),
+    [
+        ("echo no slots left; exit 3", 60.0, "engines ended with exit code 3"),
+        ("echo waiting for a node; exec sleep 60", 4.0, "deadline passed before all engines had registered"),
+    ],
+    ids=["ends", "hangs"],
+)
+def test_failed_start_says_why_and_leaves_nothing(tmp_path: Path, text: str, timeout_s: float, said: str) -> None:
+    """A start that fails or hangs ends in an error with the reason, the log's last lines and a cure."""
+    vendor = {"MPICH": "HYDRA build details:", "Open MPI": "mpiexec (Open MPI) 5.0.11"}[mpi.library_vendor()]
+    fake = program(tmp_path / "mpiexec", f"""[ "$1" = --version ] && echo "{vendor}" && exit\n{text}""")
+    with pytest.raises(LaunchError) as caught:
+        cluster.up(2, mpiexec=fake, timeout_s=timeout_s)
+    report = str(caught.value)
+    assert said in report
+    assert f"| {text.partition(';')[0][5:]}" in report
+    assert f"Does this work in a terminal? {fake} -n 2" in report
+    assert not cluster._running
+    assert not [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_a_rank_cannot_start_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``up`` in a ``%%px`` cell, so on a rank of another job, is refused."""
+    monkeypatch.setenv("PMI_RANK", "0")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(LaunchError, match="without %%px"):
+        cluster.up(2)
+
+
+def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a real kernel ``%%px`` works in the cell after ``up``; outputs come grouped in rank order."""
+    cells = [
+        "from workbench import cluster\nc = cluster.up(2)",
+        "%%px\nimport time\ntime.sleep(0.3 * (1 - mpi_rank))\nprint('first line of', mpi_rank)\nprint(mpi_size)",
+        "%px print(MPI.COMM_WORLD.allreduce(mpi_rank + 1))",
+        "c.down()",
+        "print('px' in get_ipython().magics_manager.magics['line'])",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
+    monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
+    resources = {"metadata": {"path": str(tmp_path)}}
+    nbclient.NotebookClient(notebook, timeout=50, kernel_name="python3", resources=resources).execute()
+    texts = ["".join(each.get("text", "") for each in cell.outputs) for cell in notebook.cells]
+    assert re.fullmatch(r"2 engines ready: ids 0-1 are MPI ranks 0-1, \d+ threads? each\n", texts[0])
+    assert texts[1] == "[stdout:0] \nfirst line of 0\n2\n[stdout:1] \nfirst line of 1\n2\n"
+    assert texts[2] == "[stdout:0] \n3\n[stdout:1] \n3\n"
+    assert texts[3:] == ["", "False\n"]
+    assert all(
+        each.output_type == "stream" and each.name == "stdout" for cell in notebook.cells for each in cell.outputs
+    )

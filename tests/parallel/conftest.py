@@ -1,0 +1,96 @@
+"""For tests that run inside the ranks of one job: every rank runs the same tests in the same order.
+
+``tests/test_parallel.py`` starts them. By hand, to see one rank's progress on the screen::
+
+    WORKBENCH_TEST_INSIDE_RANKS=1 mpiexec -n 2 python -m pytest tests/parallel -x -k allgather
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import workbench as hvd
+from workbench import config
+
+LAUNCH = config.launch()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """The marker for tests that need several ranks, and the file with this rank's outcomes."""
+    config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
+    folder = os.environ.get("WORKBENCH_TEST_OUT")
+    if folder:
+        config.pluginmanager.register(Outcomes(Path(folder) / f"{LAUNCH.rank}.json"))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave out what needs more ranks than there are."""
+    for item in items:
+        mark = item.get_closest_marker("ranks")
+        if mark is not None and mark.args[0] > LAUNCH.size:
+            item.add_marker(pytest.mark.skip(f"needs {mark.args[0]} ranks"))
+
+
+class Outcomes:
+    """Writes for the driver which tests passed and which failed on this rank, and where a test stands that hangs."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._said: dict[str, Any] = {"passed": [], "failed": [], "running": ""}
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Before a test."""
+        self._write(running=nodeid)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """After each of a test's three phases."""
+        if report.failed:
+            self._said["failed"].append([report.nodeid, report.longreprtext])
+            self._write()
+        elif report.passed and report.when == "call":
+            self._said["passed"].append(report.nodeid)
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """A file that cannot be imported."""
+        if report.failed:
+            self._said["failed"].append([report.nodeid, report.longreprtext])
+
+    def pytest_sessionfinish(self) -> None:
+        """After the last test."""
+        self._write(running="")
+
+    def _write(self, **news: Any) -> None:
+        self._said |= news
+        self._path.write_text(json.dumps(self._said))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def job() -> Iterator[None]:
+    """The job of all ranks. A rank whose test failed leaves it, which ends the others' waits."""
+    hvd.init()
+    yield
+    hvd.shutdown()
+
+
+@pytest.fixture(autouse=True)
+def together(job: None) -> None:
+    """Begin every test at the same time on all ranks."""
+    hvd.barrier()
+
+
+@pytest.fixture
+def rank() -> int:
+    """This rank."""
+    return hvd.rank()
+
+
+@pytest.fixture
+def n() -> int:
+    """How many ranks there are."""
+    return hvd.size()

@@ -1,0 +1,342 @@
+"""The engine of one rank, with a rank 0 that is played by hand: every message comes when the test wants it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+import zmq
+
+from workbench.backends.links import LinkBackend
+from workbench.backends.single import SingleLink
+from workbench.collectives import Traffic
+from workbench.config import Settings
+from workbench.errors import CollectiveError, DeadlineError, MismatchError, PeerLostError, ShutDownError
+from workbench.runtime.control import ControlClient
+from workbench.runtime.engine import Engine
+from workbench.runtime.handle import Handle
+from workbench.runtime.messages import (
+    Announce,
+    Beat,
+    Event,
+    Kind,
+    Left,
+    Outgoing,
+    Raised,
+    Request,
+    Response,
+    decode_event,
+    encode_responses,
+)
+from workbench.runtime.pending import Entry
+from workbench.runtime.seal import Seal
+
+SECRET = b"the secret of this very job ...."
+
+
+class SlowBackend(LinkBackend):
+    """A world of one whose allreduce can be made to wait, as for a slow peer, and to break."""
+
+    def __init__(self) -> None:
+        super().__init__(SingleLink())
+        self.entered, self.released = threading.Event(), threading.Event()
+        self.released.set()
+        self.tick: Callable[[], None] = lambda: None
+        self.error: BaseException | None = None
+        self.closed: list[bool] = []
+        self.lengths: list[int] = []
+
+    def allreduce(self, array: np.ndarray, op: str, dtype: str) -> Traffic:
+        """Wait as a backend does: with ticks."""
+        self.lengths.append(len(array))
+        self.entered.set()
+        while not self.released.wait(0.005):
+            self.tick()
+        if self.error is not None:
+            raise self.error
+        return Traffic()
+
+    def close(self, clean: bool = True) -> None:
+        """Remember how it ended."""
+        self.closed.append(clean)
+
+
+@dataclass
+class Rank0:
+    """Rank 0, played by hand, and the engine that it talks to."""
+
+    settings: Settings = field(default_factory=lambda: Settings(heartbeat_s=0.2, fusion_window_s=0.05))
+    number: int = 0
+
+    def __post_init__(self) -> None:
+        self.context = zmq.Context()
+        self.socket = self.context.socket(zmq.ROUTER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        self.backend = SlowBackend()
+        self.control = ControlClient(1, f"tcp://127.0.0.1:{port}", SECRET, self.settings.heartbeat_s, self.context)
+        self.engine = Engine(self.control, self.backend, self.settings)
+        self.backend.tick = self.engine.tick
+        introduced = threading.Thread(target=self.control.introduce, args=(20.0,))
+        introduced.start()
+        self.hear(Beat)
+        self.tell()
+        introduced.join()
+        self.engine.start()
+
+    def hear(self, kind: type[Event], timeout_s: float = 10.0) -> Event:
+        """The next event of a kind from the rank."""
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline:
+            if self.socket.poll(20):
+                self.peer, message = self.socket.recv_multipart()
+                opened = Seal(SECRET, b"up").open(message)
+                assert opened is not None
+                event = decode_event(opened[2])
+                if isinstance(event, kind):
+                    return event
+        raise DeadlineError(f"the rank sent no {kind.__name__}")
+
+    def tell(self, *items: Outgoing, evicted: Sequence[int] = ()) -> None:
+        """The next message to the rank."""
+        self.number += 1
+        body = encode_responses(self.number, list(items), list(evicted))
+        self.socket.send_multipart([self.peer, Seal(SECRET, b"down").close(0, self.number, body)])
+
+    def submit(self, *names: str, length: int = 3, more: bool = False) -> list[Handle]:
+        """Submit ones under some names."""
+        entries = []
+        for name in names:
+            array = np.ones(length, np.float32)
+            entries.append(Entry(request(name, length), array, np.empty_like(array), Handle(name)))
+        self.engine.submit(entries, more)
+        return [entry.handle for entry in entries]
+
+    def close(self) -> None:
+        """End the engine, however far it got."""
+        self.backend.released.set()
+        self.engine.leave(0.0)
+        self.engine.join(10)
+        self.socket.close()
+        self.context.term()
+
+
+def request(name: str, length: int = 3) -> Request:
+    """An allreduce of a few floats."""
+    return Request(name, Kind.ALLREDUCE, "float32", (length,))
+
+
+def response(name: str, length: int = 3, **fields: object) -> Response:
+    """What rank 0 answers to it."""
+    return Response(name, Kind.ALLREDUCE, "float32", (length,), **fields)
+
+
+@pytest.fixture
+def rank0() -> Iterator[Rank0]:
+    """Rank 0 with an engine that has been introduced and runs."""
+    played = Rank0()
+    yield played
+    played.close()
+
+
+def test_a_tensor_is_announced_and_answered(rank0: Rank0) -> None:
+    """Submitted, announced in full, answered, executed: the handle has the result; the second time the id is enough."""
+    (handle,) = rank0.submit("x")
+    announce = rank0.hear(Announce)
+    assert (announce.rank, announce.items) == (1, (request("x"),))
+    rank0.tell((response("x"), 7))
+    np.testing.assert_array_equal(handle.wait(10), np.ones(3))
+    (handle,) = rank0.submit("x")
+    assert rank0.hear(Announce).items == (7,)
+    rank0.tell(7)
+    np.testing.assert_array_equal(handle.wait(10), np.ones(3))
+
+
+def test_seen_is_the_number_of_the_last_message(rank0: Rank0) -> None:
+    """An announcement says how far the rank has read."""
+    (handle,) = rank0.submit("x")
+    assert rank0.hear(Announce).seen == 1
+    rank0.tell()
+    rank0.tell((response("x"), -1))
+    handle.wait(10)
+    rank0.submit("y")
+    assert rank0.hear(Announce).seen == 3
+
+
+def test_a_rank_does_not_use_an_id_that_it_says_it_has_seen_evicted(rank0: Rank0) -> None:
+    """Messages are also read amid a long collective; what was read then is not yet obeyed, and must not count as seen.
+
+    Rank 0 forgets an evicted id when all ranks have seen the eviction. A rank that says so and still announces
+    the id breaks rank 0.
+    """
+    (handle,) = rank0.submit("x")
+    rank0.hear(Announce)
+    rank0.tell((response("x"), 7))
+    handle.wait(10)
+    rank0.backend.entered.clear()
+    rank0.backend.released.clear()
+    (slow,) = rank0.submit("slow")
+    rank0.hear(Announce)
+    rank0.tell((response("slow"), 8))
+    assert rank0.backend.entered.wait(10)
+    rank0.tell((response("other"), 9), evicted=[7])
+    time.sleep(0.2)  # amid the collective, the tick reads the message
+    rank0.submit("x")
+    rank0.backend.released.set()
+    slow.wait(10)
+    announce = rank0.hear(Announce)
+    assert announce.seen < rank0.number or announce.items == (request("x"),)
+
+
+def test_what_was_ready_together_is_reduced_together(rank0: Rank0) -> None:
+    """Small tensors of one message share one allreduce; the handles get their own parts."""
+    handles = rank0.submit("a", length=2) + rank0.submit("b", length=5)
+    for _ in range(2):
+        if len(rank0.hear(Announce).items) == 2:
+            break
+    rank0.tell((response("a", 2), -1), (response("b", 5), -1))
+    assert [handle.wait(10).size for handle in handles] == [2, 5]
+    assert rank0.backend.lengths == [7]
+
+
+def test_a_lone_tensor_does_not_wait_for_the_window() -> None:
+    """Only a submitter that says that more is coming makes the engine hold back, and then no longer than the window."""
+    window_s = 1.0
+    played = Rank0(Settings(heartbeat_s=60.0, fusion_window_s=window_s))
+    try:
+        started = time.monotonic()
+        played.submit("lone")
+        assert played.hear(Announce).items == (request("lone"),)
+        assert time.monotonic() - started < window_s
+        started = time.monotonic()
+        played.submit("first", more=True)
+        played.submit("second", more=True)
+        assert played.hear(Announce).items == (request("first"), request("second"))
+        assert time.monotonic() - started >= window_s
+        started = time.monotonic()
+        played.submit("third", more=True)
+        played.submit("last", more=False)
+        items = played.hear(Announce).items
+        assert request("last") in items or played.hear(Announce).items == (request("last"),)
+        assert time.monotonic() - started < window_s
+    finally:
+        played.close()
+
+
+def test_an_error_ends_only_its_own_handle(rank0: Rank0) -> None:
+    """A mismatch raises at its own handle; the others of the message get their results, and the name is free again."""
+    bad, good = rank0.submit("bad", "good")
+    rank0.hear(Announce)
+    rank0.tell((response("bad", error=("MismatchError", "shapes differ")), -1), (response("good"), -1))
+    with pytest.raises(MismatchError, match="shapes differ"):
+        bad.wait(10)
+    np.testing.assert_array_equal(good.wait(10), np.ones(3))
+    rank0.submit("bad")
+
+
+def test_a_broken_data_plane_ends_everything(rank0: Rank0) -> None:
+    """An unknown exception in a backend ends all handles, is told to rank 0 with its traceback, and refuses more."""
+    rank0.backend.error = ZeroDivisionError("in the backend")
+    one, other = rank0.submit("one", "other")
+    rank0.hear(Announce)
+    rank0.tell((response("one"), -1))
+    for handle in (one, other):
+        with pytest.raises(CollectiveError, match="in the backend"):
+            handle.wait(10)
+    raised = rank0.hear(Raised)
+    assert raised.final
+    assert "ZeroDivisionError: in the backend" in raised.traceback
+    with pytest.raises(CollectiveError, match="in the backend"):
+        rank0.submit("late")
+    assert rank0.engine.left.wait(10)
+    assert rank0.backend.closed == [False]
+
+
+def test_a_lost_rank_breaks_off_what_is_being_executed(rank0: Rank0) -> None:
+    """A collective that waits for a dead rank ends as soon as rank 0 says so, with rank 0's words for all handles."""
+    rank0.backend.released.clear()
+    running, waiting = rank0.submit("running", "waiting")
+    rank0.hear(Announce)
+    rank0.tell((response("running"), -1))
+    assert rank0.backend.entered.wait(10)
+    rank0.tell((Response("", Kind.SHUTDOWN, error=("PeerLostError", "Rank 2 was lost")), -1))
+    for handle in (running, waiting):
+        with pytest.raises(PeerLostError, match="Rank 2 was lost"):
+            handle.wait(10)
+    assert rank0.engine.left.wait(10)
+    assert rank0.backend.closed == [False]
+
+
+def test_the_end_of_rank_0_is_noticed() -> None:
+    """When rank 0 has died, nobody is left to say so: the other ranks find out, and their waits end with an error."""
+    played = Rank0(Settings(heartbeat_s=0.1, peer_timeout_s=0.5))
+    try:
+        (handle,) = played.submit("x")
+        played.hear(Announce)
+        played.socket.close()
+        with pytest.raises(PeerLostError, match=r"[Rr]ank 0"):
+            handle.wait(5.0)
+    finally:
+        played.close()
+
+
+def test_a_rank_that_executes_shows_signs_of_life(rank0: Rank0) -> None:
+    """Beats go on while the backend waits."""
+    rank0.backend.released.clear()
+    rank0.submit("x")
+    rank0.hear(Announce)
+    rank0.tell((response("x"), -1))
+    assert rank0.backend.entered.wait(10)
+    for _ in range(3):
+        rank0.hear(Beat)
+
+
+def test_leaving_together_is_clean(rank0: Rank0) -> None:
+    """The good end: what is in flight gets ShutDownError, the backend may talk once more, ``leave`` says True."""
+    (handle,) = rank0.submit("x")
+    together: list[bool] = []
+    leaver = threading.Thread(target=lambda: together.append(rank0.engine.leave(20.0)))
+    leaver.start()
+    assert rank0.hear(Left) == Left(1)
+    rank0.tell((Response("", Kind.SHUTDOWN), -1))
+    leaver.join()
+    assert together == [True]
+    assert rank0.backend.closed == [True]
+    with pytest.raises(ShutDownError):
+        handle.wait(10)
+    with pytest.raises(ShutDownError):
+        rank0.submit("late")
+
+
+def test_leaving_alone_does_not_wait_for_ever(rank0: Rank0) -> None:
+    """When the others do not come, ``leave`` ends after its time and says so, also amid a collective."""
+    rank0.backend.released.clear()
+    (handle,) = rank0.submit("x")
+    rank0.hear(Announce)
+    rank0.tell((response("x"), -1))
+    assert rank0.backend.entered.wait(10)
+    started = time.monotonic()
+    assert rank0.engine.leave(0.2) is False
+    assert time.monotonic() - started < 5
+    assert rank0.backend.closed == [False]
+    with pytest.raises(ShutDownError):
+        handle.wait(10)
+
+
+def test_announcements_fit_into_messages_that_rank_0_takes(rank0: Rank0) -> None:
+    """Thousands of tensors with long names are announced once each, in messages under rank 0's limit of 4 MiB."""
+    names = [f"{i:04}" + "x" * 2000 for i in range(3000)]
+    rank0.submit(*names)
+    announced: list[str] = []
+    deadline = time.monotonic() + 20
+    while len(announced) < len(names) and time.monotonic() < deadline:
+        if rank0.socket.poll(20):
+            message = rank0.socket.recv_multipart()[1]
+            assert len(message) <= 4 << 20
+            event = decode_event(message[28:])
+            announced += [item.name for item in event.items] if isinstance(event, Announce) else []
+    assert announced == names

@@ -1,0 +1,126 @@
+"""What a process tells the engine about its own end, without getting in the way of other hooks."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Callable
+
+import pytest
+
+from workbench.runtime.messages import Event, Raised, Resumed
+from workbench.runtime.process import watch_cells, watch_exceptions
+
+
+class Listener:
+    """In the place of an engine: keeps what is reported."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def report(self, event: Event) -> None:
+        """Keep it."""
+        self.events.append(event)
+
+
+class Shell:
+    """The few parts of IPython's shell that are used: events and their callbacks."""
+
+    def __init__(self) -> None:
+        self.callbacks: dict[str, list[Callable[..., None]]] = {}
+        self.events = types.SimpleNamespace(
+            register=lambda name, call: self.callbacks.setdefault(name, []).append(call)
+        )
+
+    def run(self, error: Exception | None, before: bool = False) -> None:
+        """A cell that ends with ``error``."""
+        for call in self.callbacks.get("pre_run_cell", []):
+            call(None)
+        result = types.SimpleNamespace(
+            error_before_exec=error if before else None, error_in_exec=None if before else error
+        )
+        for call in self.callbacks.get("post_run_cell", []):
+            call(result)
+
+
+def uncaught(error: BaseException) -> None:
+    """What the interpreter does with an exception that nobody caught."""
+    try:
+        raise error
+    except BaseException as caught:  # noqa: BLE001 - SystemExit and Ctrl-C are among those tested
+        sys.excepthook(type(caught), caught, caught.__traceback__)
+
+
+@pytest.fixture
+def before(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
+    """Exceptions that reach the hook that was there first."""
+    seen: list[BaseException] = []
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: seen.append(error))
+    return seen
+
+
+def test_an_uncaught_exception_is_reported(before: list[BaseException]) -> None:
+    """The traceback goes to the other ranks, marked as the end of this one, and then to the hook that was there."""
+    listener, error = Listener(), KeyError("lr")
+    watch_exceptions(lambda: (3, listener))
+    uncaught(error)
+    (event,) = listener.events
+    assert isinstance(event, Raised)
+    assert (event.rank, event.final) == (3, True)
+    assert event.traceback.startswith("Traceback")
+    assert event.traceback.rstrip().endswith("KeyError: 'lr'")
+    assert before == [error]
+
+
+def test_it_is_reported_once_however_often_init_is_called(before: list[BaseException]) -> None:
+    """A second installation changes nothing."""
+    listener = Listener()
+    for _ in range(3):
+        watch_exceptions(lambda: (0, listener))
+    uncaught(ValueError("x"))
+    assert len(listener.events) == len(before) == 1
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(1)], ids=["Ctrl-C", "exit"])
+def test_an_intended_end_is_no_failure(before: list[BaseException], error: BaseException) -> None:
+    """Ctrl-C and exit are not reported as exceptions of the script; the old hook sees them."""
+    listener = Listener()
+    watch_exceptions(lambda: (0, listener))
+    uncaught(error)
+    assert listener.events == []
+    assert before == [error]
+
+
+def test_without_a_job_nothing_is_reported(before: list[BaseException]) -> None:
+    """After shutdown() an exception is the process's own affair."""
+    watch_exceptions(lambda: None)
+    uncaught(ValueError("x"))
+    assert len(before) == 1
+
+
+@pytest.mark.parametrize("at_once", [False, True], ids=["while it ran", "before it ran"])
+def test_a_failed_cell_and_the_next_one_are_reported(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+    """A cell that raised is told, not as final; the beginning of the next one is told, and only of the next one."""
+    shell, listener = Shell(), Listener()
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    for _ in range(2):
+        watch_cells(lambda: (2, listener))
+    shell.run(None)
+    assert listener.events == []
+    shell.run(ValueError("cell"), before=at_once)
+    (event,) = listener.events
+    assert isinstance(event, Raised)
+    assert (event.rank, event.final) == (2, False)
+    assert "ValueError: cell" in event.traceback
+    shell.run(None)
+    shell.run(None)
+    assert listener.events[1:] == [Resumed(2)]
+
+
+def test_outside_a_notebook_there_are_no_cells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without IPython, or with it but without a shell, there is nothing to watch."""
+    monkeypatch.delitem(sys.modules, "IPython", raising=False)
+    watch_cells(lambda: None)
+    assert "IPython" not in sys.modules
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: None))
+    watch_cells(lambda: None)

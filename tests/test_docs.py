@@ -1,0 +1,83 @@
+"""Every example in a docstring is run, unless it says itself that it needs a launcher (``+SKIP``)."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+from pathlib import Path
+
+import pytest
+
+import workbench
+
+ROOT = Path(workbench.__file__).parent
+OPTIONAL = {
+    "cupy",
+    "ipyparallel",
+    "jax",
+    "keras",
+    "matplotlib",
+    "mpi4py",
+    "mxnet",
+    "nbclient",
+    "nvidia",
+    "sklearn",
+    "tensorflow",
+    "torch",
+}
+
+
+def with_examples() -> dict[str, int]:
+    """Module → how many of its docstrings have examples, found by reading the files and not by importing them."""
+    found = {}
+    documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
+        count = sum(">>> " in text for text in texts)
+        if count:
+            found[".".join(["workbench", *parts])] = count
+    return found
+
+
+COUNTS = with_examples()
+
+
+def load(name: str) -> object:
+    """Import a module, or skip where an optional package is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing not in OPTIONAL:
+            raise
+        pytest.skip(f"{name} needs {missing}, which is not installed here")
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example of a module runs and prints what its docstring shows."""
+    monkeypatch.setenv("WORKBENCH_HEARTBEAT_S", "0.1")
+    module = load(name)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    tests = [test for test in doctest.DocTestFinder().find(module) if test.examples]
+    said: list[str] = []
+    for test in tests:
+        runner.run(test, out=said.append)
+    assert runner.summarize(verbose=False).failed == 0, "".join(said)
+    assert len(tests) == COUNTS[name], "an example stands where doctest does not look"
+
+
+def test_a_false_example_is_found() -> None:
+    """The runner used here reports an example that is not true."""
+    test = doctest.DocTestParser().get_doctest(">>> 1 + 1\n3\n", {}, "false", None, None)
+    assert doctest.DocTestRunner().run(test, out=lambda text: None).failed == 1
+
+
+def test_the_public_verbs_have_examples() -> None:
+    """The modules that users read first are among those whose examples are run."""
+    assert {"workbench.api", "workbench.config", "workbench.collectives.ring", "workbench.runtime.handle"} <= set(
+        COUNTS
+    )

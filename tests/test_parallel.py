@@ -1,0 +1,229 @@
+"""Runs ``tests/parallel`` inside the ranks of real jobs: under mpiexec, torchrun, and plain processes.
+
+A rank's own tests are judged by that rank; what is judged here is that all ranks ran the same tests, that there
+were some, and that all passed. A failing test shows the rank whose failure came first, then the others'.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import psutil
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Job, Runner
+
+pytestmark = [pytest.mark.parallel]
+
+HERE = Path(__file__).resolve().parent
+PYTEST = (
+    "-m", "pytest", "-v", "-x", "-p", "pytest_timeout", "-p", "no:cacheprovider", "--color=no",
+    "-c", str(HERE.parent / "pyproject.toml"),
+)  # fmt: skip
+# Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
+ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+DEADLINE_S = 400.0
+# With WORKBENCH_TEST_ALL=1 (make test-all) all files, else those that have been seen to pass on 2 ranks.
+_SEEN = ("world", "allreduce", "verbs", "autograd", "state", "optimizer")
+INNER = (
+    (str(HERE / "parallel"),)
+    if "WORKBENCH_TEST_ALL" in os.environ
+    else tuple(str(HERE / "parallel" / f"test_{name}.py") for name in _SEEN)
+)
+
+# What a rank says when another one has failed: not the cause, so it is shown last.
+_FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
+
+
+def problem(job: Job, n: int) -> str:
+    """What is wrong with an inner run on n ranks, ready to be shown; empty if all is well."""
+    files = [job.folder / f"{rank}.json" for rank in range(n)]
+    said = [json.loads(path.read_text()) if path.exists() else None for path in files]
+    wrong: list[tuple[int, str]] = []  # the cause first: 0 a failed test, 1 a rank that was stopped, 2 what followed
+    for rank, mine in enumerate(said):
+        if mine is None:
+            wrong.append((1, f"rank {rank} did not get as far as the tests"))
+            continue
+        for test, text in mine["failed"]:
+            wrong.append((2 if _FOLLOW.search(text) else 0, f"rank {rank} failed {test}\n{text}"))
+        if mine["running"]:
+            wrong.append((1, f"rank {rank} never came out of {mine['running']}\n{job.err(rank)[-8000:]}"))
+    passed = [set(mine["passed"]) for mine in said if mine is not None]
+    if not wrong and len(passed) == n:
+        common = set.intersection(*passed)
+        for rank, names in enumerate(passed):
+            if names != common:
+                wrong.append((0, f"only rank {rank} ran {', '.join(sorted(names - common))}"))
+        if not common:
+            wrong.append((0, "no test ran"))
+    if not wrong and not job.left and job.code == 0:
+        return ""
+    headline = f"{n} ranks, passed on each: {[len(names) for names in passed]}."
+    return "\n\n".join([headline, *(text for _, text in sorted(wrong, key=lambda each: each[0])), job.report(1500)])
+
+
+def check(job: Job, n: int) -> None:
+    """Fail with the ranks' own words if anything is wrong."""
+    text = problem(job, n)
+    if text:
+        pytest.fail(text, pytrace=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 60)
+@pytest.mark.parametrize("n", [1, 2, 4])
+def test_mpiexec(jobs: Runner, n: int) -> None:
+    """Every test of tests/parallel passes on each of n ranks that mpiexec started."""
+    words = (*PYTEST, *INNER, "-m", "not slow")
+    check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S, **ENV), n)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 360)
+@pytest.mark.parametrize("n", [2, 4])
+def test_many_rounds(jobs: Runner, n: int) -> None:
+    """The long tests of tests/parallel pass, too: 100,000 tensors in another order on every rank."""
+    words = (*PYTEST, str(HERE / "parallel" / "test_order.py"), "-m", "slow")
+    check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S + 300, **ENV), n)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_gloo_in_plain_processes(jobs: Runner) -> None:
+    """Where nobody but torchrun's variables says who is there, the ranks know who they are."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    files = [str(HERE / "parallel" / f"test_{name}.py") for name in ("world",)]
+    job = jobs.together(2, *PYTEST, *files, "-m", "not slow", deadline_s=DEADLINE_S, each=each, **ENV)
+    check(job, 2)
+
+
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_torchrun(jobs: Runner) -> None:
+    """Ranks that the real torchrun started know who they are, and reduce."""
+    words = (*PYTEST, str(HERE / "parallel" / "test_world.py"), str(HERE / "parallel" / "test_verbs.py"))
+    check(jobs.torchrun(2, *words, deadline_s=DEADLINE_S, **ENV), 2)
+
+
+@pytest.mark.timeout(DEADLINE_S + 60)
+def test_two_hosts(jobs: Runner) -> None:
+    """On 2 + 2 ranks that MPICH takes for two hosts, local and cross ranks are MPI's own, and bytes still arrive."""
+    words = (*PYTEST, str(HERE / "parallel" / "test_world.py"))
+    job = jobs.mpiexec(4, *words, deadline_s=DEADLINE_S, **ENV, MPIR_CVAR_NUM_CLIQUES="2")
+    check(job, 4)
+
+
+# --- the driver's own tests ---------------------------------------------------------------------------
+
+_FAILS_ON_ONE = """
+import numpy as np, workbench as hvd
+
+def test_one_rank_fails_while_the_others_wait():
+    assert hvd.rank() != 1, "the cause"
+    hvd.allreduce(np.ones(3))
+"""
+
+_HANGS_ON_ONE = """
+import time, numpy as np, workbench as hvd
+
+def test_one_rank_never_comes():
+    if hvd.rank() == 1:
+        the_line_that_hangs()
+    hvd.allreduce(np.ones(3))
+
+def the_line_that_hangs():
+    time.sleep(1000)
+"""
+
+_DIES_ON_ONE = """
+import os, signal, numpy as np, workbench as hvd
+
+def test_one_rank_is_killed():
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(np.ones(3))
+"""
+
+_HANGS_AFTERWARDS = """
+import atexit, time, workbench as hvd
+
+def test_passes():
+    hvd.barrier()
+
+def the_end_that_hangs():
+    time.sleep(1000)
+
+if hvd.config.launch().rank == 1:
+    atexit.register(the_end_that_hangs)
+"""
+
+_NOT_THE_SAME = """
+import pytest
+from workbench import config
+
+@pytest.mark.parametrize("i", [config.launch().rank])
+def test_another_on_each_rank(i):
+    pass
+"""
+
+
+def _inner(jobs: Runner, folder: Path, text: str, *options: str, deadline_s: float = 60.0) -> Job:
+    shutil.copy(HERE / "parallel" / "conftest.py", folder)
+    (folder / "test_inner.py").write_text(text)
+    return jobs.mpiexec(2, *PYTEST, *options, str(folder / "test_inner.py"), deadline_s=deadline_s, **ENV)
+
+
+def test_a_failure_on_one_rank_is_red_on_all(jobs: Runner, tmp_path: Path) -> None:
+    """A test that fails on one rank ends the others' wait, and the failure is the first thing to be read."""
+    job = _inner(jobs, tmp_path, _FAILS_ON_ONE)
+    text = problem(job, 2)
+    assert job.code not in (0, None), text
+    assert job.seconds < 30, text
+    assert text.index("rank 1 failed") < text.index("AssertionError: the cause") < text.index("rank 0 failed"), text
+    assert "ShutDownError" in text
+
+
+def test_a_hang_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
+    """A rank that never comes is red after the test's time limit, with the line that it stands at."""
+    job = _inner(jobs, tmp_path, _HANGS_ON_ONE, "--timeout=5", "-o", "faulthandler_timeout=3")
+    text = problem(job, 2)
+    assert job.code not in (0, None), text
+    assert "never came out of" in text
+    assert "the_line_that_hangs" in text
+
+
+def test_a_hang_outside_of_the_tests_is_red_with_stacks(jobs: Runner, tmp_path: Path) -> None:
+    """A process that does not end is stopped at the driver's deadline, with its stack, and nothing is left."""
+    job = _inner(jobs, tmp_path, _HANGS_AFTERWARDS, deadline_s=8.0)
+    text = problem(job, 2)
+    assert job.code is None, text
+    assert "the_end_that_hangs" in text
+    assert not [each for each in psutil.process_iter(["cmdline"]) if str(tmp_path) in str(each.info["cmdline"])]
+
+
+def test_a_killed_rank_is_red(jobs: Runner, tmp_path: Path) -> None:
+    """A rank that is killed amid a test is named."""
+    text = problem(_inner(jobs, tmp_path, _DIES_ON_ONE), 2)
+    assert "rank 1 never came out of" in text
+    assert "test_one_rank_is_killed" in text
+
+
+def test_ranks_that_run_different_tests_are_red(jobs: Runner, tmp_path: Path) -> None:
+    """Not the same tests on every rank: red, though every single one passed."""
+    job = _inner(jobs, tmp_path, _NOT_THE_SAME)
+    assert job.code == 0, job.report()
+    assert "only rank 1 ran" in problem(job, 2)
+
+
+def test_no_test_at_all_is_red(jobs: Runner, tmp_path: Path) -> None:
+    """A run without a single test is no success."""
+    assert "no test ran" in problem(_inner(jobs, tmp_path, "def helper(): pass\n"), 2)

@@ -1,0 +1,102 @@
+"""Distributed deep learning from a notebook: Horovod's ideas in pure Python.
+
+``import workbench.torch as hvd`` for PyTorch; this module has the same verbs for numpy arrays.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Elsewhere than in workbench.api.
+_HOMES = {"mpi_threads_supported": "workbench.built"}
+
+if TYPE_CHECKING:
+    from workbench.api import (
+        Adasum,
+        Average,
+        Max,
+        Min,
+        ProcessSet,
+        Product,
+        ReduceOp,
+        Sum,
+        add_process_set,
+        allgather,
+        allreduce,
+        allreduce_async,
+        alltoall,
+        barrier,
+        broadcast,
+        cross_rank,
+        cross_size,
+        global_process_set,
+        init,
+        is_homogeneous,
+        is_initialized,
+        join,
+        local_rank,
+        local_size,
+        poll,
+        rank,
+        reducescatter,
+        remove_process_set,
+        run_threads,
+        shutdown,
+        size,
+        start_timeline,
+        stop_timeline,
+        synchronize,
+    )
+    from workbench.built import mpi_threads_supported
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load what is behind a public name at its first use: `workbench --help` needs neither numpy nor ZeroMQ."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(_HOMES.get(name, "workbench.api")), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "barrier",
+    "broadcast",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "mpi_threads_supported",
+    "poll",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "run_threads",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+]

@@ -1,0 +1,386 @@
+"""``init``, ``rank``, ``size`` … and the verbs on numpy arrays.
+
+Framework modules stand on :func:`entry` and :func:`submit` (``entries.py``).
+
+What all verbs share:
+
+* ``name``: the same on every rank. Tensors may be submitted in any order if they are named. Unnamed ones get
+  numbered names, so they must be submitted in the same order on every rank.
+* ``process_set``: who takes part; all ranks by default. ``root_rank`` is a global rank nevertheless.
+* the ``_async`` forms return a :class:`~workbench.runtime.handle.Handle`; :func:`synchronize` waits for it.
+* errors: :class:`~workbench.errors.MismatchError` on every rank where the ranks disagree,
+  :class:`~workbench.errors.RankFailedError` where one raised, ``PeerLostError``, ``ShutDownError``,
+  :class:`~workbench.errors.DuplicateNameError` and :class:`~workbench.errors.UnsupportedTensorError` at once.
+
+Source of names and semantics: Horovod 0.28 (``horovod/common``, ``horovod/torch/mpi_ops.py``).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench import config
+from workbench.backends.select import Meeting, meet
+from workbench.context import HOLDER, World, start
+from workbench.entries import auto_name, entry, submit
+from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from workbench.runtime.handle import Handle
+from workbench.runtime.messages import Kind, Raised, ReduceOp
+from workbench.runtime.pending import Entry
+from workbench.runtime.process import watch_cells, watch_exceptions
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+    from workbench.runtime.engine import Engine
+
+Array = NDArray[Any]
+T = TypeVar("T")
+
+Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX
+Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
+
+# --- the job ------------------------------------------------------------------------------------------
+
+
+def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
+    """Join the job that the launcher started; every rank calls it. A second call does nothing.
+
+    Under mpiexec the ranks meet over MPI; under torchrun, or srun without MPI, over Gloo; a process on its
+    own is a world of one.
+
+    Args:
+        comm: an mpi4py communicator to use instead of ``COMM_WORLD``; it is duplicated.
+        process_sets: sets to register at once; ``"dynamic"`` is understood and needs nothing, for sets can always
+            be added later.
+
+    Raises:
+        LaunchError: the ranks could not meet; the text says what to change.
+        DeadlineError: not all ranks came within ``WORKBENCH_INIT_TIMEOUT_S``.
+        ValueError: a process set twice, or of unknown ranks.
+
+    Example:
+        >>> init()
+        >>> rank(), size()
+        (0, 1)
+        >>> shutdown()
+    """
+    if is_initialized():
+        return
+    settings = config.settings()
+    context = start(meet(config.launch(), settings, comm), settings)
+    HOLDER.set(context)
+    if context.settings.timeline and context.settings.timeline.lower() != "dynamic":
+        start_timeline(context.settings.timeline, bool(context.settings.timeline_mark_cycles))
+    for process_set in [] if process_sets is None or isinstance(process_sets, str) else process_sets:
+        add_process_set(process_set)
+    watch_exceptions(_running)
+    watch_cells(_running)
+    atexit.unregister(_at_exit)
+    atexit.register(_at_exit)  # registered after MPI's own, so it runs before it
+
+
+def shutdown() -> None:
+    """Leave the job. Waits a while for the other ranks, so that all can close together; may be called twice.
+
+    After it ``init()`` can begin a new job. Tensors in flight anywhere that need this rank end with ShutDownError.
+    """
+    context = HOLDER.find()
+    if context is not None:
+        HOLDER.set(None)
+        if context.pid == os.getpid() and not context.leave(context.settings.shutdown_timeout_s):
+            sys.stderr.write(f"workbench: rank {context.world.rank} left the job, but not all ranks did.\n")
+
+
+def is_initialized() -> bool:
+    """True between ``init()`` and ``shutdown()``."""
+    context = HOLDER.find()
+    return context is not None and context.pid == os.getpid()
+
+
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
+    """Record what happens to each tensor, from now on, as a Chrome trace; rank 0 writes the file.
+
+    Args:
+        file_path: a new file on rank 0's machine.
+        mark_cycles: mark each message of responses.
+
+    Raises:
+        NotInitializedError: before ``init()``.
+        OSError: the file cannot be written.
+    """
+    context = HOLDER.get()
+    if context.world.rank == 0:
+        context.timeline.open(file_path, mark_cycles)
+
+
+def stop_timeline() -> None:
+    """End the recording; the file is complete then. Nothing if none was started."""
+    HOLDER.get().timeline.close()
+
+
+def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
+    """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
+
+    Inside it ``rank()``, ``allreduce()`` and the rest work as under mpiexec, and ``init()`` does nothing more.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        BaseException: what the first failing rank raised.
+
+    Example:
+        >>> run_threads(3, lambda: allreduce(np.ones(2), op=Sum).tolist())
+        [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
+    """
+    from workbench.backends.threads import ThreadLink, ThreadMeeting, spawn
+
+    first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
+
+    def run(link: ThreadLink) -> T:
+        context = start(ThreadMeeting(link.mailboxes, link.rank), config.settings())
+        HOLDER.set(context, thread_only=True)
+        try:
+            return function()
+        except BaseException as error:
+            first.append(error)
+            context.engine.report(Raised(link.rank, repr(error)))
+            raise
+        finally:
+            HOLDER.set(None, thread_only=True)
+            context.leave(context.settings.shutdown_timeout_s)
+
+    try:
+        return spawn(n, run, timeout_s)
+    except BaseException:
+        if first:
+            raise first[0] from None
+        raise
+
+
+def world() -> World:
+    """All six numbers at once."""
+    return HOLDER.get().world
+
+
+def rank() -> int:
+    """This process's number among all, 0 … size() - 1."""
+    return world().rank
+
+
+def size() -> int:
+    """How many ranks there are."""
+    return world().size
+
+
+def local_rank() -> int:
+    """This rank's number on its node: the GPU to use."""
+    return world().local_rank
+
+
+def local_size() -> int:
+    """How many ranks share this node."""
+    return world().local_size
+
+
+def cross_rank() -> int:
+    """This node's number among the nodes that have a rank with my local rank."""
+    return world().cross_rank
+
+
+def cross_size() -> int:
+    """How many nodes have a rank with my local rank."""
+    return world().cross_size
+
+
+def is_homogeneous() -> bool:
+    """True when all nodes have the same number of ranks."""
+    return world().homogeneous
+
+
+# --- verbs --------------------------------------------------------------------------------------------
+
+
+def allreduce(array: Array, name: str | None = None, op: ReduceOp = Average, **options: Any) -> Array:
+    """Reduce over all ranks; every rank gets the result in new memory.
+
+    Args:
+        array: the same shape and dtype on every rank.
+        name: see the module.
+        op: Average (default), Sum, Min, Max or Product.
+        options: ``prescale_factor``, ``postscale_factor``, ``process_set``.
+
+    Example:
+        >>> run_threads(2, lambda: allreduce(np.array([rank(), 1.0])).tolist())
+        [[0.5, 1.0], [0.5, 1.0]]
+    """
+    return allreduce_async(array, name, op, **options).wait()  # type: ignore[no-any-return]
+
+
+def allreduce_async(
+    array: Array,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """As :func:`allreduce`, at once with a handle. The array must not change until the handle is done."""
+    array = np.asarray(array, order="C")
+    scales: dict[str, Any] = {"prescale": prescale_factor, "postscale": postscale_factor}
+    return submit(
+        [entry(Kind.ALLREDUCE, array, name, target=np.empty_like(array), op=op, process_set=process_set, **scales)]
+    )[0]
+
+
+def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
+    """Concatenate the ranks' arrays along the first dimension, which may differ between ranks.
+
+    Example:
+        >>> run_threads(2, lambda: allgather(np.full(rank() + 1, rank())).tolist())
+        [[0, 1, 1], [0, 1, 1]]
+    """
+    return _wait(entry(Kind.ALLGATHER, np.asarray(array, order="C"), name, process_set=process_set))  # type: ignore[no-any-return]
+
+
+def broadcast(
+    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Array:
+    """The root's array on every rank, in new memory.
+
+    Example:
+        >>> run_threads(2, lambda: broadcast(np.array([rank()]), root_rank=1).tolist())
+        [[1], [1]]
+    """
+    array = np.asarray(array, order="C")
+    target = np.empty_like(array)
+    return _wait(entry(Kind.BROADCAST, array, name, target=target, root=root_rank, process_set=process_set))  # type: ignore[no-any-return]
+
+
+def alltoall(
+    array: Array,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> tuple[Array, Array]:
+    """Send ``splits[i]`` rows to rank i; get (the rows received, how many from each rank).
+
+    Example:
+        >>> run_threads(2, lambda: alltoall(np.array([0, 1]) + 10 * rank())[0].tolist())
+        [[0, 10], [1, 11]]
+    """
+    array = np.asarray(array, order="C")
+    return _wait(entry(Kind.ALLTOALL, array, name, splits=splits, process_set=process_set))  # type: ignore[no-any-return]
+
+
+def reducescatter(
+    array: Array, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
+) -> Array:
+    """Reduce and keep this rank's rows; the first ``len(array) % size()`` ranks get one row more.
+
+    Example:
+        >>> run_threads(2, lambda: reducescatter(np.arange(3.0), op=Sum).tolist())
+        [[0.0, 2.0], [4.0]]
+    """
+    return _wait(entry(Kind.REDUCESCATTER, np.asarray(array, order="C"), name, op=op, process_set=process_set))  # type: ignore[no-any-return]
+
+
+def barrier(process_set: ProcessSet = global_process_set) -> None:
+    """Return when all ranks have called it. Nothing moves in the data plane: the negotiation is the barrier."""
+    _wait(entry(Kind.BARRIER, None, None, process_set=process_set))
+
+
+def join(device: int = -1) -> int:
+    """Say that this rank has no more data, and wait until all ranks have said so.
+
+    Meanwhile the others' allreduces (Average and Sum) go on; this rank contributes zeros, and an average still
+    divides by the number of all ranks. Unnamed tensors are numbered anew afterwards.
+
+    Args:
+        device: taken for the sake of scripts that give it.
+
+    Returns:
+        The last rank to join, the same on every rank.
+
+    Example:
+        >>> run_threads(2, join) in ([0, 0], [1, 1])
+        True
+    """
+    last = int(_wait(entry(Kind.JOIN, None, "join")))
+    HOLDER.get().restart_names()
+    return last
+
+
+def _wait(one: Entry) -> Any:
+    return submit([one])[0].wait()
+
+
+def poll(handle: Handle) -> bool:
+    """True when :func:`synchronize` would not block."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle) -> Any:
+    """Wait for a handle and return its result."""
+    return handle.wait()
+
+
+def _running() -> tuple[int, Engine] | None:
+    context = HOLDER.find()
+    return (context.world.rank, context.engine) if context is not None and context.pid == os.getpid() else None
+
+
+def _at_exit() -> None:
+    shutdown()
+
+
+__all__ = [
+    "Adasum",
+    "Average",
+    "Handle",
+    "Max",
+    "Meeting",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "add_process_set",
+    "allgather",
+    "allreduce",
+    "allreduce_async",
+    "alltoall",
+    "auto_name",
+    "barrier",
+    "broadcast",
+    "cross_rank",
+    "cross_size",
+    "entry",
+    "global_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "reducescatter",
+    "remove_process_set",
+    "run_threads",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "submit",
+    "synchronize",
+    "world",
+]

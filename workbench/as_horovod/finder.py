@@ -1,0 +1,134 @@
+"""The finder: which of our modules stand for which of Horovod's, and how names are handed on."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from workbench import config
+
+_HERE = "workbench.as_horovod"
+# Horovod's module → ours, asked for a name one after the other; the first is imported at once.
+PARTS: dict[str, tuple[str, ...]] = {
+    "horovod": (f"{_HERE}.version", f"{_HERE}.runner"),
+    "horovod.common": (f"{_HERE}.version",),
+    "horovod.common.basics": (f"{_HERE}.basics",),
+    "horovod.common.elastic": ("workbench.elastic",),
+    "horovod.common.exceptions": (f"{_HERE}.exceptions",),
+    "horovod.common.process_sets": ("workbench.process_sets",),
+    "horovod.common.util": (f"{_HERE}.util",),
+    "horovod.runner": (f"{_HERE}.runner",),
+    "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
+    "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.api"),
+    "horovod.version": (f"{_HERE}.version",),
+}
+# Below these our names are Horovod's.
+_SAME = ("torch", "tensorflow", "keras", "jax", "mxnet", "spark", "ray")
+
+
+def targets(name: str) -> tuple[str, ...]:
+    """Our modules that stand for Horovod's ``name``; none if there are none.
+
+    Example:
+        >>> targets("horovod.torch.compression"), targets("horovod.data")
+        (('workbench.torch.compression',), ())
+    """
+    if name in PARTS:
+        return PARTS[name]
+    ours = name.replace("horovod", "workbench", 1)
+    return (ours,) if name.split(".")[1] in _SAME and _exists(ours) else ()
+
+
+def _exists(name: str) -> bool:
+    parent = name.rpartition(".")[0]
+    if parent != "workbench" and not _exists(parent):
+        return False
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError as error:
+        if error.name == parent:  # it is a module and no package
+            return False
+        raise  # the framework itself is not installed
+
+
+class Facade(ModuleType):
+    """A module of Horovod's name that hands every name on to ours."""
+
+    def __init__(self, name: str) -> None:
+        self._targets = targets(name)
+        super().__init__(name, f"`{name}` is the workbench's: {', '.join(self._targets)}.")
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name not in ("__all__", "__version__"):
+            raise AttributeError(name)
+        for target in self._targets:
+            module = import_module(target)
+            if hasattr(module, name):
+                return getattr(module, name)
+        if targets(f"{self.__name__}.{name}"):
+            return import_module(f"{self.__name__}.{name}")
+        raise AttributeError(f"{self.__name__}.{name}: the workbench does not have it (yet).")
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *(name for each in self._targets for name in dir(import_module(each)))})
+
+
+class Finder(MetaPathFinder, Loader):
+    """Answers for ``horovod`` and all below it."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for what the workbench has; nothing outside of ``horovod``.
+
+        Raises:
+            ModuleNotFoundError: a part of Horovod that the workbench does not have.
+        """
+        if fullname.split(".")[0] != "horovod":
+            return None
+        if not targets(fullname):
+            raise ModuleNotFoundError(f"{fullname}: the workbench has no such part (yet).", name=fullname)
+        return ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """An empty facade."""
+        return Facade(spec.name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Import what stands behind it, so that a framework that is missing shows here."""
+        import_module(targets(module.__name__)[0])
+
+
+def install() -> None:
+    """Let ``import horovod`` find the workbench from now on; called again, do nothing.
+
+    Raises:
+        ImportError: another ``horovod`` is imported already; the two must not mix.
+    """
+    if any(isinstance(each, Finder) for each in sys.meta_path):
+        return
+    if other := sys.modules.get("horovod"):
+        raise ImportError(f"{_where(other.__spec__)} is imported already: import workbench.as_horovod before it.")
+    if (real := _real()) is not None and config.launch().rank == 0:
+        sys.stderr.write(f"workbench: `horovod` means the workbench here, not the one in {_where(real)}.\n")
+    sys.meta_path.insert(0, Finder())
+
+
+def _real() -> ModuleSpec | None:
+    """The Horovod that is installed."""
+    mine = Path(__file__).parent / "on_path"
+    return PathFinder.find_spec("horovod", [path for path in sys.path if Path(path or ".").resolve() != mine])
+
+
+def _where(spec: ModuleSpec | None) -> str:
+    return (spec.origin if spec is not None else None) or "another horovod"
+
+
+__all__ = ["PARTS", "Facade", "Finder", "install", "targets"]

@@ -1,0 +1,75 @@
+"""The protocols of the data plane. ``Link`` (rank, size, sendrecv) stands beside the algorithms that use it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from workbench.collectives import Link, Traffic
+
+__all__ = ["Array", "Backend", "Buffer", "Link", "Traffic"]
+
+Array = NDArray[Any]
+
+
+class Buffer(Protocol):
+    """Memory that the backend can reduce where it lies."""
+
+    @property
+    def array(self) -> NDArray[Any]:
+        """The memory as a one-dimensional array of bytes (uint8)."""
+
+    def release(self) -> None:
+        """Give the memory back; ``array`` is not touched afterwards."""
+
+
+class Backend(Protocol):
+    """Executes what the coordinator decided. Only the engine's thread calls it.
+
+    Arrays are one-dimensional, contiguous and of the same dtype on every rank; ``dtype`` is the tensor's
+    dtype name, which differs from the array's for bfloat16. All lengths count elements.
+    """
+
+    @property
+    def name(self) -> str:
+        """MPI, GLOO, …, as the timeline writes it."""
+
+    @property
+    def rank(self) -> int:
+        """This rank among those that the backend connects."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks the backend connects."""
+
+    def index(self, rank: int) -> int:
+        """The number among ``size`` of a global rank."""
+
+    def subset(self, ranks: Sequence[int]) -> Backend:
+        """The backend of a process set that this rank belongs to; closed with this one."""
+
+    def allreduce(self, array: Array, op: str, dtype: str) -> Traffic:
+        """Reduce in place; the same bits on every rank."""
+
+    def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
+        """Fill ``array``; this rank's own part is in its place already."""
+
+    def broadcast(self, array: Array, root: int) -> Traffic:
+        """Copy from ``root``, in place."""
+
+    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
+        """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""
+
+    def reducescatter(self, array: Array, lengths: Sequence[int], op: str, dtype: str) -> Traffic:
+        """Reduce; this rank's part of ``array`` holds the result, the rest is scratch."""
+
+    def buffer(self, nbytes: int) -> Buffer:
+        """Memory for a batch of ``nbytes`` bytes; one at a time is in use."""
+
+    def tick(self, function: Callable[[], None]) -> None:
+        """Have ``function`` called some times a second amid long waits; it may raise to end them."""
+
+    def close(self, clean: bool = True) -> None:
+        """Give everything back. ``clean``: all ranks close at the same point, so they may talk once more."""

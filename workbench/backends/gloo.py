@@ -1,0 +1,129 @@
+"""Gloo, as torch.distributed ships it: the data plane for processes that no MPI started.
+
+A process group of our own, made directly and not registered, so a script's own
+``torch.distributed.init_process_group`` is not disturbed.
+"""
+
+from __future__ import annotations
+
+import functools
+import queue
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed
+
+from workbench.backends.base import Array
+from workbench.errors import LaunchError, PeerLostError
+
+dist: Any = torch.distributed  # its stores and process groups are not typed
+
+
+@functools.cache  # one per process: rank 0's must outlive every job of this process, for the next init()
+def open_store(address: str, port: int, rank: int, size: int, timeout_s: float) -> Any:
+    """The meeting place of all ranks: torchrun's own agent holds it, or else rank 0 does.
+
+    Raises:
+        LaunchError: it cannot be reached, or its port is taken.
+    """
+    common: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False, "multi_tenant": True}
+    try:
+        return dist.TCPStore(address, port, size, rank == 0, **common)
+    except (RuntimeError, dist.DistError) as error:
+        if rank == 0:
+            try:  # somebody holds the port already: torchrun's agent, which is a store as well
+                return dist.TCPStore(address, port, size, False, **common)
+            except (RuntimeError, dist.DistError):
+                pass
+        raise LaunchError(
+            f"Rank {rank} cannot meet the others at {address}:{port} ({str(error).splitlines()[0]}). "
+            "Check MASTER_ADDR and MASTER_PORT, and that rank 0 has started."
+        ) from None
+
+
+def prefixed(store: Any, prefix: str) -> Any:
+    """The same store with ``prefix`` before every key."""
+    return dist.PrefixStore(prefix, store)
+
+
+class GlooLink:
+    """A Link over a Gloo process group.
+
+    Args:
+        store: where the ranks meet; the prefix must be new for every group.
+        rank, size: this rank and the number of ranks.
+        timeout_s: deadline of one message.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, timeout_s: float = 300.0) -> None:
+        self.rank, self.size = rank, size
+        self.tick: Callable[[], None] = lambda: None
+        self._waiter = _Waiter()
+        self._group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
+
+    def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
+        """Send and receive at the same time.
+
+        Raises:
+            PeerLostError: the connection broke, or nothing came within the deadline.
+        """
+        works = []
+        try:
+            if recv is not None and recv.size:
+                works.append(self._group.recv([_bytes(recv)], source, 0))
+            if send is not None and send.size:
+                works.append(self._group.send([_bytes(send)], dest, 0))
+            self._waiter.wait(works, self.tick)
+        except RuntimeError as error:
+            what = str(error).splitlines()[0]
+            raise PeerLostError(f"Rank {self.rank} lost rank {source} or {dest} in the data plane: {what}") from None
+
+    def close(self, clean: bool = True) -> None:
+        """Drop the connections."""
+        self._waiter.end()
+        self._group = None
+
+
+class _Waiter:
+    """Waits on a thread of its own: a wait of Gloo's can neither be interrupted nor asked how far it is."""
+
+    def __init__(self) -> None:
+        self._todo: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
+        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="workbench-gloo", daemon=True)
+        self._thread.start()
+
+    def wait(self, works: list[Any], tick: Callable[[], None]) -> None:
+        """Wait for all; ``tick`` is called some twenty times a second and may raise to end the wait."""
+        self._todo.put(works)
+        while True:
+            try:
+                error = self._done.get(timeout=0.05)
+            except queue.Empty:
+                tick()
+                continue
+            if error is not None:
+                raise error
+            return
+
+    def end(self) -> None:
+        """Let the thread end, when its wait does."""
+        self._todo.put(None)
+        self._thread.join(2.0)  # or the process would abort at its exit, with the thread inside Gloo
+
+    def _run(self) -> None:
+        while (works := self._todo.get()) is not None:
+            error: BaseException | None = None
+            try:
+                for work in works:
+                    work.wait()
+            except RuntimeError as failed:
+                error = failed
+            self._done.put(error)
+
+
+def _bytes(array: Array) -> torch.Tensor:
+    return torch.from_numpy((array if array.flags.writeable else array.copy()).view("uint8"))

@@ -1,0 +1,211 @@
+"""How the ranks meet, and who moves the bytes: mpiexec's MPI, torchrun's or Slurm's environment, or nobody.
+
+A *meeting* is what ``init()`` needs from a launcher: who am I, who else is there, a way to exchange a few
+small objects before the control plane stands, and a Backend.
+"""
+
+from __future__ import annotations
+
+import pickle
+import socket
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from workbench.backends.base import Backend
+from workbench.backends.links import LinkBackend
+from workbench.backends.single import SingleLink
+from workbench.config import Launch, Settings
+from workbench.errors import DeadlineError, LaunchError
+
+if TYPE_CHECKING:
+    from mpi4py import MPI
+
+_MPI_LAUNCHERS = {"mpich": "MPICH", "openmpi": "Open MPI", "pmix": "PMIx"}
+
+
+class Meeting(Protocol):
+    """What a launcher provides to ``init()``."""
+
+    rank: int
+    size: int
+    node: str
+    """Equal for ranks that share a machine's memory."""
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Every rank's value, by rank. All ranks call it."""
+
+    def backend(self) -> Backend:
+        """The data plane between all ranks."""
+
+    def abort(self) -> None:
+        """End the whole job now, as a last resort."""
+
+
+def meet(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = None) -> Meeting:
+    """Meet the other ranks in the way that the launcher calls for.
+
+    Args:
+        launch: how this process was started, see :func:`workbench.config.launch`.
+        settings: ``backend`` may insist on ``mpi`` or ``gloo``; deadlines.
+        comm: a communicator to use instead of the world's.
+
+    Raises:
+        LaunchError: MPI's mpiexec and library do not match, or the meeting point cannot be reached.
+    """
+    if settings.backend not in ("auto", "mpi", "gloo"):
+        raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose auto, mpi or gloo.")
+    if comm is not None or (launch.launcher in _MPI_LAUNCHERS and settings.backend != "gloo"):
+        return MpiMeeting(launch, settings, comm)
+    if launch.launcher in ("torchrun", "slurm"):
+        return GlooMeeting(launch, settings)
+    if launch.launcher in _MPI_LAUNCHERS and launch.size > 1:
+        raise LaunchError(
+            "WORKBENCH_BACKEND=gloo, but mpiexec started these ranks: unset it, or start them with torchrun."
+        )
+    if settings.backend == "mpi":
+        return MpiMeeting(launch, settings, None)
+    return SingleMeeting()
+
+
+class SingleMeeting:
+    """One process alone: a world of one."""
+
+    def __init__(self) -> None:
+        self.rank, self.size, self.node = 0, 1, socket.gethostname()
+
+    def exchange(self, value: Any) -> list[Any]:
+        """One's own value."""
+        return [value]
+
+    def backend(self) -> Backend:
+        """A backend that moves nothing."""
+        return LinkBackend(SingleLink(), "SINGLE")
+
+    def abort(self) -> None:
+        """There is nobody to end."""
+
+
+class MpiMeeting:
+    """The ranks of an MPI communicator, over a duplicate of it, so that nobody's messages mix with ours."""
+
+    def __init__(self, launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> None:
+        mpi = load_mpi(launch)
+        from workbench.backends.mpi import wait
+
+        self._settings = settings
+        self._wait: Callable[[MPI.Request], None] = lambda request: wait(
+            [request], lambda: None, settings.init_timeout_s
+        )
+        everybody: MPI.Intracomm = comm or mpi.COMM_WORLD
+        self._comm, duplicated = everybody.Idup()
+        try:
+            self._wait(duplicated)
+        except DeadlineError:
+            raise DeadlineError(
+                f"init(): not all {everybody.Get_size()} ranks came within {settings.init_timeout_s:g} s. "
+                "Call init() on every rank."
+            ) from None
+        self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        if comm is None and launch.size not in (1, self.size):
+            raise LaunchError(
+                f"The launcher started {launch.size} ranks, but MPI ({vendor(mpi)}) sees {self.size}: each process "
+                f"would train alone. Start with the mpiexec (or srun --mpi=...) that belongs to {vendor(mpi)}."
+            )
+        shared = self._comm.Split_type(mpi.COMM_TYPE_SHARED)
+        self.node = f"{socket.gethostname()}/{shared.allreduce(self.rank, mpi.MIN)}"
+        shared.Free()
+
+    def exchange(self, value: Any) -> list[Any]:
+        """An allgather of pickled objects, without a blocking call; they come from the job's own ranks."""
+        mine = np.frombuffer(pickle.dumps(value), np.uint8)
+        lengths = np.empty(self.size, np.int64)
+        self._wait(self._comm.Iallgather(np.array([len(mine)]), lengths))
+        everything = np.empty(int(lengths.sum()), np.uint8)
+        self._wait(self._comm.Iallgatherv(mine, [everything, lengths]))
+        return [pickle.loads(piece.tobytes()) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
+
+    def backend(self) -> Backend:
+        """MPI, with the ring for large arrays."""
+        from workbench.backends.mpi import MpiBackend, MpiLink
+
+        return MpiBackend(MpiLink(self._comm, self._settings.data_timeout_s))
+
+    def abort(self) -> None:
+        """MPI_Abort: mpiexec ends every rank."""
+        self._comm.Abort(1)
+
+
+def load_mpi(launch: Launch) -> Any:
+    """Import mpi4py and initialise MPI, after a look at whether its library fits the launcher.
+
+    MPI_Init under another vendor's mpiexec aborts the process, or makes each rank a world of its own; so
+    the library is asked for its name before MPI_Init.
+
+    Raises:
+        LaunchError: the vendors do not match, or MPI does not allow calls from the engine's thread.
+    """
+    import mpi4py
+
+    mpi4py.rc.initialize = False  # not before the check; a script that imported MPI already has passed it
+    mpi4py.rc.finalize = True
+    from mpi4py import MPI
+
+    if not MPI.Is_initialized():
+        started_by = {"openmpi": "Open MPI", "mpich": "MPICH"}.get(launch.launcher, vendor(MPI))
+        if vendor(MPI) != started_by and launch.size > 1:
+            raise LaunchError(
+                f"This process was started by {started_by}'s mpiexec, but mpi4py uses {vendor(MPI)}: start it with "
+                f"the mpiexec of {vendor(MPI)}, or install an mpi4py that uses {started_by}."
+            )
+        MPI.Init_thread(MPI.THREAD_MULTIPLE)
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise LaunchError(
+            "MPI was initialised without support for calls from a second thread. "
+            "Call workbench's init() before anything else initialises MPI, or set mpi4py.rc.thread_level = 'multiple'."
+        )
+    return MPI
+
+
+def vendor(mpi: Any) -> str:
+    """The name of the MPI library: Open MPI, or MPICH for the family that starts with MPICH's mpiexec."""
+    return "Open MPI" if "Open MPI" in mpi.Get_library_version() else "MPICH"
+
+
+class GlooMeeting:
+    """Processes that know of each other through environment variables only; they meet in a TCP store."""
+
+    def __init__(self, launch: Launch, settings: Settings) -> None:
+        try:
+            from workbench.backends.gloo import open_store, prefixed
+        except ImportError:
+            raise LaunchError(
+                f"{launch.size} ranks were started without MPI ({launch.launcher}); they can talk over Gloo, which "
+                "comes with torch: pip install torch, or start them with mpiexec."
+            ) from None
+        self.rank, self.size, self._settings = launch.rank, launch.size, settings
+        store = open_store(launch.address, launch.port, self.rank, self.size, settings.init_timeout_s)
+        # Every init() of the same processes needs fresh keys; all ranks have counted as far as this one.
+        self._epoch = store.add(f"workbench/init/{self.rank}", 1)
+        self._store, self._exchanged = prefixed(store, f"workbench/{self._epoch}"), 0
+        self.node = socket.gethostname()
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Through the store; the objects come from the job's own ranks."""
+        self._exchanged += 1
+        self._store.set(f"{self._exchanged}/{self.rank}", pickle.dumps(value))
+        try:
+            return [pickle.loads(self._store.get(f"{self._exchanged}/{rank}")) for rank in range(self.size)]
+        except RuntimeError as error:
+            raise LaunchError(f"init(): not all {self.size} ranks came: {str(error).splitlines()[0]}") from None
+
+    def backend(self) -> Backend:
+        """Gloo, with our algorithms over it."""
+        from workbench.backends.gloo import GlooLink, prefixed
+
+        link = GlooLink(prefixed(self._store, "gloo"), self.rank, self.size, self._settings.data_timeout_s)
+        return LinkBackend(link, "GLOO")
+
+    def abort(self) -> None:
+        """Nobody to ask: the others find out by our silence."""

@@ -1,0 +1,274 @@
+"""MPI ranks for a notebook: ``up`` starts them, ``%%px`` cells run on them, ``down`` leaves nothing behind.
+
+::
+
+    from workbench import cluster
+
+    c = cluster.up(4)      # 4 engines ready: ids 0-3 are MPI ranks 0-3, 1 thread each
+    %px print(mpi_rank)    # in a cell of its own
+    c.down()
+
+One cluster per kernel; several notebooks on one machine have one each. What runs::
+
+    kernel ── ipyparallel.controller     the hub, its schedulers and the heartbeat
+           ├─ mpiexec ── n × ipyparallel.engine --mpi, each with its nanny
+           └─ workbench/launch/warden.py    ends all of this if the kernel dies
+
+Files lie in one temporary folder that serves as the IPython directory of these processes, so the user's
+own IPython directory and other ipyparallel clusters are not touched.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import workbench.config
+from workbench.errors import LaunchError
+from workbench.launch import mpi
+from workbench.launch.job import Job
+
+# 1. An engine is registered at the second heartbeat after it came, so a short period starts faster (250 ms
+#    cost 1 % of one core). 2. A rank that is stopped or swapped out may miss beats: it counts as lost after
+#    100 s only, for a dead one is reported at once by its nanny. 3. One machine needs one broadcast scheduler.
+CONTROLLER = [
+    "--HeartMonitor.period=250",
+    "--HeartMonitor.max_heartmonitor_misses=400",
+    "--IPController.broadcast_scheduler_depth=0",
+]
+ENGINE = ["--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
+# Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
+PXCONFIG = "--no-stream --progress-after=-1"
+
+
+class Cluster:
+    """``n`` MPI ranks behind ``%px``; made by :func:`up`.
+
+    Attributes:
+        n: how many ranks.
+        id: the random mark that all its processes carry in ``WORKBENCH_CLUSTER``.
+        client: the ``ipyparallel.Client``.
+        view: a blocking ``DirectView`` on all ranks, in rank order.
+
+    Example:
+        >>> with up(2) as c:  # doctest: +SKIP
+        ...     c.view["mpi_rank"]
+        [0, 1]
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.client: Any = None
+        self.view: Any = None
+        self._pids: list[int] = []
+        self._job = Job(mpi.environment(mpi.threads_per_rank(n)))
+        self._job.env |= {"IPYTHONDIR": str(self._job.folder)} | mpi.session_folder(str(self._job.folder))
+        self.id = self._job.id
+
+    def __repr__(self) -> str:
+        return f"<Cluster: {_count(self.n, 'MPI rank')}>" if self._job.running() else "<Cluster: stopped>"
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.down()
+
+    def pids(self) -> list[int]:
+        """The engines' process ids, in rank order."""
+        return list(self._pids)
+
+    def healthy(self) -> bool:
+        """Is every process there, and every rank known to the hub? A rank that is busy is healthy."""
+        return self._job.running() and self.client is not None and list(self.client.ids) == list(range(self.n))
+
+    def down(self) -> None:
+        """End every process and delete every file of the cluster; called again or in a forked child, do nothing.
+
+        A result that is still awaited raises ipyparallel's ``EngineError`` from now on.
+
+        Raises:
+            LaunchError: as :meth:`workbench.launch.job.Job.stop`.
+        """
+        if not self._job.owned():
+            return
+        _running[:] = [each for each in _running if each is not self]
+        try:
+            _forget_magics(self.view)
+            if self.client is not None:
+                self._disconnect()
+        finally:
+            self._job.stop()
+
+    def _disconnect(self) -> None:
+        """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
+        deadline = time.monotonic() + 1
+        if self.client.outstanding and self.client.ids:
+            self.client.send_signal(signal.SIGKILL, block=False)
+        while self.client.outstanding and time.monotonic() < deadline:
+            time.sleep(0.02)
+        self.client.close(linger=0)
+
+    def _start(self, mpiexec: list[str], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        profile = self._job.folder / "profile"
+        files = profile / "security"
+        python, home = [sys.executable, "-m"], f"--profile-dir={profile}"
+        self._job.start("controller", [*python, "ipyparallel.controller", home, *CONTROLLER])
+        self._job.wait("the controller listened", lambda: _complete(files / "ipcontroller-engine.json"), deadline)
+        self._job.start("engines", [*mpiexec, *python, "ipyparallel.engine", home, *ENGINE])
+        self._connect(profile, files / "ipcontroller-client.json", deadline)
+        self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
+        self._verify(deadline)
+
+    def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
+        import ipyparallel  # half a second, which `import workbench.cluster` need not cost
+
+        home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
+        self.client = ipyparallel.Client(str(connection_file), timeout=_left_s(deadline), **home)
+
+    def _verify(self, deadline: float) -> None:
+        """Ask the engines who they are: engine id must be MPI rank."""
+        self.view = self.client[:]
+        self.view.block = True
+        answers = self.view.apply_async(mpi.whoami).get(_left_s(deadline))
+        ranks = {engine: (rank, size) for engine, (rank, size, _) in zip(self.client.ids, answers, strict=True)}
+        if ranks != {engine: (engine, self.n) for engine in range(self.n)}:
+            lines = "; ".join(f"engine {engine} is rank {rank} of {size}" for engine, (rank, size) in ranks.items())
+            raise LaunchError(f"the engines are not one MPI job in rank order: {lines}.")
+        self._pids = [pid for _, _, pid in answers]
+        self._job.follow(self._pids)
+
+
+# The cluster of this kernel, at most one: `up` in a later cell must find what an earlier one started.
+_running: list[Cluster] = []
+
+
+def up(n: int = 2, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False) -> Cluster:
+    """Start ``n`` MPI ranks as ipyparallel engines, engine id = MPI rank, and make ``%px`` ready.
+
+    A healthy cluster of ``n`` that is up already is returned as it is, any other is stopped first.
+    More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads.
+
+    Args:
+        n: how many ranks.
+        timeout_s: deadline of the whole start.
+        mpiexec: full path of the ``mpiexec`` to use; found by itself when empty.
+        quiet: print nothing.
+
+    Raises:
+        LaunchError: no fitting ``mpiexec``, the engines did not start in time, or this is a rank itself. No process
+            is left.
+        ValueError: ``n`` is less than 1.
+
+    Example:
+        >>> c = up(2)  # doctest: +SKIP
+        2 engines ready: ids 0-1 are MPI ranks 0-1, 1 thread each
+        >>> c.down()  # doctest: +SKIP
+    """
+    if n < 1:
+        raise ValueError(f"n={n}: a cluster has at least 1 rank.")
+    if workbench.config.launch().size > 1:
+        raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
+    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
+    for old in list(_running):
+        if old.n == n and old.healthy():
+            say(_describe(n, "already running"))
+            return old
+        say(f"stopping the cluster of {_count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
+        old.down()
+    cluster = _started(n, timeout_s, mpi.command(n, mpiexec))
+    _running.append(cluster)
+    _ready_magics(cluster.view)
+    say(_describe(n, "ready"))
+    if n > mpi.usable_cores():
+        say(f"{n} ranks share {_count(mpi.usable_cores(), 'core')}: fine for learning, not for timing")
+    return cluster
+
+
+def down() -> None:
+    """Stop the cluster that :func:`up` started in this kernel; without one, do nothing.
+
+    Raises:
+        LaunchError: as :meth:`Cluster.down`.
+    """
+    for cluster in list(_running):
+        cluster.down()
+
+
+def _started(n: int, timeout_s: float, mpiexec: list[str]) -> Cluster:
+    cluster = Cluster(n)
+    try:
+        cluster._start(mpiexec, timeout_s)
+    except Exception as error:
+        report = cluster._job.report()
+        cluster.down()
+        test = shlex.join([*mpiexec, sys.executable, "-m", "mpi4py.bench", "helloworld"])
+        raise LaunchError(
+            f"{_count(n, 'MPI engine')} did not start within {timeout_s:g} s: {error}\n{report}\n"
+            f"Nothing was left running. Does this work in a terminal? {test}\n"
+            f"If it does and the machine is only slow, give more time: up({n}, timeout_s={5 * timeout_s:g})."
+        ) from error
+    except BaseException:  # Ctrl-C, or the notebook's stop button
+        cluster.down()
+        raise
+    return cluster
+
+
+def _describe(n: int, state: str) -> str:
+    """One line that is the same in every run on one machine.
+
+    Example:
+        >>> _describe(1, "ready").split(", ")[0]
+        '1 engine ready: id 0 is MPI rank 0'
+    """
+    threads = _count(mpi.threads_per_rank(n), "thread")
+    if n == 1:
+        return f"1 engine {state}: id 0 is MPI rank 0, {threads}"
+    return f"{n} engines {state}: ids 0-{n - 1} are MPI ranks 0-{n - 1}, {threads} each"
+
+
+def _count(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _left_s(deadline: float) -> float:
+    return max(1.0, deadline - time.monotonic())
+
+
+def _complete(connection_file: Path) -> bool:
+    """Has the controller written the whole file?"""
+    try:
+        return bool(json.loads(connection_file.read_text()))
+    except (OSError, ValueError):
+        return False
+
+
+def _shell() -> Any:
+    """The running IPython, or None in a plain script."""
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+def _ready_magics(view: Any) -> None:
+    if (shell := _shell()) is not None:
+        view.activate()
+        shell.run_line_magic("pxconfig", PXCONFIG)
+
+
+def _forget_magics(view: Any) -> None:
+    """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
+    if view is None or (shell := _shell()) is None:
+        return
+    for table in shell.magics_manager.magics.values():
+        for name, magic in list(table.items()):
+            if getattr(getattr(magic, "__self__", None), "view", None) is view:
+                del table[name]

@@ -1,0 +1,101 @@
+"""Element-wise reductions and scalings by the name of the dtype.
+
+numpy has no bfloat16. Such an array travels as uint16 (the upper half of a float32's bits) and is
+reduced in float32, rounded to nearest even on the way back.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from workbench.collectives.ring import Combine
+from workbench.collectives.traffic import Array
+
+_UFUNCS: dict[str, Combine] = {
+    "sum": np.add,
+    "average": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "product": np.multiply,
+}
+
+
+def wire_dtype(dtype: str) -> np.dtype[np.generic]:
+    """The numpy dtype in which a tensor dtype travels.
+
+    Example:
+        >>> wire_dtype("float32"), wire_dtype("bfloat16")
+        (dtype('float32'), dtype('uint16'))
+    """
+    return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
+
+
+def combine_for(op: str, dtype: str) -> Combine:
+    """The ``combine(a, b, out=c)`` of a reduction; ``op`` is sum, average, min, max or product.
+
+    An average is summed up; dividing by the number of ranks is :func:`scale`'s. For bool, sum is "or" and
+    product is "and".
+    """
+    ufunc = _UFUNCS[op]
+    return partial(_combine_bfloat16, ufunc) if dtype == "bfloat16" else ufunc
+
+
+def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
+    """Multiply by ``factor`` and divide by ``divisor``, in place; integers are cut towards zero.
+
+    Division by a whole number is exact for integers of any size, and correctly rounded for floats.
+
+    Example:
+        >>> x = np.array([7, -7]); scale(x, "int64", 1.0, 2); x
+        array([ 3, -3])
+    """
+    if (factor == 1.0 and divisor == 1) or array.size == 0:
+        return
+    if dtype == "bfloat16":
+        wide = widen(array)
+        wide *= np.float32(factor / divisor)
+        array[...] = narrow(wide)
+    elif array.dtype.kind == "f":
+        if factor != 1.0:
+            np.multiply(array, array.dtype.type(factor), out=array)
+        if divisor != 1:
+            np.divide(array, array.dtype.type(divisor), out=array)
+    elif factor == 1.0:
+        wide = array.astype(np.int64)
+        down = wide // divisor  # rounds towards minus infinity: one too low where something negative is left over
+        array[...] = down + ((wide < 0) & (down * divisor != wide))
+    else:
+        array[...] = np.trunc(array * factor / divisor).astype(array.dtype)
+
+
+def widen(bits: NDArray[np.uint16]) -> NDArray[np.float32]:
+    """bfloat16 bits as float32; exact.
+
+    Example:
+        >>> widen(np.array([0x3F80, 0xC000], np.uint16))
+        array([ 1., -2.], dtype=float32)
+    """
+    return (bits.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def narrow(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """float32 as bfloat16 bits, rounded to nearest even; NaN stays NaN.
+
+    Example:
+        >>> hex(int(narrow(np.array([1.0 + 2**-8], np.float32))[0]))
+        '0x3f80'
+    """
+    bits = values.view(np.uint32)
+    rounded = (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+    return np.where(np.isnan(values), np.uint32(0x7FC0), rounded).astype(np.uint16)
+
+
+def _combine_bfloat16(
+    ufunc: Combine, a: NDArray[np.uint16], b: NDArray[np.uint16], /, *, out: NDArray[np.uint16]
+) -> None:
+    wide = widen(a)
+    ufunc(wide, widen(b), out=wide)
+    out[...] = narrow(wide)

@@ -1,0 +1,298 @@
+"""Settings, and the only reader of environment variables.
+
+Each field of :class:`Settings` can be set by ``WORKBENCH_<FIELD IN CAPITALS>``; where Horovod has a
+variable for the same thing, that one is read too, and ``WORKBENCH_*`` wins. The table
+:data:`HOROVOD_NAMES` holds Horovod's names and the factor between its unit and ours.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from workbench.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can be tuned. Units are in the names.
+
+    Args:
+        fusion_threshold_bytes: tensors are packed into one buffer up to this size; 0 turns fusion off.
+        fusion_window_s: how long the engine holds an announcement back when it knows that more gradients
+            are on their way. A lone tensor never waits.
+        cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
+        backend: ``auto``, ``mpi`` or ``gloo``: who moves the bytes.
+        init_timeout_s: deadline for all ranks to meet in ``init()``.
+        shutdown_timeout_s: how long ``shutdown()`` waits for the other ranks to come, too.
+        heartbeat_s: every rank shows a sign of life this often.
+        peer_timeout_s: a rank without a sign of life for so long counts as lost.
+        failed_rank_grace_s: how long a collective waits for a rank whose last cell or script raised.
+        data_timeout_s: deadline of one batch in the data plane without any progress.
+        stall_warning_s: age at which a tensor that some ranks have not submitted is reported; 0: never.
+        stall_shutdown_s: age at which it fails on all ranks; 0: never.
+        timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
+        timeline_mark_cycles: 1 marks each message of responses in the timeline.
+        control_address: address on which rank 0 listens; found by itself when empty.
+    """
+
+    fusion_threshold_bytes: int = 64 << 20
+    fusion_window_s: float = 0.001
+    cache_capacity: int = 1024
+    backend: str = "auto"
+    init_timeout_s: float = 120.0
+    shutdown_timeout_s: float = 10.0
+    heartbeat_s: float = 1.0
+    peer_timeout_s: float = 30.0
+    failed_rank_grace_s: float = 0.5
+    data_timeout_s: float = 300.0
+    stall_warning_s: float = 60.0
+    stall_shutdown_s: float = 0.0
+    timeline: str = ""
+    timeline_mark_cycles: int = 0
+    control_address: str = ""
+
+
+HOROVOD_NAMES: dict[str, tuple[str, float]] = {
+    "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
+    "fusion_window_s": ("HOROVOD_CYCLE_TIME", 1e-3),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
+    "backend": ("HOROVOD_CPU_OPERATIONS", 1),
+    "stall_warning_s": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
+    "stall_shutdown_s": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
+    "timeline": ("HOROVOD_TIMELINE", 1),
+    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
+}
+
+
+def settings(env: Mapping[str, str] | None = None) -> Settings:
+    """Read the settings from ``env`` (default: the process environment).
+
+    Raises:
+        ValueError: a variable's text is not a number where one is needed.
+
+    Example:
+        >>> settings({"HOROVOD_CYCLE_TIME": "5"}).fusion_window_s
+        0.005
+    """
+    env = os.environ if env is None else env
+    found: dict[str, str | int | float] = {}
+    for field in fields(Settings):
+        own, (other, unit) = f"WORKBENCH_{field.name.upper()}", HOROVOD_NAMES.get(field.name, ("", 1))
+        if own in env:
+            found[field.name] = _parse(own, env[own], type(field.default), 1)
+        elif other and other in env:
+            found[field.name] = _parse(other, env[other], type(field.default), unit)
+    if "backend" in found:
+        found["backend"] = str(found["backend"]).lower()
+    if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
+        found["stall_warning_s"] = 0.0
+    return Settings(**found)  # type: ignore[arg-type]  # each value was converted to its field's type
+
+
+def _parse(name: str, text: str, kind: type, unit: float) -> str | int | float:
+    if kind is str:
+        return text.strip()
+    try:
+        value = float(text) * unit
+    except ValueError:
+        value = math.nan
+    if math.isnan(value) or (kind is int and math.isinf(value)):
+        raise ValueError(f"{name}={text!r} is not a number. Set it to a number or unset it.")
+    if value < 0:
+        raise ValueError(f"{name}={text!r} is negative. Set it to 0 or more, or unset it.")
+    return int(value) if kind is int else value
+
+
+def cache_dir(env: Mapping[str, str] | None = None) -> Path:
+    """The folder for downloaded data: ``$XDG_CACHE_HOME/workbench`` or ``~/.cache/workbench``."""
+    env = os.environ if env is None else env
+    base = env.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "workbench"
+
+
+def child_environment(**changes: str) -> dict[str, str]:
+    """The whole environment of this process, with ``changes``, for a child process."""
+    return {**os.environ, **changes}
+
+
+@contextmanager
+def changed_environment(**changes: str | None) -> Iterator[None]:
+    """Within the block this process's environment has these variables; those given as None stay as they are."""
+    new = {name: text for name, text in changes.items() if text is not None}
+    before = {name: os.environ.get(name) for name in new}
+    os.environ.update(new)
+    try:
+        yield
+    finally:
+        for name, text in before.items():
+            os.environ.pop(name)
+            if text is not None:
+                os.environ[name] = text
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started, read from its environment alone.
+
+    Args:
+        launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
+        rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
+        address, port: where the ranks meet when no MPI started them.
+    """
+
+    launcher: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""
+    port: int = 0
+
+
+def launch(env: Mapping[str, str] | None = None) -> Launch:
+    """Who started this process? The most specific answer first.
+
+    mpiexec under Slurm leaves both MPI's and Slurm's variables, torchrun under Slurm both torchrun's
+    and Slurm's; so Slurm comes last.
+
+    Example:
+        >>> launch({"PMI_RANK": "1", "PMI_SIZE": "4"})
+        Launch(launcher='mpich', rank=1, size=4, local_rank=0, local_size=1, address='', port=0)
+    """
+    env = os.environ if env is None else env
+    if "OMPI_COMM_WORLD_SIZE" in env:
+        return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
+    if "PMI_SIZE" in env or "PMI_RANK" in env:
+        return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
+        found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        return _meeting(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
+    if "PMIX_RANK" in env:
+        return _numbers(env, "pmix", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "")
+    if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env and _integer(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        found = _numbers(env, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+        job, step = _integer(env, "SLURM_JOB_ID", 0), _integer(env, "SLURM_STEP_ID", 0)
+        port = 20000 + (job * 131 + step) % 20000  # the same on all ranks, different for neighbouring steps
+        return _meeting(found, first_host(env["SLURM_STEP_NODELIST"]), port)
+    return Launch("none")
+
+
+def _numbers(env: Mapping[str, str], launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> Launch:
+    return Launch(
+        launcher,
+        _integer(env, rank, 0),
+        _integer(env, size, 1),
+        _integer(env, local_rank, 0),
+        _integer(env, local_size, 1),
+    )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(env.get(name) or default)
+    except ValueError:
+        raise LaunchError(f"{name}={env[name]!r} is not a whole number; the launcher should have set it.") from None
+
+
+def _meeting(found: Launch, address: str, port: int) -> Launch:
+    return Launch(found.launcher, found.rank, found.size, found.local_rank, found.local_size, address, port)
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list.
+
+    Example:
+        >>> first_host("gpu[003-005,9],login1"), first_host("iris-179,iris-180")
+        ('gpu003', 'iris-179')
+    """
+    head, bracket, rest = nodelist.partition("[")
+    if not bracket or "," in head:
+        return nodelist.split(",")[0]
+    number = rest.split("]")[0].split(",")[0].split("-")[0]
+    return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
+
+
+# A flag of `workbench run`, without dashes → the variable that it sets for the ranks, and the factor between their
+# units. Names and units are horovodrun's.
+FLAGS: dict[str, tuple[str, float]] = {
+    "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
+    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1),
+    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
+    "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
+    "hierarchical_allgather": ("HOROVOD_HIERARCHICAL_ALLGATHER", 1),
+    "torus_allreduce": ("HOROVOD_TORUS_ALLREDUCE", 1),
+    "autotune": ("HOROVOD_AUTOTUNE", 1),
+    "autotune_log_file": ("HOROVOD_AUTOTUNE_LOG", 1),
+    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
+    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
+    "autotune_bayes_opt_max_samples": ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
+    "autotune_gaussian_process_noise": ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 1),
+    "timeline_filename": ("HOROVOD_TIMELINE", 1),
+    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
+    "no_stall_check": ("HOROVOD_STALL_CHECK_DISABLE", 1),
+    "stall_check_warning_time_seconds": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
+    "stall_check_shutdown_time_seconds": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
+    "mpi_threads_disable": ("HOROVOD_MPI_THREADS_DISABLE", 1),
+    "num_nccl_streams": ("HOROVOD_NUM_NCCL_STREAMS", 1),
+    "thread_affinity": ("HOROVOD_THREAD_AFFINITY", 1),
+    "gloo_timeout_seconds": ("HOROVOD_GLOO_TIMEOUT_SECONDS", 1),
+    "log_level": ("HOROVOD_LOG_LEVEL", 1),
+    "log_without_timestamp": ("HOROVOD_LOG_HIDE_TIME", 1),
+    "start_timeout": ("HOROVOD_START_TIMEOUT", 1),
+}
+
+# What one launcher tells its processes, and the ranks of another must not hear.
+_LAUNCHER_NAMES = re.compile(
+    r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)"
+)
+
+
+def without_launcher(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` without what a launcher said to this process about its rank.
+
+    Example:
+        >>> without_launcher({"PMI_RANK": "0", "RANK": "1", "HOME": "/root"})
+        {'HOME': '/root'}
+    """
+    return {name: text for name, text in env.items() if not _LAUNCHER_NAMES.fullmatch(name)}
+
+
+def with_flags(env: Mapping[str, str], flags: Mapping[str, str | float | None]) -> dict[str, str]:
+    """``env`` with the variables that flags of ``workbench run`` set; a flag that is None was not given.
+
+    A flag wins over both names of its variable, ``HOROVOD_*`` and ``WORKBENCH_*``.
+
+    Example:
+        >>> with_flags({"WORKBENCH_CACHE_CAPACITY": "7"}, {"cache_capacity": 8, "autotune": True, "log_level": None})
+        {'HOROVOD_CACHE_CAPACITY': '8', 'HOROVOD_AUTOTUNE': '1'}
+    """
+    found = {FLAGS[flag][0]: _render(value, FLAGS[flag][1]) for flag, value in flags.items() if value is not None}
+    names = {field: {name} for field, (name, _) in HOROVOD_NAMES.items()}
+    names["stall_warning_s"].add("HOROVOD_STALL_CHECK_DISABLE")
+    hidden = {f"WORKBENCH_{field.upper()}" for field, others in names.items() if others & found.keys()}
+    return {name: text for name, text in env.items() if name not in hidden} | found
+
+
+def has_effect(flag: str) -> bool:
+    """Does anything here read the variable that this flag sets?"""
+    elsewhere = ("HOROVOD_START_TIMEOUT", "HOROVOD_STALL_CHECK_DISABLE")
+    return FLAGS[flag][0] in {*elsewhere, *(name for name, _ in HOROVOD_NAMES.values())}
+
+
+def start_timeout_s(env: Mapping[str, str]) -> float:
+    """How long the launcher waits until all ranks have started."""
+    return float(_parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))
+
+
+def _render(value: str | float, factor: float) -> str:
+    if isinstance(value, str):
+        return value
+    number = float(value * factor)
+    return str(int(number)) if number.is_integer() else str(number)

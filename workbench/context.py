@@ -1,0 +1,191 @@
+"""The one piece of module state: what ``init()`` set up in this process, or in this thread of a threads world."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from workbench.backends.select import Meeting
+from workbench.config import Settings
+from workbench.errors import LaunchError, NotInitializedError, PeerLostError
+from workbench.runtime.addresses import addresses, reachable
+from workbench.runtime.control import ControlClient, ControlServer
+from workbench.runtime.coordinator import Coordinator
+from workbench.runtime.engine import Engine
+from workbench.runtime.liveness import host_id
+from workbench.runtime.stall import StallInspector
+from workbench.runtime.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class World:
+    """Who I am among all ranks.
+
+    Args:
+        rank, size: among all ranks.
+        local_rank, local_size: among the ranks of this node, in the order of their ranks.
+        cross_rank, cross_size: this node among the nodes that have a rank with my local rank.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+    homogeneous: bool = True
+
+
+def place(nodes: list[str], rank: int) -> World:
+    """Derive all six numbers from the name of every rank's node.
+
+    Example:
+        >>> place(["a", "a", "b"], rank=2)
+        World(rank=2, size=3, local_rank=0, local_size=1, cross_rank=1, cross_size=2, homogeneous=False)
+    """
+    locals_ = [nodes[:r].count(node) for r, node in enumerate(nodes)]
+    across = [r for r in range(len(nodes)) if locals_[r] == locals_[rank]]
+    sizes = Counter(nodes)
+    return World(
+        rank=rank,
+        size=len(nodes),
+        local_rank=locals_[rank],
+        local_size=sizes[nodes[rank]],
+        cross_rank=across.index(rank),
+        cross_size=len(across),
+        homogeneous=len(set(sizes.values())) == 1,
+    )
+
+
+@dataclass
+class Context:
+    """A running job, seen from one rank."""
+
+    world: World
+    engine: Engine
+    meeting: Meeting
+    settings: Settings
+    server: ControlServer | None
+    timeline: Timeline
+    pid: int = field(default_factory=os.getpid)
+    _counters: defaultdict[tuple[str, int], Iterable[int]] = field(default_factory=lambda: defaultdict(itertools.count))
+
+    def auto_name(self, kind: str, process_set: int = 0) -> str:
+        """A name for a tensor that the caller did not name; the same on every rank if all submit in one order."""
+        return f"{kind}.noname.{next(iter(self._counters[kind, process_set]))}"
+
+    def restart_names(self) -> None:
+        """Number unnamed tensors from 0 again; all ranks do it at the same point."""
+        self._counters.clear()
+
+    def leave(self, timeout_s: float) -> bool:
+        """Leave the job; True if all ranks left together."""
+        together = self.engine.leave(timeout_s)
+        self.timeline.close()
+        # Where not all have left, the others may still ask; the server then ends with this process.
+        if self.server is not None and together:
+            self.server.stop.set()
+            self.server.join(5.0)
+            self.server.context.destroy(linger=0)
+        return together
+
+
+def start(meeting: Meeting, settings: Settings) -> Context:
+    """Set the control plane up and start the engine. All ranks call it.
+
+    Raises:
+        LaunchError, DeadlineError: the ranks could not meet.
+    """
+    hello = meeting.exchange((meeting.node, host_id(), settings, secrets.token_bytes(32) if meeting.rank == 0 else b""))
+    settings, secret = hello[0][2], hello[0][3]  # rank 0's, or the ranks would not plan alike
+    one_host = len({host for _, host, _, _ in hello}) == 1
+    timeline = Timeline()
+    server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
+    candidates, port = meeting.exchange(
+        (
+            [settings.control_address or "127.0.0.1"] if one_host or settings.control_address else addresses(),
+            server.port,
+        )
+        if server
+        else None
+    )[0]
+    if server is not None:
+        address, zmq_context = server.inproc, server.context
+    else:
+        import zmq
+
+        address, zmq_context = f"tcp://{reachable(candidates, port)}:{port}", zmq.Context.instance()
+    control = ControlClient(meeting.rank, address, secret, settings.heartbeat_s, zmq_context, settings.peer_timeout_s)
+    backend = meeting.backend()
+    control.introduce(settings.init_timeout_s, server.missing if server else None)
+    engine = Engine(control, backend, settings, timeline)
+    backend.tick(engine.tick)
+    context = Context(place([node for node, *_ in hello], meeting.rank), engine, meeting, settings, server, timeline)
+    engine.begin = lambda: HOLDER.set(context, thread_only=True)
+    engine.start()
+    return context
+
+
+def _serve(meeting: Meeting, settings: Settings, secret: bytes, one_host: bool, timeline: Timeline) -> ControlServer:
+    stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
+    coordinator = Coordinator(meeting.size, settings.cache_capacity, settings.failed_rank_grace_s, stall)
+    interface = settings.control_address or ("127.0.0.1" if one_host else "0.0.0.0")  # sealed, see seal.py
+    try:
+        server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
+    except OSError as error:
+        raise LaunchError(f"Rank 0 cannot listen on {interface}: {error}. Set WORKBENCH_CONTROL_ADDRESS.") from None
+    server.start()
+    return server
+
+
+class _Current(threading.local):
+    """A thread's own context (a rank of a threads world)."""
+
+    context: Context | None = None
+
+
+class Holder:
+    """Where the current context is kept: the thread's own if it has one, else the process's."""
+
+    def __init__(self) -> None:
+        self._process: Context | None = None
+        self._thread = _Current()
+
+    def set(self, context: Context | None, thread_only: bool = False) -> None:
+        """Make ``context`` the current one."""
+        if thread_only:
+            self._thread.context = context
+        else:
+            self._process = context
+
+    def find(self) -> Context | None:
+        """The current context, or None."""
+        return self._thread.context or self._process
+
+    def get(self) -> Context:
+        """The current context.
+
+        Raises:
+            NotInitializedError: ``init()`` was not called, or ``shutdown()`` was.
+            PeerLostError: this process was forked from a rank; it is not one itself.
+        """
+        context = self.find()
+        if context is None:
+            raise NotInitializedError("The workbench has not been initialized; call init() first, on every rank.")
+        if context.pid != os.getpid():
+            raise PeerLostError(
+                f"This process was forked from rank {context.world.rank} and is not a rank itself (a DataLoader "
+                "worker?). Call collectives in the main process only."
+            )
+        return context
+
+
+HOLDER = Holder()
+
+
+__all__ = ["HOLDER", "Context", "World", "place", "start"]

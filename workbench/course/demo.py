@@ -1,0 +1,83 @@
+"""``make demo``: run the first lesson from top to bottom, as a reader would, and print its table.
+
+Prints the table of images/s, speed-up and efficiency, the proofs of equality, where the executed notebook
+lies, and last ``demo: OK``. The exit code is 0 only if every cell ran and every proof says True; the speed-up
+is the machine's affair, and a busy machine is no failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from nbclient.exceptions import CellExecutionError
+
+from workbench.course.build import ROOT, execute
+
+NOTEBOOK = ROOT / "notebooks" / "00_quickstart.ipynb"
+PROOFS = (
+    "more than 80 % of the unseen digits are read right: True",
+    "all replicas hold the same bits: True",
+    "largest difference to the serial run below 1e-12: True",
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the demo; the exit code."""
+    parser = argparse.ArgumentParser(prog="make demo", description="Run the first lesson and print its table.")
+    parser.add_argument("--output", type=Path, default=ROOT / "build" / "00_quickstart.executed.ipynb")
+    output: Path = parser.parse_args(arguments).output
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    print(NOTEBOOK.relative_to(ROOT), flush=True)
+    started = time.monotonic()
+    try:
+        execute(notebook, NOTEBOOK.parent, on_cell_start=_tell)
+    except CellExecutionError as error:
+        print(error, file=sys.stderr)
+        return _verdict(notebook, output, ["a cell raised (see above)"])
+    text = _printed(notebook)
+    print(_table(text))
+    shown = [line for line in text.splitlines() if line.endswith((": True", ": False"))]
+    print("\n".join(dict.fromkeys(shown)))
+    print(f"{len(notebook.cells)} cells in {time.monotonic() - started:.0f} s")
+    return _verdict(notebook, output, [proof for proof in PROOFS if proof not in text])
+
+
+def _tell(cell: Any, cell_index: int) -> None:
+    """Print the headings, as the run comes to them."""
+    if cell.cell_type == "markdown" and cell.source.startswith("#"):
+        print(f"  {cell.source.splitlines()[0].lstrip('# ')}", flush=True)
+
+
+def _printed(notebook: Any) -> str:
+    """Everything that the cells printed."""
+    outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
+    return "".join(output.text for output in outputs if output.output_type == "stream")
+
+
+def _table(text: str) -> str:
+    """The lines of the table: its head, and what begins with a number of engines."""
+    lines = text.splitlines()
+    start = next((i for i, line in enumerate(lines) if line.startswith("engines ")), None)
+    if start is None:
+        return "(no table)"
+    end = next((i for i in range(start + 1, len(lines)) if "%" not in lines[i]), len(lines))
+    return "\n".join(lines[start:end])
+
+
+def _verdict(notebook: Any, output: Path, failed: list[str]) -> int:
+    output.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, output)
+    print(f"executed notebook: {output}")
+    for what in failed:
+        print(f"demo: not shown: {what}", file=sys.stderr)
+    print("demo: FAILED" if failed else "demo: OK")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

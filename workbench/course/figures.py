@@ -1,0 +1,87 @@
+"""Figures of the lessons, as SVG.
+
+Sharp at any size, shown by every forge, and the same bytes for the same data, so a test can compare them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from workbench.course.timing import SpeedupTable
+
+_STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.family": "sans-serif"}
+_COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
+
+
+class Figure:
+    """An SVG that a notebook shows.
+
+    Args:
+        svg: the document.
+        alt: what it shows, in words.
+    """
+
+    def __init__(self, svg: str, alt: str) -> None:
+        self.svg, self.alt = svg, alt
+
+    def _repr_svg_(self) -> str:
+        return self.svg
+
+    def __repr__(self) -> str:
+        return self.alt
+
+
+def curves(series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str) -> Figure:
+    """Several curves over one axis; later ones are thinner and dashed, so that equal curves both show.
+
+    Example:
+        >>> curves({"a": [3, 2, 1]}, "step", "loss", "Falling")
+        Falling: a from 3 to 1
+    """
+    with _Canvas() as (figure, axes):
+        for i, (label, values) in enumerate(series.items()):
+            axes.plot(
+                values, label=label, color=_COLOURS[i % len(_COLOURS)], lw=4 / (1 + i), ls="-" if i == 0 else "--"
+            )
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        axes.legend(frameon=False)
+        ends = "; ".join(f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items())
+        return _finish(figure, f"{title}: {ends}")
+
+
+def speedup(table: SpeedupTable) -> Figure:
+    """Measured speed-up beside the ideal."""
+    with _Canvas() as (figure, axes):
+        engines = [row.engines for row in table.rows]
+        axes.plot(engines, engines, color="grey", ls=":", label="ideal")
+        axes.bar(engines, [row.speedup for row in table.rows], width=0.5, color=_COLOURS[0], label="measured")
+        axes.set(xlabel="engines", ylabel="speed-up", title="Speed-up", xticks=engines)
+        axes.legend(frameon=False)
+        return _finish(figure, "Speed-up: " + ", ".join(f"{row.speedup:.2f} with {row.engines}" for row in table.rows))
+
+
+class _Canvas:
+    """A small figure under settings that make its bytes reproducible."""
+
+    def __enter__(self) -> tuple[Any, Any]:
+        import matplotlib
+        from matplotlib.figure import Figure as Drawing
+
+        self._settings = matplotlib.rc_context(_STABLE)
+        self._settings.__enter__()
+        drawing = Drawing(figsize=(5.5, 3.2), layout="tight")
+        axes = drawing.add_subplot()
+        axes.spines[["top", "right"]].set_visible(False)
+        return drawing, axes
+
+    def __exit__(self, *error: Any) -> None:
+        self._settings.__exit__(*error)
+
+
+def _finish(figure: Any, alt: str) -> Figure:
+    out = io.StringIO()
+    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": alt})
+    return Figure(out.getvalue(), alt)

@@ -1,0 +1,128 @@
+"""From a caller's tensor to an entry: names, checks, and the way into the engine. What framework modules stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.context import HOLDER, Context
+from workbench.errors import UnsupportedTensorError
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.handle import Handle
+from workbench.runtime.messages import Kind, ReduceOp, Request
+from workbench.runtime.pending import Array, Entry
+
+_LONGEST_NAME = 4096
+_INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
+DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"))
+"""Names of the dtypes that can travel."""
+
+
+def entry(
+    kind: Kind,
+    source: Array | None,
+    name: str | None,
+    *,
+    dtype: str | None = None,
+    shape: tuple[int, ...] | None = None,
+    target: Array | None = None,
+    convert: Callable[[Any], Any] | None = None,
+    splits: Sequence[int] | None = None,
+    process_set: ProcessSet = global_process_set,
+    **fields: Any,
+) -> Entry:
+    """Check one tensor and wrap it for :func:`submit`.
+
+    Args:
+        kind: the verb.
+        source: C-contiguous array, or None where this rank has nothing to send.
+        name: the caller's name, or None for a numbered one; the verb is put before it.
+        dtype, shape: of the tensor, where the array's own are not it (bfloat16, an absent gradient).
+        target: memory for the result.
+        convert: makes of the result array what the caller gets.
+        splits: rows for each rank, for alltoall; even by default.
+        process_set: who takes part.
+        fields: further fields of :class:`~workbench.runtime.messages.Request`.
+
+    Raises:
+        UnsupportedTensorError: dtype or shape cannot travel.
+        ValueError: an unknown rank, or splits that do not fit.
+    """
+    context = HOLDER.get()
+    set_id = _set_id(process_set, context)
+    full_name = context.auto_name(kind.value, set_id) if name is None else f"{kind.value}.{name}"
+    if source is not None:
+        dtype, shape = dtype or source.dtype.name, source.shape if shape is None else shape
+    if len(full_name) > _LONGEST_NAME:
+        raise ValueError(
+            f"A name of {len(full_name)} characters is too long; {_LONGEST_NAME} are allowed: {full_name[:50]}…"
+        )
+    ranks = context.engine.sets.members[set_id]
+    _check(kind, full_name, dtype or "", shape or (), ranks, fields)
+    rows = _splits(full_name, shape or (), splits, len(ranks)) if kind is Kind.ALLTOALL else ()
+    request = Request(full_name, kind, dtype or "", shape or (), process_set=set_id, splits=rows, **fields)
+    return Entry(request, source, target, Handle(full_name), convert)
+
+
+def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
+    """A numbered name, for a group that the caller did not name."""
+    return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
+
+
+def submit(entries: list[Entry], more: bool = False) -> list[Handle]:
+    """Hand entries to the engine and return their handles; see :meth:`workbench.runtime.engine.Engine.submit`."""
+    HOLDER.get().engine.submit(entries, more)
+    return [entry.handle for entry in entries]
+
+
+def _set_id(process_set: ProcessSet, context: Context) -> int:
+    set_id = process_set.process_set_id
+    if set_id is None or set_id not in context.engine.sets.members:
+        raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
+    if context.engine.sets.backend(set_id) is None:
+        raise ValueError(
+            f"Rank {context.world.rank} does not belong to {process_set}. Call the collective on its members only: "
+            "if process_set.included(): ..."
+        )
+    return set_id
+
+
+def _check(kind: Kind, name: str, dtype: str, shape: tuple[int, ...], ranks: Sequence[int], fields: Any) -> None:
+    if kind in (Kind.BARRIER, Kind.JOIN):
+        return
+    if dtype not in DTYPES:
+        known = ", ".join(sorted(DTYPES))
+        raise UnsupportedTensorError(f"{name!r}: dtype {dtype} cannot travel. Convert it to one of {known}.")
+    if not shape and kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER):
+        raise UnsupportedTensorError(f"{name!r}: {kind.value} needs at least one dimension. Give it shape (1,).")
+    op = fields.get("op")
+    if dtype == "bool" and op in (ReduceOp.AVERAGE, ReduceOp.ADASUM):
+        raise UnsupportedTensorError(
+            f"{name!r}: {op.value} of bool is not defined. Use op=Sum (or), Product (and), or floats."
+        )
+    if op is ReduceOp.ADASUM:
+        _check_adasum(kind, name, dtype, len(ranks))
+    root = fields.get("root", ranks[0])
+    if root not in ranks:
+        raise ValueError(f"{name!r}: root rank {root} does not take part. Ranks that do: {', '.join(map(str, ranks))}.")
+
+
+def _check_adasum(kind: Kind, name: str, dtype: str, n: int) -> None:
+    if kind is not Kind.ALLREDUCE or "float" not in dtype:
+        raise UnsupportedTensorError(f"{name!r}: Adasum goes with allreduce of floating-point tensors only.")
+    if n & (n - 1):
+        raise NotImplementedError(f"Running Adasum with non-power of 2 ranks is not supported yet; there are {n}.")
+
+
+def _splits(name: str, shape: tuple[int, ...], splits: Sequence[int] | None, n: int) -> tuple[int, ...]:
+    if splits is None:
+        if shape[0] % n:
+            raise ValueError(f"{name!r}: {shape[0]} rows cannot be split evenly over {n} ranks. Give splits=.")
+        return (shape[0] // n,) * n
+    rows = tuple(int(part) for part in splits)
+    if len(rows) != n or min(rows) < 0 or sum(rows) != shape[0]:
+        raise ValueError(
+            f"{name!r}: splits {list(rows)} do not fit {shape[0]} rows and {n} ranks: give {n} numbers, none negative, "
+            "that add up to the number of rows."
+        )
+    return rows

@@ -1,0 +1,81 @@
+"""Every error that the workbench raises, in one tree.
+
+::
+
+    WorkbenchError (RuntimeError)
+    ├── NotInitializedError (also ValueError)   a verb was called before init()
+    ├── LaunchError                             the job could not be started: MPI vendor, mpiexec, rendezvous
+    ├── DataNotFoundError (also FileNotFoundError)  a data set is not on this machine
+    ├── DuplicateNameError (also ValueError)    one name twice in flight on this rank
+    ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot travel
+    └── CollectiveError                         a collective failed, with the same text on every rank
+        ├── MismatchError                       the ranks do not agree about one tensor
+        ├── RankFailedError                     a rank raised an exception; its traceback is in the text
+        ├── PeerLostError                       a rank died or fell silent
+        ├── ShutDownError                       a rank has left the job
+        └── DeadlineError (also TimeoutError)   a wait reached its deadline
+
+Errors below ``CollectiveError`` travel: the coordinator finds them and sends their class and text to
+every rank concerned, so all ranks raise the same thing and the job can go on.
+"""
+
+from __future__ import annotations
+
+
+class WorkbenchError(RuntimeError):
+    """Base of all errors of this package."""
+
+
+class NotInitializedError(WorkbenchError, ValueError):
+    """A verb was called before ``init()`` or after ``shutdown()``."""
+
+
+class LaunchError(WorkbenchError):
+    """The job could not be started; the text says what to change."""
+
+
+class DataNotFoundError(WorkbenchError, FileNotFoundError):
+    """A data set is not on this machine; the text says the ways to get it."""
+
+
+class DuplicateNameError(WorkbenchError, ValueError):
+    """The same name was submitted twice before the first had finished."""
+
+
+class UnsupportedTensorError(WorkbenchError, ValueError, TypeError):
+    """A tensor whose dtype, layout or memory cannot be moved."""
+
+
+class CollectiveError(WorkbenchError):
+    """A collective failed. Every rank concerned gets the same class and text."""
+
+
+class MismatchError(CollectiveError):
+    """Ranks submitted different shapes, dtypes, ops, roots or devices under one name."""
+
+
+class RankFailedError(CollectiveError):
+    """A rank raised an exception, so the collective can never complete."""
+
+
+class PeerLostError(CollectiveError):
+    """A rank died or fell silent."""
+
+
+class ShutDownError(CollectiveError):
+    """A rank has left the job, so the collective can never complete."""
+
+
+class DeadlineError(CollectiveError, TimeoutError):
+    """A wait reached its deadline."""
+
+
+TRAVELLING: dict[str, type[CollectiveError]] = {
+    kind.__name__: kind
+    for kind in (CollectiveError, MismatchError, RankFailedError, PeerLostError, ShutDownError, DeadlineError)
+}
+
+
+def from_wire(kind: str, text: str) -> CollectiveError:
+    """Rebuild an error that travelled in a Response as (class name, text)."""
+    return TRAVELLING.get(kind, CollectiveError)(text)

@@ -1,0 +1,141 @@
+"""The ``workbench`` command.
+
+Each subcommand loads what it needs when it runs, so that ``workbench --help`` is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import workbench.errors
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.launch import flags, hosts
+
+if TYPE_CHECKING:
+    from workbench.launch.ways import Task
+
+_RUN = """\
+Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
+Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
+that of the rank that failed first. The ranks' standard input is empty."""
+_EXAMPLES = """\
+examples:
+  workbench run -np 4 python train.py --epochs 3
+  workbench run -np 2 --as-horovod python horovod_script.py
+  workbench run -np 2 --gloo -- python -m package.train"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    top = argparse.ArgumentParser(prog="workbench", description="Distributed deep learning on this machine.")
+    top.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    start = commands.add_parser(
+        "run",
+        help="start the ranks of a job",
+        description=_RUN,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="workbench run -np N [options] COMMAND …",
+    )
+    start.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    start.add_argument("-cb", "--check-build", action="store_true", help="as `workbench check-build`")
+    flags.add_to(start)
+    start.set_defaults(handle=_run)
+    check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
+    check.set_defaults(handle=_check_build)
+    return top
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        words: what follows ``workbench``; by default this process's own.
+
+    Returns:
+        The exit code.
+    """
+    args = parser().parse_args(words)
+    try:
+        code: int = args.handle(args)
+    except (LaunchError, ValueError) as error:
+        _say(str(error))
+        return 1
+    except BrokenPipeError:
+        code = 141
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+    return code
+
+
+def _check_build(args: argparse.Namespace) -> int:
+    from workbench.launch.check_build import report
+
+    print(report())
+    return 0
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.check_build:
+        return _check_build(args)
+    from workbench.launch.output import Printer
+    from workbench.launch.run import run
+
+    if args.config_file:
+        flags.apply_file(args, args.config_file)
+    task = _task(args)
+    for line in flags.warnings(args):
+        _say(line)
+    timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
+    outcome = run(task, Printer(sys.stdout, sys.stderr, task.n, timestamps, folder), _say, bool(args.verbose))
+    if outcome.text:
+        _say(outcome.text)
+    return outcome.code
+
+
+def _task(args: argparse.Namespace) -> Task:
+    """What to start; checks what was typed."""
+    from workbench.launch.ways import Task, check_command, choose, environment
+
+    n, found = _ranks(args)
+    env = config.with_flags(environment(n, bool(args.as_horovod)), flags.variables(args))
+    check_command(flags.command(args), env)
+    return Task(
+        n=n,
+        command=flags.command(args),
+        env=env,
+        way=choose(args.mpi, args.gloo, env),
+        hosts=found,
+        mpi_args=flags.mpi_words(args),
+        start_timeout_s=config.start_timeout_s(env),
+    )
+
+
+def _ranks(args: argparse.Namespace) -> tuple[int, hosts.Hosts]:
+    """How many ranks, on which hosts."""
+    if not flags.command(args):
+        raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
+    found = hosts.parse(args.hosts) if args.hosts else hosts.read(args.hostfile) if args.hostfile else []
+    n = args.num_proc if args.num_proc is not None else sum(slots for _, slots in found)
+    if n < 1:
+        raise LaunchError("How many ranks? Say so with -np N, at least 1.")
+    hosts.check(found, n)
+    return n, found
+
+
+def _say(text: str) -> None:
+    print(f"workbench: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

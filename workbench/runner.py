@@ -1,0 +1,218 @@
+"""Run a function on N ranks, from a script or a notebook, and get what each returns.
+
+::
+
+    def train(lr):
+        hvd.init()
+        ...
+        return hvd.rank(), loss
+
+    workbench.run(train, args=(0.1,), np=2)      # [(0, 0.31), (1, 0.31)]
+
+The ranks are processes of this machine, started as by ``workbench run``. The function may be defined in a notebook or a
+script's ``__main__``: it travels by value, what it imports must be importable.
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import loads
+from signal import SIGINT
+from typing import Any, NoReturn, TypeVar
+
+from cloudpickle import dumps
+
+from workbench import config
+from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
+from workbench.launch import hosts as all_hosts
+from workbench.launch.output import Printer
+from workbench.launch.run import Outcome
+from workbench.launch.run import run as start
+from workbench.launch.ways import FOLDER, Task, check_command, choose, environment
+
+T = TypeVar("T")
+
+_WORK = "import sys; from workbench.runner import work; work(sys.argv[1])"
+_TASK = "task"
+
+
+def run(
+    func: Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    np: int | None = None,
+    *,
+    num_proc: int | None = None,
+    timeout_s: float | None = None,
+    use_mpi: bool | None = None,
+    use_gloo: bool | None = None,
+    hosts: str | None = None,
+    hostfile: str | None = None,
+    start_timeout: float | None = None,
+    output_filename: str | None = None,
+    prefix_output_with_timestamp: bool = False,
+    verbose: int | None = None,
+    mpi_args: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    executable: str | None = None,
+    as_horovod: bool = False,
+) -> list[T]:
+    """Call ``func(*args, **kwargs)`` on every rank and return the results by rank.
+
+    What the ranks print comes line by line, with the rank before it. When one fails, all end. Ctrl-C, or a notebook's
+    stop button, raises KeyboardInterrupt in the ranks, and here when they have ended. The keywords' names are
+    Horovod's.
+
+    Args:
+        func: called on every rank; it calls ``init()`` itself.
+        args, kwargs: for ``func``. They and the results must be picklable; functions and classes of ``__main__`` are.
+        np, num_proc: how many ranks; 1 by default.
+        timeout_s: deadline of it all.
+        use_mpi, use_gloo: insist on one; otherwise MPI where it works.
+        hosts, hostfile: all must be this machine, see ``workbench run -H``.
+        start_timeout: deadline until all ranks run, in seconds.
+        output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well.
+        prefix_output_with_timestamp: begin each line with the time.
+        verbose: 1 or more: say what is started.
+        mpi_args: further words for mpiexec.
+        env: further environment variables of the ranks.
+        executable: their Python; by default this one.
+        as_horovod: ``import horovod`` in the ranks finds the workbench.
+
+    Raises:
+        RankFailedError: a rank raised an exception, or ended without a result; the rank's traceback is in the text, the
+            exception itself is the ``__cause__`` if it can travel.
+        PeerLostError: a rank was killed.
+        DeadlineError: ``timeout_s`` has passed.
+        LaunchError: the ranks did not start, or this process is a rank itself.
+
+    Example:
+        >>> run(pow, args=(2, 5), np=2, use_gloo=True)
+        [32, 32]
+    """
+    n = _ranks(np, num_proc)
+    if config.launch().size > 1:
+        raise LaunchError("This process is a rank of a job itself. Call run() where there is no job yet.")
+    found = all_hosts.parse(hosts) if hosts else all_hosts.read(hostfile) if hostfile else []
+    all_hosts.check(found, n)
+    variables = environment(n, as_horovod, env)
+    task = Task(
+        n=n,
+        command=[executable or sys.executable, "-c", _WORK, FOLDER],
+        env=variables,
+        way=choose(use_mpi, use_gloo, variables),
+        hosts=found,
+        mpi_args=mpi_args,
+        start_timeout_s=config.start_timeout_s(variables) if start_timeout is None else start_timeout,
+        timeout_s=timeout_s,
+        files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
+    )
+    check_command(task.command, variables)
+    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "")
+    outcome = start(task, printer, _say, bool(verbose), (SIGINT,))
+    if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
+        _fail(outcome, timeout_s)
+    return [_result(rank, outcome) for rank in range(n)]
+
+
+def _ranks(np: int | None, num_proc: int | None) -> int:
+    if None not in (np, num_proc) and np != num_proc:
+        raise ValueError(f"np={np} and num_proc={num_proc} say the same thing: give one of them.")
+    n = next((each for each in (np, num_proc) if each is not None), 1)
+    if n < 1:
+        raise ValueError(f"np={n}: a job has at least 1 rank.")
+    return n
+
+
+def _fail(outcome: Outcome, timeout_s: float | None) -> NoReturn:
+    """Raise what happened."""
+    if outcome.culprit is None and outcome.signal:
+        raise KeyboardInterrupt(outcome.text)
+    if outcome.culprit is None and outcome.late:
+        raise DeadlineError(f"run(): the ranks had not ended after {timeout_s:g} s, and were ended.")
+    left = outcome.files.get(_name("raised", outcome.culprit))
+    if left is not None:
+        raised: Raised = loads(left)
+        raise RankFailedError(f"Rank {outcome.culprit} raised {raised.what}\n\n{raised.text}") from raised.exception()
+    raise (PeerLostError if outcome.killed else RankFailedError)(outcome.text)
+
+
+def _result(rank: int, outcome: Outcome) -> Any:
+    left = outcome.files.get(_name("result", rank))
+    if left is None:
+        raise RankFailedError(f"Rank {rank} ended without a result: did it call sys.exit() or os._exit()?")
+    return loads(left)
+
+
+def _name(what: str, rank: int | None) -> str:
+    return f"{what}.{rank}"
+
+
+def _say(text: str) -> None:
+    print(f"workbench: {text}", file=sys.stderr, flush=True)
+
+
+# --- in a rank ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Raised:
+    """An exception on its way from a rank.
+
+    Args:
+        what: its class and text, one line.
+        text: its traceback.
+        pickled: itself, or nothing if it cannot be pickled.
+    """
+
+    what: str
+    text: str
+    pickled: bytes
+
+    def exception(self) -> BaseException | None:
+        """The exception, if it can be had here."""
+        try:
+            found = loads(self.pickled)
+        except Exception:  # noqa: BLE001 - whatever a foreign class does; the text is there in any case
+            return None
+        return found if isinstance(found, BaseException) else None
+
+
+def work(folder: str) -> None:
+    """What a rank runs: call the function, leave its result or its exception in the folder.
+
+    Raises:
+        Exception: the function's own, so that the other ranks hear of it and the launcher sees it.
+    """
+    rank = config.launch().rank
+    paths, content = loads(Path(folder, _TASK).read_bytes())
+    sys.path += [path for path in paths if path not in sys.path]
+    try:
+        func, args, kwargs = loads(content)
+        _leave(folder, _name("result", rank), dumps(func(*args, **kwargs)))
+    except Exception as error:
+        _leave(folder, _name("raised", rank), dumps(_pack(error)))
+        raise
+
+
+def _pack(error: Exception) -> Raised:
+    what = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
+    text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
+    try:
+        return Raised(what, text, dumps(error))
+    except Exception:  # noqa: BLE001 - whatever it holds that cannot be pickled
+        return Raised(what, text, b"")
+
+
+def _leave(folder: str, name: str, content: bytes) -> None:
+    """Write a file that is there as a whole, or not at all."""
+    unfinished = Path(folder, f"{name}.unfinished")
+    unfinished.write_bytes(content)
+    unfinished.rename(Path(folder, name))
+
+
+__all__ = ["run"]

@@ -1,0 +1,195 @@
+"""The engine: one thread per rank, and the whole data flow on one screen.
+
+::
+
+    submit() ──► pending ──► announce ──► rank 0's coordinator
+                                               │ responses, the same bytes on every rank
+    handles ◄── execute ◄── plan (fusion) ◄── obey
+
+Only this thread touches the backend after ``init()``. It sleeps until a tensor is submitted or a response
+arrives. It holds an announcement back only when the submitter said that more is on its way, and then for
+at most ``fusion_window_s``.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+
+from workbench.backends.base import Backend
+from workbench.config import Settings
+from workbench.errors import CollectiveError, ShutDownError
+from workbench.runtime.cache import RankCache
+from workbench.runtime.control import ControlClient, Message
+from workbench.runtime.execute import execute
+from workbench.runtime.fusion import Batch, plan
+from workbench.runtime.messages import Event, Kind, Left, Raised
+from workbench.runtime.pending import Entry, PendingTable
+from workbench.runtime.process_sets import SetTable
+from workbench.runtime.timeline import Timeline
+
+log = logging.getLogger("workbench")
+
+
+class Engine(threading.Thread):
+    """The runtime of one rank.
+
+    Args:
+        control: this rank's end of the control plane.
+        backend: moves the bytes between all ranks.
+        settings: the same on every rank.
+        timeline: is told what is executed.
+
+    Attributes:
+        left: set when the engine has ended, in whatever way.
+        begin: called first on the engine's thread, where callbacks run.
+    """
+
+    def __init__(
+        self, control: ControlClient, backend: Backend, settings: Settings, timeline: Timeline | None = None
+    ) -> None:
+        super().__init__(name="workbench-engine", daemon=True)
+        self._control, self._settings, self._timeline = control, settings, timeline or Timeline()
+        self._backend, self.sets = backend, SetTable(control.rank, backend)
+        self._pending, self._cache = PendingTable(), RankCache()
+        self._held, self._held_until = list[Entry](), 0.0  # drained, not announced yet
+        self._holding = self._more = False
+        self._outbox: deque[Event] = deque()
+        self._running = True
+        self._clean = False
+        self.left = threading.Event()
+        self.begin: Callable[[], None] = lambda: None
+
+    # --- any thread ---------------------------------------------------------------------------------
+
+    def submit(self, entries: list[Entry], more: bool = False) -> None:
+        """Hand tensors over; their handles finish later.
+
+        Args:
+            entries: all of them are taken, or none.
+            more: further tensors follow at once, so the announcement may wait a moment for them.
+
+        Raises:
+            DuplicateNameError: a name is in flight already.
+            CollectiveError: this rank's part in the job has ended.
+        """
+        for entry in entries:
+            entry.handle.owner = self.ident
+        self._pending.add(entries)
+        self._more = more
+        if not (more and self._holding):  # while holding, the engine looks again by itself
+            self._control.wake()
+
+    def report(self, event: Event) -> None:
+        """Tell the coordinator something about this rank."""
+        self._outbox.append(event)
+        self._control.wake()
+
+    def leave(self, timeout_s: float) -> bool:
+        """Leave the job, with the others if they come within ``timeout_s``; True if they did."""
+        self.report(Left(self._control.rank))
+        together = self.left.wait(timeout_s)
+        self._running = False
+        self._control.wake()
+        self.left.wait(5.0)
+        return together and self._clean
+
+    # --- this thread --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Announce what is new, do what the responses say, until the job ends."""
+        self.begin()
+        try:
+            while self._running:
+                pause = self._announce()
+                for message in self._control.receive(pause):
+                    self._obey(message)
+                self._check()
+        except CollectiveError as error:
+            self._end(error)
+        except BaseException as error:  # noqa: BLE001 - it reaches every handle, here and on the other ranks
+            # The ranks are no longer at the same place in the data plane: nothing after this can be right.
+            self._outbox.append(Raised(self._control.rank, traceback.format_exc()))
+            self._end(CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}."))
+        finally:
+            self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
+            self._flush()
+            self._backend.close(self._clean)
+            self._control.close()
+            self.left.set()
+
+    def tick(self) -> None:
+        """Called by a backend amid a long wait: stay alive for the others, and break off when the job has ended.
+
+        Raises:
+            CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
+        """
+        self._flush()
+        self._control.pump()
+        self._check()
+        if not self._running:
+            raise ShutDownError("This rank has left the job amid a collective.")
+
+    def _check(self) -> None:
+        error = self._control.hopeless() if self._running else None
+        if error is not None:
+            raise error
+
+    def _announce(self) -> float:
+        """Send what is new, or hold it back a moment; return how long to sleep."""
+        self._flush()
+        self._holding = False  # before draining: who submits from here on wakes us
+        fresh = self._pending.drain()
+        if fresh and not self._held:
+            self._held_until = time.monotonic() + self._settings.fusion_window_s
+        self._held += fresh
+        if not self._held:
+            return self._settings.heartbeat_s
+        wait_s = self._held_until - time.monotonic()
+        if self._more and wait_s > 0:
+            self._holding = True
+            return wait_s
+        self._control.announce([self._cache.shorten(entry.request) for entry in self._held])
+        self._held = []
+        return self._settings.heartbeat_s
+
+    def _obey(self, message: Message) -> None:
+        """Do what one message from rank 0 says."""
+        self._timeline.cycle()
+        for batch in plan(self._cache.read(*message, self._pending.find), self._settings.fusion_threshold_bytes):
+            self._execute(batch)
+
+    def _execute(self, batch: Batch) -> None:
+        first = batch[0]
+        error = first.exception()
+        if first.kind is Kind.SHUTDOWN:
+            self._running, self._clean = False, error is None
+            if error is not None:
+                raise error
+            return
+        backend = self.sets.backend(first.process_set)
+        if backend is None:
+            return  # of a process set without this rank
+        entries = [self._pending.find(response.process_set, response.name) for response in batch]
+        names = [response.name for response in batch]
+        with self._timeline.activity(names, first.kind.value.upper()):
+            results = [None] * len(batch) if error else execute(batch, entries, backend, self._timeline)
+        if error is None:
+            self.sets.apply(first)
+        for entry, result in zip(entries, results, strict=True):
+            if entry is not None:
+                self._pending.remove(entry)  # before the handle is done: then the name is free again
+                entry.deliver(result, error)
+
+    def _end(self, error: CollectiveError) -> None:
+        """Every handle in flight gets ``error``, and so does everything submitted from now on."""
+        for entry in self._pending.close(error):
+            entry.handle.finish(error=error)
+
+    def _flush(self) -> None:
+        while self._outbox:
+            self._control.send(self._outbox.popleft())

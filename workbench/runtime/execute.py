@@ -1,0 +1,136 @@
+"""What a response means for the arrays of this rank: one function per verb, called by the engine.
+
+An entry is None where this rank has nothing of that name; it then contributes zeros and gets nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from workbench.backends.base import Backend
+from workbench.collectives.reduction import scale, wire_dtype
+from workbench.runtime.fusion import Batch, nbytes, pack, unpack
+from workbench.runtime.messages import Kind, ReduceOp, Response
+from workbench.runtime.pending import Array, Entry
+from workbench.runtime.timeline import Timeline
+
+_ACTIVITIES = {
+    Kind.ALLGATHER: "ALLGATHER",
+    Kind.BROADCAST: "BCAST",
+    Kind.ALLTOALL: "ALLTOALL",
+    Kind.REDUCESCATTER: "REDUCESCATTER",
+}
+
+Entries = list[Entry | None]
+
+
+def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline) -> list[Any]:
+    """Move the bytes of a batch and return each entry's result.
+
+    Args:
+        batch: responses that travel together; more than one only for allreduce.
+        entries: this rank's entries, in the order of the batch.
+        backend: connects the ranks of the batch's process set.
+        timeline: is told what is being done.
+    """
+    first = batch[0]
+    if first.all_absent or first.kind is Kind.BARRIER:
+        return [None] * len(batch)
+    if first.kind in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET):
+        return [first.root]
+    if first.kind is Kind.ALLREDUCE:
+        return _allreduce(batch, entries, backend, timeline)
+    verb = {
+        Kind.ALLGATHER: _allgather,
+        Kind.BROADCAST: _broadcast,
+        Kind.ALLTOALL: _alltoall,
+        Kind.REDUCESCATTER: _reducescatter,
+    }[first.kind]
+    with timeline.activity([first.name], f"{backend.name}_{_ACTIVITIES[first.kind]}"):
+        return [verb(first, entries[0], backend)]
+
+
+def _allreduce(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline) -> list[Any]:
+    names, verb = [response.name for response in batch], f"{backend.name}_ALLREDUCE"
+    targets = [_target(response, entry) for response, entry in zip(batch, entries, strict=True)]
+    sources = [entry.source if entry else None for entry in entries]
+    if len(batch) == 1:
+        # Alone it is reduced where it lies; a copy is made only if the caller wants to keep the input.
+        if sources[0] is not targets[0]:
+            targets[0][...] = 0 if sources[0] is None else sources[0]
+        with timeline.activity(names, verb):
+            _reduce(batch[0], targets[0].reshape(-1), backend)
+        return list(targets)
+    buffer = backend.buffer(sum(map(nbytes, batch)))
+    flat = buffer.array[: sum(map(nbytes, batch))].view(wire_dtype(batch[0].dtype))
+    with timeline.activity(names, "MEMCPY_IN_FUSION_BUFFER"):
+        pack(sources, (target.size for target in targets), flat)
+    with timeline.activity(names, verb):
+        _reduce(batch[0], flat, backend)
+    with timeline.activity(names, "MEMCPY_OUT_FUSION_BUFFER"):
+        unpack(flat, targets)
+    buffer.release()
+    return list(targets)
+
+
+def _reduce(response: Response, flat: Array, backend: Backend) -> None:
+    scale(flat, response.dtype, response.prescale)
+    backend.allreduce(flat, response.op.value, response.dtype)
+    scale(flat, response.dtype, response.postscale, _divisor(response, backend))
+
+
+def _allgather(response: Response, entry: Entry | None, backend: Backend) -> Array:
+    width = prod(response.shape[1:])
+    lengths = [rows * width for rows in response.rows]
+    out = np.empty((sum(response.rows), *response.shape[1:]), wire_dtype(response.dtype))
+    if entry is not None and entry.source is not None:
+        start = sum(lengths[: backend.rank])
+        out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
+    backend.allgather(out.reshape(-1), lengths)
+    return out
+
+
+def _broadcast(response: Response, entry: Entry | None, backend: Backend) -> Array:
+    target = _target(response, entry)
+    root = backend.index(response.root)
+    if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
+        target[...] = entry.source
+    backend.broadcast(target.reshape(-1), root)
+    return target
+
+
+def _alltoall(response: Response, entry: Entry | None, backend: Backend) -> tuple[Array, Array]:
+    width, n = prod(response.shape[1:]), backend.size
+    splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
+    mine, theirs = splits[backend.rank], splits[:, backend.rank]
+    out = np.empty((int(theirs.sum()), *response.shape[1:]), wire_dtype(response.dtype))
+    source = entry.source if entry and entry.source is not None else np.zeros(int(mine.sum()) * width, out.dtype)
+    backend.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
+    return out, theirs.astype(np.int32)
+
+
+def _reducescatter(response: Response, entry: Entry | None, backend: Backend) -> Array:
+    lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
+    scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
+    if entry is not None and entry.source is not None:
+        scratch[:] = entry.source.reshape(-1)
+    scale(scratch, response.dtype, response.prescale)
+    backend.reducescatter(scratch, lengths, response.op.value, response.dtype)
+    start = sum(lengths[: backend.rank])
+    mine = scratch[start : start + lengths[backend.rank]].copy()
+    scale(mine, response.dtype, response.postscale, _divisor(response, backend))
+    return mine.reshape(response.rows[backend.rank], *response.shape[1:])
+
+
+def _divisor(response: Response, backend: Backend) -> int:
+    return backend.size if response.op is ReduceOp.AVERAGE else 1
+
+
+def _target(response: Response, entry: Entry | None) -> Array:
+    """Where the result goes: the caller's memory, or new memory."""
+    if entry is not None and entry.target is not None:
+        return entry.target
+    return np.empty(response.shape, wire_dtype(response.dtype))

@@ -1,0 +1,99 @@
+"""A handle: the promise of a result, held by the caller and finished by the engine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workbench.errors import DeadlineError
+
+Callback = Callable[["Handle"], None]
+
+
+class Handle:
+    """The promise of one collective's result.
+
+    Example:
+        >>> handle = Handle("allreduce.x")
+        >>> handle.poll()
+        False
+        >>> handle.finish(42)
+        >>> handle.wait(timeout_s=1)
+        42
+    """
+
+    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_value", "name", "owner")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.owner: int | None = None  # ident of the engine's thread, which must never wait
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callback] = []
+
+    def poll(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        return self._done.is_set()
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """Block until the result is there, and return it; Ctrl-C interrupts the wait.
+
+        Without ``timeout_s`` the wait ends with the collective itself: the runtime ends every collective,
+        with an error if need be (a rank that raised, left or was lost).
+
+        Raises:
+            CollectiveError: the collective failed; the same error on every rank.
+            DeadlineError: ``timeout_s`` seconds went by. The collective goes on, the handle stays valid.
+            RuntimeError: called on the engine's own thread (from a callback), which would never end.
+        """
+        if self.owner is not None and self.owner == threading.get_ident() and not self.poll():
+            raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
+        if not self._done.wait(timeout_s):
+            raise DeadlineError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
+        if self._error is not None:
+            # A new traceback each time, without the one of an earlier wait on the same handle.
+            raise self._error.with_traceback(None)
+        return self._value
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the collective failed; None while in flight and after success."""
+        return self._error
+
+    @property
+    def result(self) -> Any:
+        """The result, without waiting; None while in flight and after failure."""
+        return self._value
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call ``callback(handle)`` when done: on the engine's thread, or at once if done already.
+
+        An exception in a callback is logged and changes nothing else.
+        """
+        with self._lock:
+            if not self._done.is_set():
+                self._callbacks.append(callback)
+                return
+        _call(callback, self)
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Set the result or the error; the first call wins. For the engine."""
+        with self._lock:
+            if self._done.is_set():
+                return
+            self._value, self._error = value, error
+            self._done.set()
+            callbacks, self._callbacks = self._callbacks, []
+        for callback in callbacks:
+            _call(callback, self)
+
+
+def _call(callback: Callback, handle: Handle) -> None:
+    try:
+        callback(handle)
+    except Exception:
+        logging.getLogger("workbench").exception("A callback of %r raised; the result is not affected.", handle.name)

@@ -1,0 +1,250 @@
+"""What ranks say to each other about tensors, and the bytes of it.
+
+A rank sends *events* to rank 0 (:class:`Announce`, :class:`Raised`, :class:`Left`, :class:`Beat`);
+rank 0 sends *responses* to every rank. The wire format is JSON: a student can read a captured message,
+and decoding bytes never runs code. In a steady step a request and its response shrink to one integer
+each (see ``cache.py``).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import astuple, dataclass, fields
+from enum import Enum
+from operator import attrgetter
+from typing import Any
+
+from workbench.errors import CollectiveError, from_wire
+
+
+class Kind(str, Enum):
+    """The verbs that travel."""
+
+    ALLREDUCE = "allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    ALLTOALL = "alltoall"
+    REDUCESCATTER = "reducescatter"
+    BARRIER = "barrier"
+    JOIN = "join"
+    ADD_SET = "add_process_set"
+    REMOVE_SET = "remove_process_set"
+    SHUTDOWN = "shutdown"
+
+
+class ReduceOp(str, Enum):
+    """How values of different ranks become one. ``AVERAGE`` is the sum divided by the number of ranks."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+    ADASUM = "adasum"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One rank's wish about one tensor.
+
+    Args:
+        name: the same on every rank, unique among what is in flight.
+        kind: which verb.
+        dtype: the element type's name, ``"float32"``.
+        shape: this rank's shape.
+        op: the reduction, for allreduce and reducescatter.
+        root: the sending rank, for broadcast.
+        device: ``"cpu"`` or ``"cuda"``.
+        prescale, postscale: factors applied before and after the reduction.
+        process_set: id of the ranks that take part; 0 is all of them.
+        splits: rows for each rank, for alltoall; the members, for a new process set.
+        group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
+            if they have the same members.
+        absent: this rank has no data (a parameter without a gradient): it contributes zeros.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    op: ReduceOp = ReduceOp.SUM
+    root: int = -1
+    device: str = "cpu"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    splits: tuple[int, ...] = ()
+    group: str = ""
+    group_size: int = 0
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What all ranks do about one tensor; the same bytes on every rank.
+
+    Args:
+        root: the sending rank (broadcast), the last rank to come (join), or the new id (process sets).
+        rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
+            sender (alltoall), or the members (process sets).
+        all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
+        error: (class name, text), or empty when all is well.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    op: ReduceOp = ReduceOp.SUM
+    root: int = -1
+    device: str = "cpu"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    rows: tuple[int, ...] = ()
+    all_absent: bool = False
+    error: tuple[str, ...] = ()
+
+    def exception(self) -> CollectiveError | None:
+        """The error as an exception, or None."""
+        return from_wire(self.error[0], self.error[1]) if self.error else None
+
+
+# --- events, from a rank to the coordinator ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Announce:
+    """These tensors are ready on ``rank``: whole requests, or cache ids of requests made before.
+
+    Args:
+        seen: number of the last response message that this rank has read; what was evicted from the
+            cache before it can be forgotten.
+    """
+
+    rank: int
+    items: tuple[Request | int, ...]
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """``rank`` raised an exception. ``final``: its process ends with it (a script); else a cell failed."""
+
+    rank: int
+    traceback: str
+    final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """``rank`` began its next cell after one that raised."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """``rank`` called shutdown() or its process ends."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """``rank`` is alive. The first beat tells who it is: its host, process id and namespace."""
+
+    rank: int
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Rank 0's watch over the beats: ``rank`` is gone, ``why`` says how that is known. Never on the wire."""
+
+    rank: int
+    why: str
+
+
+_LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
+
+Event = Announce | Raised | Resumed | Left | Beat | Lost
+
+
+# --- bytes ------------------------------------------------------------------------------------------
+
+
+# As astuple(), which copies deeply and takes ten times as long.
+_request_fields = attrgetter(*(field.name for field in fields(Request)))
+_response_fields = attrgetter(*(field.name for field in fields(Response)))
+
+
+def encode_event(event: Event) -> bytes:
+    """One event as bytes."""
+    if isinstance(event, Announce):
+        items = [item if isinstance(item, int) else _request_fields(item) for item in event.items]
+        return _dump(["Announce", event.rank, items, event.seen])
+    if isinstance(event, Raised) and len(event.traceback) > _LONGEST_TEXT:
+        event = Raised(event.rank, "[…]\n" + event.traceback[-_LONGEST_TEXT:], event.final)
+    return _dump([type(event).__name__, *astuple(event)])
+
+
+def decode_event(data: bytes) -> Event:
+    """The event in ``data``.
+
+    Raises:
+        ValueError: these bytes are not an event.
+    """
+    try:
+        name, rank, *rest = json.loads(data)
+        if type(rank) is not int:
+            raise TypeError("the rank must be a number")
+        if name == "Announce":
+            items, seen = rest
+            return Announce(rank, tuple(item if type(item) is int else _request(item) for item in items), int(seen))
+        if name == "Raised":
+            return Raised(rank, str(rest[0]), bool(rest[1]))
+        if name == "Beat":
+            return Beat(rank, str(rest[0]), int(rest[1]))
+        bare: dict[str, type[Resumed] | type[Left]] = {"Resumed": Resumed, "Left": Left}
+        return bare[name](rank, *rest)
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
+
+
+Outgoing = tuple[Response, int] | int
+"""What a response message holds: (response, its new cache id or -1), or the id of a cached response."""
+
+
+def encode_responses(number: int, items: list[Outgoing], evicted: list[int]) -> bytes:
+    """One message from rank 0 to all: its number, what to do, and which cache ids are void from now on."""
+    plain = [item if isinstance(item, int) else [*_response_fields(item[0]), item[1]] for item in items]
+    return _dump([number, plain, evicted])
+
+
+def decode_responses(data: bytes) -> tuple[int, list[Outgoing], list[int]]:
+    """Undo :func:`encode_responses`."""
+    number, plain, evicted = json.loads(data)
+    return number, [item if isinstance(item, int) else (_response(item[:-1]), item[-1]) for item in plain], evicted
+
+
+def _dump(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _request(fields: list[Any]) -> Request:
+    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent = fields
+    shape, splits = tuple(map(int, shape)), tuple(map(int, splits))
+    return Request(
+        str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent),
+    )  # fmt: skip
+
+
+def _response(fields: list[Any]) -> Response:
+    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, absent, error = fields
+    return Response(
+        name, Kind(kind), dtype, tuple(shape), ReduceOp(op), root, device, pre, post, pset, tuple(rows), absent,
+        tuple(error),
+    )  # fmt: skip

@@ -1,0 +1,68 @@
+"""The stall inspector: who has kept the others waiting for too long? Pure; the clock is an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_HEAD = (
+    "One or more tensors were submitted to be reduced, gathered or broadcasted by subset of ranks and are waiting for "
+    "remainder of ranks for more than {seconds:g} seconds. Either the missing ranks are busy with something else, or "
+    "they submit other tensors than the rest, and then nobody can go on."
+)
+_MOST_NAMES = 6
+
+
+@dataclass(frozen=True)
+class Stalled:
+    """A name that waits.
+
+    Args:
+        since: when the first rank announced it.
+        missing: the ranks that have not.
+    """
+
+    since: float
+    missing: tuple[int, ...]
+
+
+class StallInspector:
+    r"""Warns once per period about names that wait for too long.
+
+    Args:
+        warning_s: age at which a name is reported; 0 turns the inspector off.
+        shutdown_s: age at which it fails on all ranks; 0 means never.
+
+    Example:
+        >>> inspector = StallInspector(warning_s=60, shutdown_s=0)
+        >>> report = inspector.report({"allreduce.x": Stalled(0.0, (1, 3))}, now=61.0)
+        >>> print("\n".join(report.splitlines()[1:]))
+        Missing ranks:
+        1: [allreduce.x]
+        3: [allreduce.x]
+        >>> inspector.report({"allreduce.x": Stalled(0.0, (1, 3))}, now=62.0)
+        ''
+    """
+
+    def __init__(self, warning_s: float, shutdown_s: float) -> None:
+        self.warning_s, self.shutdown_s = warning_s, shutdown_s
+        self._reported_at = float("-inf")
+
+    def report(self, waiting: Mapping[str, Stalled], now: float) -> str:
+        """The warning, or an empty text when there is nothing (new) to say."""
+        old = {name: stalled for name, stalled in waiting.items() if now - stalled.since >= self.warning_s}
+        if self.warning_s <= 0 or not old or now - self._reported_at < self.warning_s:
+            return ""
+        self._reported_at = now
+        ranks = sorted({rank for stalled in old.values() for rank in stalled.missing})
+        return "\n".join([_HEAD.format(seconds=self.warning_s), "Missing ranks:", *(_line(r, old) for r in ranks)])
+
+    def expired(self, stalled: Stalled, now: float) -> bool:
+        """Has this name waited so long that it fails?"""
+        return 0 < self.shutdown_s <= now - stalled.since
+
+
+def _line(rank: int, waiting: Mapping[str, Stalled]) -> str:
+    names = [name for name, stalled in waiting.items() if rank in stalled.missing]
+    more = " ..." if len(names) > _MOST_NAMES else ""
+    return f"{rank}: [{', '.join(names[:_MOST_NAMES])}{more}]"

@@ -1,0 +1,249 @@
+"""TorchState: models, optimizers, samplers and plain objects, committed and restored together.
+
+A *handler* knows how to save, restore and sync one kind of value; the registry says which kind has which. Anything
+with ``state_dict()`` and ``load_state_dict()`` has one (schedulers, gradient scalers), and the rest are plain objects.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from workbench import api
+from workbench.errors import CollectiveError
+from workbench.torch.elastic.sampler import ElasticSampler
+from workbench.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from workbench.training.state import ObjectState
+
+# By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
+_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+
+
+class StateHandler:
+    """Saves, restores and syncs one value of a :class:`TorchState`. To handle a type of your own, subclass it.
+
+    Args:
+        value: what the state's attribute holds.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        """Keep a copy of the value as it is now."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the last copy, in place."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give every rank what rank 0 has."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Fit what depends on rank and size to the new job."""
+
+    def set_value(self, value: Any) -> None:
+        """Another value takes its place."""
+        self.value = value
+        self.save()
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a checkpoint can be made of."""
+
+    def state_dict(self) -> Any:
+        """All that has to be kept."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Go back to it."""
+
+
+class StateDictHandler(StateHandler):
+    """For everything with ``state_dict()`` and ``load_state_dict()``."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self.save()
+
+    def save(self) -> None:
+        """Copy the state."""
+        self._saved = copy.deepcopy(self.value.state_dict())
+
+    def restore(self) -> None:
+        """Load a copy: an optimizer goes on working in the very tensors that it is given."""
+        self.value.load_state_dict(copy.deepcopy(self._saved))
+
+    def sync(self) -> None:
+        """Broadcast the state as one object."""
+        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict())))
+
+
+class ModelStateHandler(StateDictHandler):
+    """Parameters, buffers and extra state of a module."""
+
+    def restore(self) -> None:
+        """Also forget the gradients of the step that failed, or the next ones would be added to them."""
+        super().restore()
+        self.value.zero_grad(set_to_none=True)
+
+    def sync(self) -> None:
+        """Broadcast tensors into their place, and what is no tensor as one object."""
+        state = self.value.state_dict()
+        extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
+        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, root_rank=0)
+        if extra:
+            self.value.load_state_dict(_broadcast(extra), strict=False)
+
+
+class OptimizerStateHandler(StateDictHandler):
+    """Any torch optimizer, within a DistributedOptimizer or not."""
+
+    def restore(self) -> None:
+        """Also forget the gradients of the step that failed."""
+        super().restore()
+        for group in self.value.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
+    def sync(self) -> None:
+        """Broadcast hyperparameters, counters and tensors."""
+        self.reset()
+        broadcast_optimizer_state(self.value, root_rank=0)
+
+    def reset(self) -> None:
+        """End a step that was broken off: gradients that were on their way will not be waited for any more."""
+        distributed = vars(self.value).get("_distributed")
+        if distributed is not None:
+            with suppress(CollectiveError):
+                distributed.reducer.finish(())
+            distributed.synchronized = False
+
+
+class SamplerStateHandler(StateDictHandler):
+    """An ElasticSampler: how far the epoch has come, and this rank's part of the rest."""
+
+    def reset(self) -> None:
+        """Share the rest out among the ranks that there are now."""
+        self.value.reset()
+
+
+Registry = Sequence[tuple[type, type[StateHandler]]]
+
+_REGISTRY: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+    (Stateful, StateDictHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Pairs of a type and its handler; the first that fits is taken. It may be changed in place.
+
+    Example:
+        >>> class Counter:
+        ...     n = 0
+        >>> class CounterHandler(StateHandler):
+        ...     def save(self): self.saved = self.value.n
+        ...     def restore(self): self.value.n = self.saved
+        ...     def sync(self): self.save()
+        >>> registry = get_handler_registry()
+        >>> registry.insert(0, (Counter, CounterHandler))
+        >>> set_handler_registry(registry[1:])
+    """
+    return _REGISTRY
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replace all pairs, for states that are made from now on."""
+    _REGISTRY[:] = list(registry)
+
+
+def _handler(value: Any) -> StateHandler | None:
+    return next((handler(value) for kind, handler in _REGISTRY if isinstance(value, kind)), None)
+
+
+class TorchState(ObjectState):
+    """What a training is: model, optimizer, and whatever else is given by keyword, each an attribute.
+
+    Values of one rank alone do not belong in it: the sync overwrites them with rank 0's. Gradients are not kept,
+    so commit between steps.
+
+    Args:
+        model: a module, or None.
+        optimizer: any torch optimizer, or None.
+        kwargs: further modules, optimizers, schedulers, samplers and plain objects.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(1, 1)
+        >>> state = TorchState(model, torch.optim.SGD(model.parameters(), lr=0.1), epoch=0)
+        >>> state.sync()
+        >>> state.epoch, before = 1, model.weight.item()
+        >>> with torch.no_grad(): _ = model.weight.add_(1.0)
+        >>> state.restore()
+        >>> state.epoch, model.weight.item() == before
+        (0, True)
+        >>> hvd.shutdown()
+    """
+
+    def __init__(
+        self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
+    ) -> None:
+        self._handlers: dict[str, StateHandler] = {}
+        values = {"model": model, "optimizer": optimizer, **kwargs}
+        handlers = {name: handler for name, value in values.items() if (handler := _handler(value)) is not None}
+        plain = {name: value for name, value in values.items() if name not in handlers}
+        super().__init__(_broadcast, api.rank, **plain)
+        self._add({name: handler.value for name, handler in handlers.items()})
+        self._handlers = handlers
+
+    def save(self) -> None:
+        """Copy everything."""
+        for handler in self._handlers.values():
+            handler.save()
+        super().save()
+
+    def restore(self) -> None:
+        """Put everything back as it was at the last commit; modules and optimizers in place."""
+        for handler in self._handlers.values():
+            handler.restore()
+        super().restore()
+
+    def sync(self) -> None:
+        """Rank 0's values as they are now, on every rank, and saved."""
+        for handler in self._handlers.values():
+            handler.sync()
+        super().sync()
+
+    def reset(self) -> None:
+        """Fit samplers and optimizers to the new job."""
+        for handler in self._handlers.values():
+            handler.reset()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Another model or optimizer in the place of one is saved from now on."""
+        if name != "_handlers" and name in self._handlers:
+            self._handlers[name].set_value(value)
+        super().__setattr__(name, value)
+
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateDictHandler",
+    "StateHandler",
+    "TorchState",
+    "get_handler_registry",
+    "set_handler_registry",
+]

@@ -1,0 +1,162 @@
+"""The same start on every rank: broadcast of parameters, optimizer state and any object."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import torch
+
+from workbench import api
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.messages import Kind
+from workbench.torch import ops
+
+Params = Mapping[str, Any] | Iterable[Any]
+
+
+def broadcast_parameters(params: Params, root_rank: int) -> None:
+    """Copy the root's tensors into every rank's, in place.
+
+    Args:
+        params: ``model.state_dict()``, ``model.named_parameters()`` or a list of tensors; the same names in
+            the same order of names on every rank.
+        root_rank: who has the right values.
+
+    Raises:
+        ValueError: something else than these.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_parameters(torch.nn.Linear(2, 1).state_dict(), root_rank=0)
+        >>> hvd.shutdown()
+    """
+    handles = []
+    for name, tensor in _named(params):
+        # Memory of any layout: what is not contiguous is filled by way of a copy.
+        whole = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
+        handles.append((tensor, whole, ops.broadcast_async_(whole, root_rank, f"parameters.{name}")))
+    for tensor, whole, handle in handles:
+        ops.synchronize(handle)
+        if whole.data_ptr() != tensor.data.data_ptr():
+            tensor.data.copy_(whole)
+
+
+def _named(params: Params) -> list[tuple[str, torch.Tensor]]:
+    if isinstance(params, Mapping):
+        items: list[Any] = sorted(params.items())
+    elif hasattr(params, "__iter__") and not isinstance(params, (str, torch.Tensor)):
+        items = [item if isinstance(item, tuple) else (str(i), item) for i, item in enumerate(params)]
+    else:
+        raise ValueError(f"broadcast_parameters() needs a dict or a list of tensors, not {type(params).__name__}.")
+    for name, tensor in items:
+        if tensor is not None and not isinstance(tensor, torch.Tensor):
+            raise ValueError(
+                f"broadcast_parameters(): {name!r} is a {type(tensor).__name__}, not a tensor. "
+                "Use broadcast_object() for it."
+            )
+    return [(str(name), tensor) for name, tensor in items if tensor is not None]
+
+
+def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
+    """Give every rank the root's optimizer state: hyperparameters, counters and tensors of any optimizer.
+
+    Args:
+        optimizer: built alike on every rank; its state may differ or be empty.
+        root_rank: who has the right state.
+        model: not needed; taken for the sake of scripts that give it.
+
+    Raises:
+        ValueError: the root's optimizer has other parameter groups than this rank's.
+    """
+    mine = optimizer.state_dict()
+    tensors: list[torch.Tensor] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+        return value
+
+    skeleton = broadcast_object(_map(mine, take), root_rank, "optimizer.skeleton")
+
+    def give(value: Any) -> Any:
+        if not isinstance(value, _Place):
+            return value
+        whole = (
+            tensors[value.index].contiguous()
+            if api.rank() == root_rank
+            else torch.empty(value.shape, dtype=value.dtype)
+        )
+        return ops.broadcast_(whole, root_rank, f"optimizer.{value.index}")
+
+    theirs = _map(skeleton, give)
+    if api.rank() != root_rank:
+        optimizer.load_state_dict(theirs)
+
+
+class _Place:
+    """Where a tensor stood in the state, and what is needed to receive it."""
+
+    def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.index, self.shape, self.dtype = index, shape, dtype
+
+
+def _map(value: Any, function: Any) -> Any:
+    """Apply ``function`` to the leaves of dicts, lists and tuples."""
+    if isinstance(value, dict):
+        return {key: _map(item, function) for key, item in value.items()}
+    if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
+        return type(value)(_map(item, function) for item in value)
+    return function(value)
+
+
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
+    """The root's object on every rank; anything that cloudpickle takes, functions and classes of a notebook too.
+
+    Args:
+        obj: looked at on the root only.
+        root_rank: who sends.
+        name: the same on every rank.
+        process_set: who takes part.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_object({"epoch": 3})
+        {'epoch': 3}
+        >>> hvd.shutdown()
+    """
+    name = name or api.auto_name(Kind.BROADCAST, process_set)
+    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if api.rank() == root_rank else np.empty(0, np.uint8)
+    length = int(api.broadcast(np.array([len(data)]), root_rank, f"object.{name}.length", process_set)[0])
+    source = data if api.rank() == root_rank else np.empty(length, np.uint8)
+    received = api.broadcast(source, root_rank, f"object.{name}", process_set)
+    return obj if api.rank() == root_rank else _loads(received)
+
+
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
+    """Every rank's object, by rank.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> hvd.allgather_object("me")
+        ['me']
+        >>> hvd.shutdown()
+    """
+    name = name or api.auto_name(Kind.ALLGATHER, process_set)
+    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    lengths = api.allgather(np.array([len(data)]), f"object.{name}.length", process_set)
+    everything = api.allgather(data, f"object.{name}", process_set)
+    return [_loads(piece) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
+
+
+def _loads(data: Any) -> Any:
+    return cloudpickle.load(io.BytesIO(data.tobytes()))

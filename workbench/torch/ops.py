@@ -1,0 +1,320 @@
+"""The verbs on torch tensors that return handles or work in place. The differentiable ones are in ``autograd.py``.
+
+What all share stands in :mod:`workbench.api`. ``op`` is Average (default), Sum, Min, Max or Product;
+``average=`` is Horovod's older way to say Average (True) or Sum (False).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from workbench import api
+from workbench.api import Average, ReduceOp, Sum
+from workbench.errors import UnsupportedTensorError
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.handle import Handle
+from workbench.runtime.messages import Kind
+from workbench.runtime.pending import Entry
+from workbench.torch.tensors import dtype_name, in_place, tensor_of
+
+Tensors = Sequence[torch.Tensor]
+
+
+def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    """``op`` and the older ``average`` in one.
+
+    Raises:
+        ValueError: both were given.
+    """
+    if op is not None and average is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    if op is not None:
+        return op
+    return Sum if average is False else Average
+
+
+def allreduce_async(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Reduce into new memory; the handle's result is the new tensor."""
+    return grouped_allreduce_async(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+    )._members[0]
+
+
+def allreduce_async_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Reduce in place; the handle's result is the tensor itself."""
+    return grouped_allreduce_async_(
+        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+    )._members[0]
+
+
+def allreduce_(*args: Any, **kwargs: Any) -> torch.Tensor:
+    """As :func:`allreduce_async_`, and wait."""
+    return synchronize(allreduce_async_(*args, **kwargs))  # type: ignore[no-any-return]
+
+
+class GroupHandle:
+    """The handles of a group as one: done when all are; the result is the list of results."""
+
+    def __init__(self, members: list[Handle]) -> None:
+        self._members = members
+
+    def poll(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        return all(handle.poll() for handle in self._members)
+
+    def wait(self, timeout_s: float | None = None) -> list[Any]:
+        """Wait for all, ``timeout_s`` for each; errors as :meth:`workbench.runtime.handle.Handle.wait`."""
+        return [handle.wait(timeout_s) for handle in self._members]
+
+
+def grouped_allreduce_async(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Reduce several tensors into new memory; none starts before all are ready on every rank."""
+    fields: dict[str, Any] = {"op": choose_op(op, average), "prescale": prescale_factor, "postscale": postscale_factor}
+    fields["process_set"] = process_set
+    return _group(Kind.ALLREDUCE, tensors, name, fields, fresh=True)
+
+
+def grouped_allreduce_async_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """As :func:`grouped_allreduce_async`, in place."""
+    fields: dict[str, Any] = {"op": choose_op(op, average), "prescale": prescale_factor, "postscale": postscale_factor}
+    fields["process_set"] = process_set
+    return _group(Kind.ALLREDUCE, tensors, name, fields, fresh=False)
+
+
+def grouped_allreduce_(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+    """As :func:`grouped_allreduce_async_`, and wait."""
+    return synchronize(grouped_allreduce_async_(*args, **kwargs))  # type: ignore[no-any-return]
+
+
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """Concatenate along the first dimension, which may differ between ranks."""
+    return grouped_allgather_async([tensor], name, process_set)._members[0]
+
+
+def grouped_allgather_async(
+    tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> GroupHandle:
+    """Allgather several tensors; none starts before all are ready on every rank."""
+    return _group(
+        Kind.ALLGATHER,
+        tensors,
+        name,
+        {"process_set": process_set},
+        result=lambda tensor: lambda array: tensor_of(array, tensor),
+    )
+
+
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """The root's tensor, in new memory."""
+    return _group(Kind.BROADCAST, [tensor], name, {"root": root_rank, "process_set": process_set}, fresh=True)._members[
+        0
+    ]
+
+
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
+    """The root's tensor, in place."""
+    return _group(
+        Kind.BROADCAST, [tensor], name, {"root": root_rank, "process_set": process_set}, fresh=False
+    )._members[0]
+
+
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
+    """As :func:`broadcast_async_`, and wait."""
+    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+
+
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Send ``splits[i]`` rows to rank i. With splits the result is (tensor, received splits), else the tensor.
+
+    Raises:
+        ValueError: splits of another dtype than int32, or that do not fit the rows.
+    """
+    rows = None
+    if splits is not None:
+        if isinstance(splits, torch.Tensor) and splits.dtype is not torch.int32:
+            raise ValueError(f"splits must be int32, not {splits.dtype}: write splits.to(torch.int32).")
+        rows = [int(part) for part in splits]
+    array, _ = in_place(tensor)
+
+    def convert(result: Any) -> Any:
+        received = tensor_of(result[0], tensor)
+        return received if splits is None else (received, torch.from_numpy(result[1]))
+
+    entry = api.entry(
+        Kind.ALLTOALL,
+        array,
+        name,
+        dtype=dtype_name(tensor),
+        convert=convert,
+        splits=rows,
+        process_set=process_set,
+        device=tensor.device.type,
+    )
+    return api.submit([entry])[0]
+
+
+def reducescatter_async(
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
+    """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more."""
+    return grouped_reducescatter_async([tensor], name, op, prescale_factor, postscale_factor, process_set)._members[0]
+
+
+def grouped_reducescatter_async(
+    tensors: Tensors,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> GroupHandle:
+    """Reduce-scatter several tensors; none starts before all are ready on every rank."""
+    fields: dict[str, Any] = {
+        "op": op,
+        "process_set": process_set,
+        "prescale": prescale_factor,
+        "postscale": postscale_factor,
+    }
+    return _group(
+        Kind.REDUCESCATTER, tensors, name, fields, result=lambda tensor: lambda array: tensor_of(array, tensor)
+    )
+
+
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None, op: ReduceOp, process_set: ProcessSet = global_process_set
+) -> Callable[[], torch.Tensor]:
+    """Reduce a sparse COO tensor: gather everybody's indices and values, and add up what falls on one place.
+
+    Args:
+        tensor: sparse; each rank has its own number of non-zeros.
+        name: the same on every rank.
+        op: Average or Sum.
+        process_set: who takes part.
+
+    Returns:
+        A function that waits and returns the sparse result.
+    """
+    if op not in (Average, Sum):
+        raise ValueError(f"A sparse tensor can be reduced with Average or Sum, not {op.value}.")
+    if not tensor.is_sparse:
+        raise UnsupportedTensorError(f"A sparse COO tensor is needed, not one of layout {tensor.layout}.")
+    tensor = tensor.coalesce()
+    name = name or api.auto_name(Kind.ALLREDUCE, process_set)
+    places = allgather_async(tensor.indices().t().contiguous(), f"sparse.{name}.indices", process_set)
+    values = allgather_async(tensor.values().contiguous(), f"sparse.{name}.values", process_set)
+
+    def wait() -> torch.Tensor:
+        found = synchronize(values)
+        if op is Average:
+            found = found / (process_set.size() or 1)
+        return torch.sparse_coo_tensor(synchronize(places).t(), found, tensor.shape, check_invariants=True).coalesce()
+
+    return wait
+
+
+def poll(handle: Handle | GroupHandle) -> bool:
+    """True when :func:`synchronize` would not block."""
+    return handle.poll()
+
+
+def synchronize(handle: Handle | GroupHandle | Callable[[], Any]) -> Any:
+    """Wait for a handle, or for what :func:`sparse_allreduce_async` returned, and return the result."""
+    return handle.wait() if isinstance(handle, (Handle, GroupHandle)) else handle()
+
+
+def _group(
+    kind: Kind,
+    tensors: Tensors,
+    name: str | None,
+    fields: dict[str, Any],
+    fresh: bool = False,
+    result: Callable[[torch.Tensor], Callable[[Any], Any]] | None = None,
+) -> GroupHandle:
+    """Submit tensors as one group; a single one needs no group.
+
+    Args:
+        fresh: the result goes to new memory, else into the tensor; not looked at where ``result`` is given.
+        result: makes the conversion of the result array, for verbs whose result has another shape.
+    """
+    count = len(tensors)
+    if count > 1:
+        base = name or api.auto_name(kind, fields["process_set"])
+        fields = {**fields, "group": f"{kind.value}.{base}.{count}", "group_size": count}
+    entries: list[Entry] = []
+    for i, tensor in enumerate(tensors):
+        if not isinstance(tensor, torch.Tensor):
+            raise UnsupportedTensorError(f"A torch.Tensor is needed, not {type(tensor).__name__}.")
+        source, convert = in_place(tensor)
+        target = None
+        if result is not None:
+            convert = result(tensor)
+        elif fresh:
+            target, convert = in_place(torch.empty_like(tensor))
+        else:
+            target = source
+        entries.append(
+            api.entry(
+                kind,
+                source,
+                f"{base}_{i}of{count}" if count > 1 else name,
+                dtype=dtype_name(tensor),
+                target=target,
+                convert=convert,
+                device=tensor.device.type,
+                **fields,
+            )
+        )
+    return GroupHandle(api.submit(entries) if entries else [])

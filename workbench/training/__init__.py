@@ -1,0 +1,1 @@
+"""What every framework needs for data-parallel training; imports none of them."""
