@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from workbench import config
 from workbench.backends.select import Meeting, meet
 from workbench.context import HOLDER, World, start
-from workbench.entries import auto_name, entry, submit
+from workbench.entries import auto_name, entry, group_name, submit
 from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind, Raised, ReduceOp
@@ -39,7 +39,7 @@ from workbench.runtime.process import watch_cells, watch_exceptions
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from workbench.runtime.engine import Engine
+    from workbench.context import Context
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -333,9 +333,9 @@ def synchronize(handle: Handle) -> Any:
     return handle.wait()
 
 
-def _running() -> tuple[int, Engine] | None:
+def _running() -> Context | None:
     context = HOLDER.find()
-    return (context.world.rank, context.engine) if context is not None and context.pid == os.getpid() else None
+    return context if context is not None and context.pid == os.getpid() else None
 
 
 def _at_exit() -> None:
@@ -365,6 +365,7 @@ __all__ = [
     "cross_size",
     "entry",
     "global_process_set",
+    "group_name",
     "init",
     "is_homogeneous",
     "is_initialized",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import secrets
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterable
+import time
+from collections import Counter
 from dataclasses import dataclass, field
 
 from workbench.backends.select import Meeting
@@ -18,8 +17,11 @@ from workbench.runtime.control import ControlClient, ControlServer
 from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.engine import Engine
 from workbench.runtime.liveness import host_id
+from workbench.runtime.messages import Began, Ended, Raised
 from workbench.runtime.stall import StallInspector
 from workbench.runtime.timeline import Timeline
+
+_SETTLE_S = 0.3
 
 
 @dataclass(frozen=True)
@@ -73,19 +75,55 @@ class Context:
     server: ControlServer | None
     timeline: Timeline
     pid: int = field(default_factory=os.getpid)
-    _counters: defaultdict[tuple[str, int], Iterable[int]] = field(default_factory=lambda: defaultdict(itertools.count))
+    _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _failures: int = 0  # how many collectives had failed when the numbers began at 0
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+        return self.world.rank
 
     def auto_name(self, kind: str, process_set: int = 0) -> str:
         """A name for a tensor that the caller did not name; the same on every rank if all submit in one order."""
-        return f"{kind}.noname.{next(iter(self._counters[kind, process_set]))}"
+        since = f"{self._failures}." if self._failures else ""
+        self._numbers[kind, process_set] += 1
+        return f"{kind}.noname.{since}{self._numbers[kind, process_set] - 1}"
+
+    def give_back_name(self, kind: str, process_set: int = 0) -> None:
+        """The last automatic name was not used, for the call was refused; the other ranks have not used it either."""
+        self._numbers[kind, process_set] -= 1
 
     def restart_names(self) -> None:
         """Number unnamed tensors from 0 again; all ranks do it at the same point."""
-        self._counters.clear()
+        self._numbers.clear()
+
+    # --- a notebook's cells ---------------------------------------------------------------------------
+
+    def cell_begins(self) -> None:
+        """A cell begins. After one that failed the ranks may have used different numbers, so they meet again at 0."""
+        self.engine.report(Began(self.rank))
+        if self._failures != self.engine.failures:
+            self._failures = self.engine.failures
+            self.restart_names()
+
+    def cell_ends(self) -> None:
+        """A cell has ended: nothing comes from this rank, unless a thread that the cell began goes on."""
+        if not self.engine.waits.others():
+            self.engine.report(Ended(self.rank))
+
+    def cell_raised(self, traceback: str) -> None:
+        """A cell raised; what it has left in flight ends now, so the next cell finds every name free."""
+        self.engine.report(Raised(self.rank, traceback, final=False))
+        until = time.monotonic() + _SETTLE_S
+        while not self.engine.settled() and time.monotonic() < until:
+            time.sleep(0.002)
 
     def leave(self, timeout_s: float) -> bool:
         """Leave the job; True if all ranks left together."""
+        begun = time.monotonic()
         together = self.engine.leave(timeout_s)
+        if not together and time.monotonic() < begun + timeout_s:  # the engine has not waited: it had ended by itself
+            self.meeting.broken()
         self.timeline.close()
         # Where not all have left, the others may still ask; the server then ends with this process.
         if self.server is not None and together:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from workbench.context import HOLDER, Context
@@ -50,7 +51,7 @@ def entry(
     """
     context = HOLDER.get()
     set_id = _set_id(process_set, context)
-    full_name = context.auto_name(kind.value, set_id) if name is None else f"{kind.value}.{name}"
+    full_name = f"{kind.value}.{'noname' if name is None else name}"
     if source is not None:
         dtype, shape = dtype or source.dtype.name, source.shape if shape is None else shape
     if len(full_name) > _LONGEST_NAME:
@@ -60,6 +61,8 @@ def entry(
     ranks = context.engine.sets.members[set_id]
     _check(kind, full_name, dtype or "", shape or (), ranks, fields)
     rows = _splits(full_name, shape or (), splits, len(ranks)) if kind is Kind.ALLTOALL else ()
+    if name is None:  # not before the checks: a call that is refused must not use up a number
+        full_name = context.auto_name(kind.value, set_id)
     request = Request(full_name, kind, dtype or "", shape or (), process_set=set_id, splits=rows, **fields)
     return Entry(request, source, target, Handle(full_name), convert)
 
@@ -67,6 +70,19 @@ def entry(
 def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
     """A numbered name, for a group that the caller did not name."""
     return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
+
+
+@contextmanager
+def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_process_set) -> Iterator[str]:
+    """The caller's name for a group, or a numbered one, which is given back if the block refuses the group."""
+    if name is not None:
+        yield name
+        return
+    try:
+        yield auto_name(kind, process_set)
+    except BaseException:
+        HOLDER.get().give_back_name(kind.value, process_set.process_set_id or 0)
+        raise
 
 
 def submit(entries: list[Entry], more: bool = False) -> list[Handle]:

@@ -10,9 +10,10 @@
     ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot travel
     └── CollectiveError                         a collective failed, with the same text on every rank
         ├── MismatchError                       the ranks do not agree about one tensor
-        ├── RankFailedError                     a rank raised an exception; its traceback is in the text
+        ├── MissingRanksError                   a rank never submits this tensor: it is idle, or waits itself
+        │   ├── RankFailedError                 … it raised an exception; its traceback is in the text
+        │   └── ShutDownError                   … it has left the job
         ├── PeerLostError                       a rank died or fell silent
-        ├── ShutDownError                       a rank has left the job
         └── DeadlineError (also TimeoutError)   a wait reached its deadline
 
 Errors below ``CollectiveError`` travel: the coordinator finds them and sends their class and text to
@@ -54,7 +55,11 @@ class MismatchError(CollectiveError):
     """Ranks submitted different shapes, dtypes, ops, roots or devices under one name."""
 
 
-class RankFailedError(CollectiveError):
+class MissingRanksError(CollectiveError):
+    """A rank never submits this tensor, so the collective can never complete."""
+
+
+class RankFailedError(MissingRanksError):
     """A rank raised an exception, so the collective can never complete."""
 
 
@@ -62,7 +67,7 @@ class PeerLostError(CollectiveError):
     """A rank died or fell silent."""
 
 
-class ShutDownError(CollectiveError):
+class ShutDownError(MissingRanksError):
     """A rank has left the job, so the collective can never complete."""
 
 
@@ -72,7 +77,15 @@ class DeadlineError(CollectiveError, TimeoutError):
 
 TRAVELLING: dict[str, type[CollectiveError]] = {
     kind.__name__: kind
-    for kind in (CollectiveError, MismatchError, RankFailedError, PeerLostError, ShutDownError, DeadlineError)
+    for kind in (
+        CollectiveError,
+        MismatchError,
+        MissingRanksError,
+        RankFailedError,
+        PeerLostError,
+        ShutDownError,
+        DeadlineError,
+    )
 }
 
 

@@ -17,7 +17,7 @@ import workbench.torch as hvd
 from workbench.context import HOLDER
 from workbench.elastic import HostUpdate, restart
 from workbench.errors import CollectiveError, MismatchError, RankFailedError
-from workbench.runtime.messages import Raised, Resumed
+from workbench.runtime.messages import Began, Raised
 from workbench.torch import elastic
 
 STEPS, COMMIT_EVERY = 7, 2
@@ -81,7 +81,7 @@ def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
         time.sleep(0.2)  # it takes a moment to print the traceback
         engine.report(Raised(rank, repr(error), final=False))
     time.sleep(1.5)
-    engine.report(Resumed(rank))
+    engine.report(Began(rank))
     time.sleep(0.5)
 
 

@@ -17,12 +17,12 @@ from workbench.context import HOLDER
 from workbench.errors import (
     DuplicateNameError,
     MismatchError,
+    MissingRanksError,
     NotInitializedError,
     RankFailedError,
     ShutDownError,
     UnsupportedTensorError,
 )
-from workbench.runtime.messages import Raised, Resumed
 
 WAIT_S = 20.0  # a collective that ought to fail must not hang instead
 
@@ -403,19 +403,52 @@ def test_waiting_in_a_callback_is_refused(rank: int, n: int) -> None:
 def test_a_rank_that_raised_and_goes_on(name: str | None, rank: int, n: int) -> None:
     """A cell that raised on one rank ends the others' wait with its traceback; the cells after it work.
 
-    What a notebook's hook does around cells, done by hand: the rank reports, then says that it goes on. Rank 1
+    What a notebook's hooks do around cells, done by hand. Rank 1
     raised before its collective, so it has used fewer numbers for unnamed tensors than the others.
     """
-    engine = HOLDER.get().engine
+    job = HOLDER.get()
+    job.cell_begins()
     if rank == 1:
-        engine.report(Raised(1, "Traceback: the cell of rank 1", final=False))
+        job.cell_raised("Traceback: the cell of rank 1")
         time.sleep(1.0)
-        engine.report(Resumed(1))
     else:
         with pytest.raises(RankFailedError, match="the cell of rank 1") as caught:
             hvd.allreduce_async(torch.ones(2), name=name).wait(WAIT_S)
         assert "Rank 1 raised" in str(caught.value)
         time.sleep(1.0)
+    job.cell_begins()
+    works(n)
+
+
+@pytest.mark.ranks(2)
+def test_another_order_of_two_waits(rank: int, n: int) -> None:
+    """Each rank waits for what the other would submit next: an error on all that says so, and the ranks go on."""
+    for name in ["b", "a"] if rank == 1 else ["a", "b"]:
+        handle = hvd.allreduce_async(torch.ones(2), name=name)
+        with pytest.raises(MissingRanksError, match="wait for each other"):
+            handle.wait(WAIT_S)
+        hvd.barrier()
+    works(n)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("how", ["idle", "another name"])
+def test_a_rank_that_never_comes(how: str, rank: int, n: int) -> None:
+    """A collective that one rank does not call, or calls by another name, is an error on all that wait."""
+    job, over = HOLDER.get(), time.monotonic() + 2.5
+    job.cell_begins()
+    mine = {"idle": None, "another name": "other"}[how] if rank == 1 else "a"
+    if mine is None:
+        job.cell_ends()
+    else:
+        handle = hvd.allreduce_async(torch.ones(2), name=mine)
+        with pytest.raises(MissingRanksError) as caught:
+            handle.wait(WAIT_S)
+        text = str(caught.value)
+        assert re.search(r"rank.* \d.*: waiting in test_errors.py, line \d+: handle.wait", text), text
+        assert ("if rank == 0" if how == "idle" else "wait for each other") in text
+    time.sleep(max(0.0, over - time.monotonic()))  # the next cell begins when all have ended theirs
+    job.cell_begins()
     works(n)
 
 

@@ -14,6 +14,7 @@ from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.messages import (
     Announce,
     Beat,
+    Began,
     Kind,
     Left,
     Lost,
@@ -22,7 +23,6 @@ from workbench.runtime.messages import (
     ReduceOp,
     Request,
     Response,
-    Resumed,
 )
 
 # A busy machine is no failure: no deadline per example.
@@ -362,12 +362,12 @@ def test_a_failed_cell_is_given_grace() -> None:
     coordinator = Coordinator(2, grace_s=0.5)
     coordinator.take(Announce(0, (ask(),)), 10.0)
     assert coordinator.take(Raised(1, "ValueError: cell", final=False), 10.2) == []
-    assert coordinator.undecided()
+    assert coordinator.undecided(10.3)
     assert coordinator.expire(10.69) == []
     name, kind, text = only(coordinator.expire(10.71))
     assert (name, kind) == ("x", "RankFailedError")
     assert "ValueError: cell" in text
-    assert not coordinator.undecided()
+    assert not coordinator.undecided(10.72)
     assert coordinator.expire(99.0) == []
 
 
@@ -375,15 +375,15 @@ def test_grace_counts_from_the_later_of_cell_and_tensor() -> None:
     """A tensor that is submitted long after the cell failed gets the whole grace, too."""
     coordinator = Coordinator(2, grace_s=0.5)
     coordinator.take(Raised(1, "ValueError", final=False), 0.0)
-    assert not coordinator.undecided()
+    assert not coordinator.undecided(0.1)
     assert coordinator.take(Announce(0, (ask(),)), 100.0) == []
-    assert coordinator.undecided()
+    assert coordinator.undecided(100.2)
     assert coordinator.expire(100.4) == []
     assert only(coordinator.expire(100.6))[1] == "RankFailedError"
 
 
-@pytest.mark.parametrize("event", [Resumed(1), Announce(1, (ask("other"),))], ids=["next cell", "announcement"])
-def test_a_rank_that_comes_back_is_waited_for(event: Resumed | Announce) -> None:
+@pytest.mark.parametrize("event", [Began(1), Announce(1, (ask("other"),))], ids=["next cell", "announcement"])
+def test_a_rank_that_comes_back_is_waited_for(event: Began | Announce) -> None:
     """The next cell of a rank, or an announcement of it, ends the grace: nothing fails any more."""
     coordinator = Coordinator(2, grace_s=0.5)
     coordinator.take(Announce(0, (ask(),)), 0.0)
@@ -433,7 +433,7 @@ def test_a_beat_changes_nothing() -> None:
     """Signs of life are not the coordinator's business."""
     coordinator = Coordinator(2, grace_s=0.0)
     coordinator.take(Announce(0, (ask(),)), 0.0)
-    coordinator.take(Resumed(1), 0.0)
+    coordinator.take(Began(1), 0.0)
     assert coordinator.take(Beat(1, "host", 1), 0.0) == []
     assert coordinator.waiting() == {"x": [1]}
 

@@ -13,6 +13,7 @@ from workbench.errors import CollectiveError, MismatchError, PeerLostError
 from workbench.runtime.messages import (
     Announce,
     Beat,
+    Began,
     Event,
     Kind,
     Left,
@@ -20,7 +21,6 @@ from workbench.runtime.messages import (
     ReduceOp,
     Request,
     Response,
-    Resumed,
     decode_event,
     decode_responses,
     encode_event,
@@ -70,7 +70,7 @@ RESPONSES = st.builds(
 EVENTS = st.one_of(
     st.builds(Announce, rank=RANK, items=st.lists(st.one_of(REQUESTS, COUNT), max_size=4).map(tuple), seen=COUNT),
     st.builds(Raised, rank=RANK, traceback=st.text(), final=st.booleans()),
-    st.builds(Resumed, rank=RANK),
+    st.builds(Began, rank=RANK),
     st.builds(Left, rank=RANK),
     st.builds(Beat, rank=RANK, host=st.text(), pid=COUNT),
 )
@@ -79,7 +79,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
     max_leaves=8,
 )
-KINDS = {"Announce", "Raised", "Resumed", "Left", "Beat", "Lost", "Event", ""}
+KINDS = {"Announce", "Raised", "Began", "Left", "Beat", "Lost", "Event", ""}
 
 
 def is_typed(event: Event) -> bool:
@@ -87,7 +87,7 @@ def is_typed(event: Event) -> bool:
     match event:
         case Announce(int(), tuple(items), int()):
             return all(isinstance(item, int | Request) for item in items)
-        case Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Resumed(int()) | Left(int()):
+        case Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Began(int()) | Left(int()):
             return True
     return False
 

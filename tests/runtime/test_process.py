@@ -8,19 +8,32 @@ from collections.abc import Callable
 
 import pytest
 
-from workbench.runtime.messages import Event, Raised, Resumed
+from workbench.runtime.messages import Event, Raised
 from workbench.runtime.process import watch_cells, watch_exceptions
 
 
 class Listener:
-    """In the place of an engine: keeps what is reported."""
+    """In the place of a job and of its engine: keeps what is reported."""
 
-    def __init__(self) -> None:
-        self.events: list[Event] = []
+    def __init__(self, rank: int = 0) -> None:
+        self.rank, self.engine = rank, self
+        self.events: list[Event | str] = []
 
     def report(self, event: Event) -> None:
         """Keep it."""
         self.events.append(event)
+
+    def cell_begins(self) -> None:
+        """Keep it."""
+        self.events.append("begins")
+
+    def cell_ends(self) -> None:
+        """Keep it."""
+        self.events.append("ends")
+
+    def cell_raised(self, traceback: str) -> None:
+        """Keep the last line."""
+        self.events.append(traceback.rstrip().splitlines()[-1])
 
 
 class Shell:
@@ -34,11 +47,13 @@ class Shell:
 
     def run(self, error: Exception | None, before: bool = False) -> None:
         """A cell that ends with ``error``."""
-        for call in self.callbacks.get("pre_run_cell", []):
-            call(None)
+        for call in self.callbacks.get("pre_execute", []):
+            call()
         result = types.SimpleNamespace(
             error_before_exec=error if before else None, error_in_exec=None if before else error
         )
+        for call in self.callbacks.get("post_execute", []):
+            call()
         for call in self.callbacks.get("post_run_cell", []):
             call(result)
 
@@ -61,8 +76,8 @@ def before(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 def test_an_uncaught_exception_is_reported(before: list[BaseException]) -> None:
     """The traceback goes to the other ranks, marked as the end of this one, and then to the hook that was there."""
-    listener, error = Listener(), KeyError("lr")
-    watch_exceptions(lambda: (3, listener))
+    listener, error = Listener(3), KeyError("lr")
+    watch_exceptions(lambda: listener)
     uncaught(error)
     (event,) = listener.events
     assert isinstance(event, Raised)
@@ -76,7 +91,7 @@ def test_it_is_reported_once_however_often_init_is_called(before: list[BaseExcep
     """A second installation changes nothing."""
     listener = Listener()
     for _ in range(3):
-        watch_exceptions(lambda: (0, listener))
+        watch_exceptions(lambda: listener)
     uncaught(ValueError("x"))
     assert len(listener.events) == len(before) == 1
 
@@ -85,7 +100,7 @@ def test_it_is_reported_once_however_often_init_is_called(before: list[BaseExcep
 def test_an_intended_end_is_no_failure(before: list[BaseException], error: BaseException) -> None:
     """Ctrl-C and exit are not reported as exceptions of the script; the old hook sees them."""
     listener = Listener()
-    watch_exceptions(lambda: (0, listener))
+    watch_exceptions(lambda: listener)
     uncaught(error)
     assert listener.events == []
     assert before == [error]
@@ -100,21 +115,27 @@ def test_without_a_job_nothing_is_reported(before: list[BaseException]) -> None:
 
 @pytest.mark.parametrize("at_once", [False, True], ids=["while it ran", "before it ran"])
 def test_a_failed_cell_and_the_next_one_are_reported(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
-    """A cell that raised is told, not as final; the beginning of the next one is told, and only of the next one."""
+    """Each cell's begin and end are told, once, and what it raised."""
     shell, listener = Shell(), Listener()
     monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
     for _ in range(2):
-        watch_cells(lambda: (2, listener))
+        watch_cells(lambda: listener)
     shell.run(None)
-    assert listener.events == []
+    assert listener.events == ["begins", "ends"]
     shell.run(ValueError("cell"), before=at_once)
-    (event,) = listener.events
-    assert isinstance(event, Raised)
-    assert (event.rank, event.final) == (2, False)
-    assert "ValueError: cell" in event.traceback
-    shell.run(None)
-    shell.run(None)
-    assert listener.events[1:] == [Resumed(2)]
+    assert listener.events[2:] == ["begins", "ends", "ValueError: cell"]
+
+
+@pytest.mark.parametrize("status", ["ok", "error"])
+def test_what_view_apply_runs_is_a_cell_too(monkeypatch: pytest.MonkeyPatch, status: str) -> None:
+    """IPython has no events for it: the kernel's method is wrapped, and gives back what it gave before."""
+    shell, listener = Shell(), Listener()
+    reply = {"status": status, "ename": "KeyError", "evalue": "'lr'"}
+    shell.kernel = types.SimpleNamespace(do_apply=lambda *words: (listener.events.append("runs"), (reply, words))[1])
+    monkeypatch.setitem(sys.modules, "IPython", types.SimpleNamespace(get_ipython=lambda: shell))
+    watch_cells(lambda: listener)
+    assert shell.kernel.do_apply(1, 2) == (reply, (1, 2))
+    assert listener.events == ["begins", "runs", "ends", *(["KeyError: 'lr'"] if status == "error" else [])]
 
 
 def test_outside_a_notebook_there_are_no_cells(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,7 @@ from workbench.errors import (
     ShutDownError,
     UnsupportedTensorError,
 )
-from workbench.runtime.messages import Raised, Resumed
+from workbench.runtime.messages import Began, Raised
 
 WORLDS = [1, 2, 4]
 OPS = {
@@ -651,7 +651,7 @@ def test_an_announcement_that_crosses_a_failure_is_not_taken_for_the_next_one(mo
         elif wb.rank() == 1:
             engine.report(Raised(1, "ValueError: a cell", final=False))
             assert announced.wait(10)
-            engine.report(Resumed(1))
+            engine.report(Began(1))
             time.sleep(0.1)
             resumed.set()
         else:

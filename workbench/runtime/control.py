@@ -44,6 +44,7 @@ log = logging.getLogger("workbench")
 Message = tuple[list[Outgoing], list[int]]
 """What one message of rank 0 says: what to do, in order, and which cache ids are void."""
 
+_LOOK_EVERY_S = 0.05  # whether a rank that is missed can still come
 _MOST = 1000  # messages taken before the ranks get an answer
 _LARGEST = 4 << 20  # bytes of a message to rank 0; a stranger cannot make us hold more
 
@@ -91,13 +92,17 @@ class ControlServer(threading.Thread):
 
     def run(self) -> None:
         """Until all ranks have left: wait for events, take all that are there, answer once."""
-        beat_at = time.monotonic() + self._heartbeat_s
+        beat_at, look_at = time.monotonic() + self._heartbeat_s, 0.0
         while not self.stop.is_set():
-            pause = 0.05 if self._coordinator.undecided() else max(0.0, beat_at - time.monotonic())
+            now = time.monotonic()
+            pause = _LOOK_EVERY_S if self._coordinator.undecided(now) else max(0.0, beat_at - now)
             self._socket.poll(int(pause * 1000) + 1)
             now = time.monotonic()
             self._coordinator.number = self._number + 1
-            out = self._take_all(now) + self._coordinator.expire(now)
+            out = self._take_all(now)
+            if now >= look_at:
+                look_at = now + _LOOK_EVERY_S
+                out += self._coordinator.expire(now)
             if now >= beat_at:
                 beat_at = now + self._heartbeat_s
                 for lost in self._watch.lost(now):

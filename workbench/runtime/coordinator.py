@@ -3,8 +3,8 @@
 Ranks submit tensors in any order. The coordinator, on rank 0, counts for each name who has announced it; when all
 ranks of its process set have, it emits one response, and all ranks execute responses in the order of
 emission. So no rank ever enters the data plane alone, and a name that stays incomplete has a culprit:
-the rank that has not come. When that rank never can come (it raised, left, or was lost), the ranks that wait
-get an error that says so.
+the rank that has not come. When that rank never can come (see ``absence.py``), the ranks that wait get an error
+that says so.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
+from workbench.runtime.absence import Attendance, Error, Key, Missed
 from workbench.runtime.agreement import rank_list, respond
 from workbench.runtime.cache import CoordinatorCache
 from workbench.runtime.messages import (
@@ -19,19 +20,14 @@ from workbench.runtime.messages import (
     Beat,
     Event,
     Kind,
-    Left,
     Lost,
     Outgoing,
     Raised,
     ReduceOp,
     Request,
     Response,
-    Resumed,
 )
 from workbench.runtime.stall import Stalled, StallInspector
-
-Key = tuple[int, str]
-Error = tuple[str, str]
 
 
 @dataclass(slots=True)
@@ -56,7 +52,7 @@ class Coordinator:
     Args:
         size: number of ranks.
         cache_capacity: see :class:`workbench.runtime.cache.CoordinatorCache`.
-        grace_s: how long a name waits for a rank whose last cell raised, before that counts as an answer.
+        grace_s: how long a name waits for a rank that is idle, or whose last cell raised.
         stall: what to do about names that wait for a rank that is busy elsewhere.
 
     Example:
@@ -71,15 +67,14 @@ class Coordinator:
     def __init__(
         self, size: int, cache_capacity: int = 1024, grace_s: float = 0.5, stall: StallInspector | None = None
     ) -> None:
-        self.size, self.grace_s = size, grace_s
+        self.size = size
         self._stall = stall or StallInspector(0, 0)
         self.cache = CoordinatorCache(cache_capacity, size)
         self.members: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
         self._waiting: dict[Key, Waiting] = {}
         self._groups: dict[Key, Group] = {}
-        self._gone: dict[int, Error] = {}  # ranks that never come again, and why
-        self._raised: dict[int, tuple[float, str]] = {}  # ranks whose last cell raised, since when
-        self._left: set[int] = set()
+        self._attendance = Attendance(grace_s)
+        self._newest = float("-inf")  # when the last name was announced
         self._joined: list[int] = []  # ranks without further data, in the order of their coming
         self._next_set = 1
         self.number = 0  # of the message in which the next responses travel; its sender keeps it up to date
@@ -89,25 +84,20 @@ class Coordinator:
     def take(self, event: Event, now: float) -> list[Outgoing]:
         """Account for one event and return what all ranks do next, in order."""
         match event:
-            case Announce(rank, items, seen):
-                self.cache.seen(rank, seen)
-                self._raised.pop(rank, None)
-                out = [ready for item in items for ready in self._announce(rank, item, seen, now)]
-                return out + self.expire(now)
-            case Raised(rank, traceback, final=True):
-                self._gone.setdefault(rank, ("RankFailedError", traceback))
-            case Raised(rank, traceback):
-                self._raised[rank] = (now, traceback)
-            case Resumed(rank):
-                self._raised.pop(rank, None)
-            case Left(rank):
-                self._left.add(rank)
-                self._gone.setdefault(rank, ("ShutDownError", ""))
-            case Lost(rank, why):
-                return self._lose(rank, why)
             case Beat():
                 return []
-        return self.expire(now) + self._end()
+            case Lost(rank, why):
+                return self._lose(rank, why)
+        self._attendance.take(event, now)
+        out: list[Outgoing] = []
+        match event:
+            case Announce(rank, items, seen):
+                self.cache.seen(rank, seen)
+                out = [ready for item in items for ready in self._announce(rank, item, seen, now)]
+                return out + self.expire(now) if self._attendance.final else out
+            case Raised(rank, traceback, final=False):
+                out = self._abandon(rank, traceback)
+        return out + self.expire(now) + self._end()
 
     @property
     def over(self) -> bool:
@@ -142,22 +132,19 @@ class Coordinator:
         """The name behind what is told to the ranks; for observers."""
         return (self.cache.response(item) if isinstance(item, int) else item[0]).name
 
-    def undecided(self) -> bool:
-        """True while a name waits for a rank whose cell raised: :meth:`expire` has to be called again."""
-        return bool(self._raised) and bool(self._waiting)
+    def undecided(self, now: float) -> bool:
+        """True while a name waits for a rank that may still come: :meth:`expire` has to be called again."""
+        return bool(self._waiting) and self._attendance.undecided(self._newest, now)
 
     def expire(self, now: float) -> list[Outgoing]:
         """Errors for names that never can be complete."""
-        out: list[Outgoing] = []
-        if not (self._gone or self._raised):
-            return out
-        for key, waiting in list(self._waiting.items()):
-            for rank in self._missing(key):
-                error = self._reason(rank, key, waiting, now)
-                if error:
-                    out += self._fail(key, error)
-                    break
-        return out
+        if not self._waiting or not self._attendance.absent:
+            return []
+        waiting = {
+            key: Missed(one.since, tuple(one.requests), tuple(self._missing(key))) for key, one in self._waiting.items()
+        }
+        hopeless = self._attendance.hopeless(waiting, now)
+        return [out for key, error in hopeless.items() if key in self._waiting for out in self._fail(key, error)]
 
     # --- a name becomes complete --------------------------------------------------------------------
 
@@ -171,6 +158,7 @@ class Coordinator:
         if seen < self._failed.get(key, 0):
             return []  # it crossed the name's failure, which will end it on that rank: it stands for nothing more
         waiting = self._waiting.setdefault(key, Waiting(now))
+        self._newest = now
         waiting.requests[rank] = request
         waiting.cache_ids.add(item if isinstance(item, int) else -1)
         return [] if self._missing(key) else self._complete(key)
@@ -246,23 +234,16 @@ class Coordinator:
 
     # --- a name never becomes complete --------------------------------------------------------------
 
-    def _reason(self, rank: int, key: Key, waiting: Waiting, now: float) -> Error | None:
-        """Why ``rank`` never announces this name, if that is known."""
-        here = rank_list(waiting.requests)
-        if rank in self._gone:
-            kind, detail = self._gone[rank]
-            if kind == "ShutDownError":
-                return kind, (
-                    f"Rank {rank} has left the job (its script ended, or it called shutdown()), so {key[1]!r}, "
-                    f"submitted by {here}, can never complete. Make every rank call the same collectives, or call "
-                    "init() again."
-                )
-            return kind, _blame(rank, key[1], here, detail)
-        if rank in self._raised:
-            since, traceback = self._raised[rank]
-            if now - max(since, waiting.since) >= self.grace_s:
-                return "RankFailedError", _blame(rank, key[1], here, traceback)
-        return None
+    def _abandon(self, rank: int, traceback: str) -> list[Outgoing]:
+        """A cell that raised has lost its handles: what it had submitted ends, or a later cell would meet it."""
+        names = [key for key, waiting in self._waiting.items() if rank in waiting.requests]
+        text = "Rank {} raised an exception while {!r} was in flight, so it was given up. The traceback:\n{}"
+        return [
+            out
+            for key in names
+            if key in self._waiting
+            for out in self._fail(key, ("RankFailedError", text.format(rank, key[1], traceback.rstrip())))
+        ]
 
     def _fail(self, key: Key, error: Error) -> list[Outgoing]:
         """The error for one name, and for the members of its group that were ready."""
@@ -277,7 +258,7 @@ class Coordinator:
 
     def _lose(self, rank: int, why: str) -> list[Outgoing]:
         """A dead rank breaks the data plane: everything in flight ends, on every rank, until the next init()."""
-        if rank in self._left or self._ended:
+        if rank in self._attendance.left or self._ended:
             return []
         self._ended = True
         names = ", ".join(sorted(name for _, name in self._waiting)[:5])
@@ -287,7 +268,7 @@ class Coordinator:
 
     def _end(self) -> list[Outgoing]:
         """When all ranks have left, they are told so, and close the data plane together."""
-        if self._ended or len(self._left) < self.size:
+        if self._ended or len(self._attendance.left) < self.size:
             return []
         self._ended = True
         return [(Response("", Kind.SHUTDOWN), -1)]
@@ -298,13 +279,6 @@ def _goes_without(response: Response) -> bool:
     if response.kind is Kind.ALLREDUCE:
         return response.op in (ReduceOp.AVERAGE, ReduceOp.SUM)
     return response.kind is Kind.BARRIER
-
-
-def _blame(rank: int, name: str, here: str, traceback: str) -> str:
-    return (
-        f"Rank {rank} raised an exception, so {name!r}, submitted by {here}, can never complete. "
-        f"Its traceback:\n{traceback.rstrip()}"
-    )
 
 
 def _all_or_none(members: Iterable[tuple[Waiting, Response]]) -> list[tuple[Waiting, Response]]:

@@ -13,12 +13,12 @@ at most ``fusion_window_s``.
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 
 from workbench.backends.base import Backend
 from workbench.config import Settings
@@ -31,8 +31,7 @@ from workbench.runtime.messages import Event, Kind, Left, Raised
 from workbench.runtime.pending import Entry, PendingTable
 from workbench.runtime.process_sets import SetTable
 from workbench.runtime.timeline import Timeline
-
-log = logging.getLogger("workbench")
+from workbench.runtime.waits import Waits
 
 
 class Engine(threading.Thread):
@@ -46,6 +45,8 @@ class Engine(threading.Thread):
 
     Attributes:
         left: set when the engine has ended, in whatever way.
+        failures: how many collectives have failed so far, the same on every rank.
+        waits: who waits on this rank.
         begin: called first on the engine's thread, where callbacks run.
     """
 
@@ -58,7 +59,8 @@ class Engine(threading.Thread):
         self._pending, self._cache = PendingTable(), RankCache()
         self._held, self._held_until = list[Entry](), 0.0  # drained, not announced yet
         self._holding = self._more = False
-        self._outbox: deque[Event] = deque()
+        self._outbox, self.failures = deque[Event](), 0
+        self.waits = Waits(control.rank, self.report)
         self._running = True
         self._clean = False
         self.left = threading.Event()
@@ -77,8 +79,10 @@ class Engine(threading.Thread):
             DuplicateNameError: a name is in flight already.
             CollectiveError: this rank's part in the job has ended.
         """
+        self.waits.submits()
         for entry in entries:
             entry.handle.owner = self.ident
+            entry.handle.blocked = partial(self.waits.blocked, entry.request.process_set, entry.request.name)
         self._pending.add(entries)
         self._more = more
         if not (more and self._holding):  # while holding, the engine looks again by itself
@@ -98,15 +102,19 @@ class Engine(threading.Thread):
         self.left.wait(5.0)
         return together and self._clean
 
+    def settled(self) -> bool:
+        """Is nothing in flight on this rank?"""
+        return self._pending.idle()
+
     # --- this thread --------------------------------------------------------------------------------
 
     def run(self) -> None:
         """Announce what is new, do what the responses say, until the job ends."""
+        self.waits.engine = self.ident
         self.begin()
         try:
             while self._running:
-                pause = self._announce()
-                for message in self._control.receive(pause):
+                for message in self._control.receive(self._announce()):
                     self._obey(message)
                 self._check()
         except CollectiveError as error:
@@ -117,7 +125,7 @@ class Engine(threading.Thread):
             self._end(CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}."))
         finally:
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
-            self._flush()
+            self._tell()
             self._backend.close(self._clean)
             self._control.close()
             self.left.set()
@@ -128,33 +136,33 @@ class Engine(threading.Thread):
         Raises:
             CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
         """
-        self._flush()
+        if not (self._held or self._pending.new()):
+            self._tell()
         self._control.pump()
         self._check()
         if not self._running:
             raise ShutDownError("This rank has left the job amid a collective.")
 
-    def _check(self) -> None:
-        error = self._control.hopeless() if self._running else None
+    def _check(self, error: CollectiveError | None = None) -> None:
+        error = error or (self._control.hopeless() if self._running else None)
         if error is not None:
             raise error
 
     def _announce(self) -> float:
         """Send what is new, or hold it back a moment; return how long to sleep."""
-        self._flush()
         self._holding = False  # before draining: who submits from here on wakes us
+        events = len(self._outbox)  # before draining, too: what was submitted before an event is announced before it
         fresh = self._pending.drain()
         if fresh and not self._held:
             self._held_until = time.monotonic() + self._settings.fusion_window_s
         self._held += fresh
-        if not self._held:
-            return self._settings.heartbeat_s
-        wait_s = self._held_until - time.monotonic()
-        if self._more and wait_s > 0:
-            self._holding = True
-            return wait_s
-        self._control.announce([self._cache.shorten(entry.request) for entry in self._held])
-        self._held = []
+        self._holding = bool(self._held) and self._more and not events and time.monotonic() < self._held_until
+        if self._holding:
+            return self._settings.fusion_window_s
+        if self._held:
+            self._control.announce([self._cache.shorten(entry.request) for entry in self._held])
+            self._held = []
+        self._tell(events)
         return self._settings.heartbeat_s
 
     def _obey(self, message: Message) -> None:
@@ -166,20 +174,17 @@ class Engine(threading.Thread):
     def _execute(self, batch: Batch) -> None:
         first = batch[0]
         error = first.exception()
+        self.failures += error is not None
         if first.kind is Kind.SHUTDOWN:
             self._running, self._clean = False, error is None
-            if error is not None:
-                raise error
-            return
+            return self._check(error)
         backend = self.sets.backend(first.process_set)
         if backend is None:
             return  # of a process set without this rank
         entries = [self._pending.find(response.process_set, response.name) for response in batch]
-        names = [response.name for response in batch]
-        with self._timeline.activity(names, first.kind.value.upper()):
+        with self._timeline.activity([response.name for response in batch], first.kind.value.upper()):
             results = [None] * len(batch) if error else execute(batch, entries, backend, self._timeline)
-        if error is None:
-            self.sets.apply(first)
+        self.sets.apply(first)
         for entry, result in zip(entries, results, strict=True):
             if entry is not None:
                 self._pending.remove(entry)  # before the handle is done: then the name is free again
@@ -190,6 +195,6 @@ class Engine(threading.Thread):
         for entry in self._pending.close(error):
             entry.handle.finish(error=error)
 
-    def _flush(self) -> None:
-        while self._outbox:
+    def _tell(self, most: int | None = None) -> None:
+        for _ in range(len(self._outbox) if most is None else most):
             self._control.send(self._outbox.popleft())

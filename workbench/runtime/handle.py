@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from workbench.errors import DeadlineError
+from workbench.runtime.waits import REPORT_AFTER_S
 
 Callback = Callable[["Handle"], None]
 
@@ -24,11 +26,12 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_value", "name", "owner")
+    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_value", "blocked", "name", "owner")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.owner: int | None = None  # ident of the engine's thread, which must never wait
+        self.blocked: Callable[[], AbstractContextManager[None]] = nullcontext  # tells of a wait that takes long
         self._lock = threading.Lock()
         self._done = threading.Event()
         self._value: Any = None
@@ -52,12 +55,19 @@ class Handle:
         """
         if self.owner is not None and self.owner == threading.get_ident() and not self.poll():
             raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
-        if not self._done.wait(timeout_s):
+        if not self._wait(timeout_s):
             raise DeadlineError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
         if self._error is not None:
             # A new traceback each time, without the one of an earlier wait on the same handle.
             raise self._error.with_traceback(None)
         return self._value
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        first = REPORT_AFTER_S if timeout_s is None else min(timeout_s, REPORT_AFTER_S)
+        if self._done.wait(first):
+            return True
+        with self.blocked():
+            return self._done.wait(None if timeout_s is None else timeout_s - first)
 
     @property
     def error(self) -> BaseException | None:

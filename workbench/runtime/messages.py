@@ -1,6 +1,6 @@
 """What ranks say to each other about tensors, and the bytes of it.
 
-A rank sends *events* to rank 0 (:class:`Announce`, :class:`Raised`, :class:`Left`, :class:`Beat`);
+A rank sends *events* to rank 0 (:class:`Announce`, :class:`Raised`, :class:`Blocked`, :class:`Beat`, …);
 rank 0 sends *responses* to every rank. The wire format is JSON: a student can read a captured message,
 and decoding bytes never runs code. In a steady step a request and its response shrink to one integer
 each (see ``cache.py``).
@@ -137,10 +137,30 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Resumed:
-    """``rank`` began its next cell after one that raised."""
+class Began:
+    """``rank`` began a notebook cell."""
 
     rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """``rank`` finished a notebook cell, so nothing comes from it until it begins the next one."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """All that could submit on ``rank`` waits.
+
+    Args:
+        waits: for each waiting thread the process set, the name and the place in the user's code; empty when a
+            thread goes on.
+    """
+
+    rank: int
+    waits: tuple[tuple[int, str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +189,7 @@ class Lost:
 
 _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 
-Event = Announce | Raised | Resumed | Left | Beat | Lost
+Event = Announce | Raised | Began | Ended | Blocked | Left | Beat | Lost
 
 
 # --- bytes ------------------------------------------------------------------------------------------
@@ -207,7 +227,9 @@ def decode_event(data: bytes) -> Event:
             return Raised(rank, str(rest[0]), bool(rest[1]))
         if name == "Beat":
             return Beat(rank, str(rest[0]), int(rest[1]))
-        bare: dict[str, type[Resumed] | type[Left]] = {"Resumed": Resumed, "Left": Left}
+        if name == "Blocked":
+            return Blocked(rank, tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0]))
+        bare: dict[str, type[Began] | type[Ended] | type[Left]] = {"Began": Began, "Ended": Ended, "Left": Left}
         return bare[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None

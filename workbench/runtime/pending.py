@@ -81,6 +81,14 @@ class PendingTable:
             new, self._new = self._new, []
         return new
 
+    def new(self) -> bool:
+        """Is there something to drain?"""
+        return bool(self._new)
+
+    def idle(self) -> bool:
+        """Is nothing in flight?"""
+        return not self._entries
+
     def find(self, process_set: int, name: str) -> Entry | None:
         """The entry behind a name in flight; None if this rank never submitted it."""
         with self._lock:

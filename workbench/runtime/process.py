@@ -1,6 +1,6 @@
-"""What a process tells the engine: uncaught exceptions, cells that fail, its end.
+"""What a process tells the engine: uncaught exceptions, and its notebook cells' begin and end.
 
-Each hook calls what was there before it. They are installed by ``init()`` and find the current engine through
+Each hook calls what was there before it. They are installed by ``init()`` and find the current job through
 a function, so init() after shutdown() needs no new ones.
 """
 
@@ -10,13 +10,32 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.runtime.engine import Engine
-from workbench.runtime.messages import Raised, Resumed
+from workbench.runtime.messages import Raised
 
-Find = Callable[[], tuple[int, Engine] | None]
-"""Returns (rank, engine) of the running job, or None."""
+
+class Job(Protocol):
+    """The running job, seen from this rank."""
+
+    engine: Engine
+
+    @property
+    def rank(self) -> int:
+        """This rank."""
+
+    def cell_begins(self) -> None:
+        """A cell begins."""
+
+    def cell_ends(self) -> None:
+        """A cell has ended, well or not."""
+
+    def cell_raised(self, traceback: str) -> None:
+        """A cell has ended with an exception."""
+
+
+Find = Callable[[], Job | None]
 
 _MARK = "_workbench_installed"
 
@@ -28,10 +47,9 @@ def watch_exceptions(find: Find) -> None:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        found = find()
-        if found is not None and issubclass(kind, Exception):
-            rank, engine = found
-            engine.report(Raised(rank, "".join(traceback.format_exception(kind, error, trace)), final=True))
+        job = find()
+        if job is not None and issubclass(kind, Exception):
+            job.engine.report(Raised(job.rank, "".join(traceback.format_exception(kind, error, trace)), final=True))
         before(kind, error, trace)
 
     setattr(hook, _MARK, True)
@@ -39,26 +57,52 @@ def watch_exceptions(find: Find) -> None:
 
 
 def watch_cells(find: Find) -> None:
-    """In a notebook's engine: report a cell that raised, and that the next cell begins."""
+    """In a notebook's engine: report each cell's begin and end, and what it raised.
+
+    IPython's events tell of ``%px`` and ``view.execute``. ``view.apply`` fires none, so there the kernel's own
+    method is wrapped.
+    """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or getattr(shell, _MARK, False):
         return
-    raised: list[bool] = []
 
-    def begins(*_: Any) -> None:
-        found = find()
-        if found is not None and raised:
-            raised.clear()
-            found[1].report(Resumed(found[0]))
+    def begins() -> None:
+        job = find()
+        if job is not None:
+            job.cell_begins()
+
+    def ends() -> None:
+        job = find()
+        if job is not None:
+            job.cell_ends()
 
     def ended(result: Any) -> None:
-        error, found = result.error_before_exec or result.error_in_exec, find()
-        if error is not None and found is not None:
-            raised.append(True)
-            text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
-            found[1].report(Raised(found[0], text, final=False))
+        error, job = result.error_before_exec or result.error_in_exec, find()
+        if error is not None and job is not None:
+            job.cell_raised("".join(traceback.format_exception(type(error), error, error.__traceback__)))
 
-    shell.events.register("pre_run_cell", begins)
+    shell.events.register("pre_execute", begins)
+    shell.events.register("post_execute", ends)
     shell.events.register("post_run_cell", ended)
+    apply = getattr(getattr(shell, "kernel", None), "do_apply", None)
+    if apply is not None:
+        shell.kernel.do_apply = _as_cell(apply, begins, ends, find)
     setattr(shell, _MARK, True)
+
+
+def _as_cell(
+    apply: Callable[..., Any], begins: Callable[[], None], ends: Callable[[], None], find: Find
+) -> Callable[..., Any]:
+    def do_apply(*args: Any, **kwargs: Any) -> Any:
+        begins()
+        try:
+            reply, buffers = apply(*args, **kwargs)
+        finally:
+            ends()
+        job = find()
+        if reply.get("status") == "error" and job is not None:
+            job.cell_raised(f"{reply['ename']}: {reply['evalue']}")
+        return reply, buffers
+
+    return do_apply

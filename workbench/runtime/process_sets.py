@@ -28,7 +28,9 @@ class SetTable:
         return next((set_id for set_id, members in self.members.items() if members == ranks), None)
 
     def apply(self, response: Response) -> None:
-        """Take note of a set that begins or ends."""
+        """Take note of a set that begins or ends; of all other responses nothing."""
+        if response.error:
+            return
         if response.kind is Kind.ADD_SET:
             self.members[response.root] = response.rows
             if self._rank in response.rows:

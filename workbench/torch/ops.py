@@ -290,31 +290,32 @@ def _group(
         result: makes the conversion of the result array, for verbs whose result has another shape.
     """
     count = len(tensors)
-    if count > 1:
-        base = name or api.auto_name(kind, fields["process_set"])
+    if count < 2:
+        return GroupHandle(api.submit([_member(kind, each, name, fields, fresh, result) for each in tensors]))
+    with api.group_name(kind, name, fields["process_set"]) as base:
         fields = {**fields, "group": f"{kind.value}.{base}.{count}", "group_size": count}
-    entries: list[Entry] = []
-    for i, tensor in enumerate(tensors):
-        if not isinstance(tensor, torch.Tensor):
-            raise UnsupportedTensorError(f"A torch.Tensor is needed, not {type(tensor).__name__}.")
-        source, convert = in_place(tensor)
-        target = None
-        if result is not None:
-            convert = result(tensor)
-        elif fresh:
-            target, convert = in_place(torch.empty_like(tensor))
-        else:
-            target = source
-        entries.append(
-            api.entry(
-                kind,
-                source,
-                f"{base}_{i}of{count}" if count > 1 else name,
-                dtype=dtype_name(tensor),
-                target=target,
-                convert=convert,
-                device=tensor.device.type,
-                **fields,
-            )
-        )
-    return GroupHandle(api.submit(entries) if entries else [])
+        names = [f"{base}_{i}of{count}" for i in range(count)]
+        entries = [_member(kind, *each, fields, fresh, result) for each in zip(tensors, names, strict=True)]
+        return GroupHandle(api.submit(entries))
+
+
+def _member(
+    kind: Kind,
+    tensor: torch.Tensor,
+    name: str | None,
+    fields: dict[str, Any],
+    fresh: bool,
+    result: Callable[[torch.Tensor], Callable[[Any], Any]] | None,
+) -> Entry:
+    if not isinstance(tensor, torch.Tensor):
+        raise UnsupportedTensorError(f"A torch.Tensor is needed, not {type(tensor).__name__}.")
+    source, convert = in_place(tensor)
+    target = None
+    if result is not None:
+        convert = result(tensor)
+    elif fresh:
+        target, convert = in_place(torch.empty_like(tensor))
+    else:
+        target = source
+    about: dict[str, Any] = {"dtype": dtype_name(tensor), "device": tensor.device.type, "convert": convert}
+    return api.entry(kind, source, name, target=target, **about, **fields)

@@ -1,0 +1,201 @@
+"""Can a rank that keeps others waiting still come? What the ranks say about themselves, and what follows. Pure.
+
+A name waits for the ranks that have not announced it. It can never be complete when one of them
+
+1. is gone: it left the job, or its script ended with an exception;
+2. raised in its last cell, or is idle: its cell has ended, for ``grace_s``;
+3. waits itself, for a name that cannot be complete either: then the ranks wait for each other.
+
+The clock is an argument. Whoever waits gets an error with a line for each rank: where it waits, or what else it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from workbench.runtime.agreement import by_rank, rank_list
+from workbench.runtime.messages import Announce, Began, Blocked, Ended, Event, Left, Raised
+
+Key = tuple[int, str]
+Error = tuple[str, str]
+"""(class name, text), see :data:`workbench.errors.TRAVELLING`."""
+
+_CURES = {
+    "left": "Make every rank call the same collectives, or call init() again.",
+    "idle": (
+        "Likely a collective inside `if rank == 0`, or more batches on some ranks than on others. Make every rank call "
+        "the same collectives; for batches that differ in number there is join()."
+    ),
+    "blocked": (
+        "Likely another name, or another order of two waits. Make every rank wait for the same tensors, in one order."
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Missed:
+    """A name that waits.
+
+    Args:
+        since: when the first rank announced it.
+        here: the ranks that have announced it.
+        missing: the ranks that have not.
+    """
+
+    since: float
+    here: tuple[int, ...]
+    missing: tuple[int, ...]
+
+
+class Attendance:
+    """What each rank does, as far as it says.
+
+    Args:
+        grace_s: how long a rank may be idle, or be between two cells, before that counts as an answer.
+
+    Example:
+        >>> attendance = Attendance(grace_s=0.5)
+        >>> attendance.take(Ended(1), now=0.0)
+        >>> waiting = {(0, "x"): Missed(since=0.0, here=(0,), missing=(1,))}
+        >>> attendance.hopeless(waiting, now=0.1)
+        {}
+        >>> kind, text = attendance.hopeless(waiting, now=0.6)[0, "x"]
+        >>> print(kind, text.splitlines()[0], sep=": ")
+        MissingRanksError: Rank 1 is idle, so 'x', submitted by rank 0, can never complete.
+    """
+
+    def __init__(self, grace_s: float) -> None:
+        self.grace_s = grace_s
+        self.left: set[int] = set()
+        self._ended: dict[int, str] = {}  # scripts that ended with an exception: its traceback
+        self._raised: dict[int, tuple[float, str]] = {}  # cells that raised: since when, traceback
+        self._idle: dict[int, float] = {}
+        self._blocked: dict[int, tuple[float, dict[Key, str]]] = {}  # since when, and where it waits for each name
+        self._changed = float("-inf")
+
+    def take(self, event: Event, now: float) -> None:
+        """Account for what a rank says about itself."""
+        self._changed = now
+        match event:
+            case Raised(rank, traceback, final=True):
+                self._ended.setdefault(rank, traceback)
+            case Raised(rank, traceback):
+                self._raised[rank] = (now, traceback)
+            case Ended(rank):
+                self._idle[rank] = now
+            case Began(rank) | Announce(rank):
+                self._raised.pop(rank, None)
+                self._idle.pop(rank, None)
+            case Blocked(rank, ()):
+                self._blocked.pop(rank, None)
+            case Blocked(rank, waits):
+                self._blocked[rank] = (now, {(process_set, name): where for process_set, name, where in waits})
+            case Left(rank):
+                self.left.add(rank)
+
+    @property
+    def final(self) -> bool:
+        """Is there a rank that never comes again?"""
+        return bool(self.left or self._ended)
+
+    @property
+    def absent(self) -> bool:
+        """Is there a rank from which nothing comes at present?"""
+        return bool(self.final or self._raised or self._idle or self._blocked)
+
+    def undecided(self, newest: float, now: float) -> bool:
+        """Will the mere passing of time decide something? ``newest``: when the last name was announced."""
+        return bool(self._raised or self._idle or self._blocked) and now < max(self._changed, newest) + 2 * self.grace_s
+
+    def hopeless(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
+        """The names that can never be complete, and the error for each."""
+        found: dict[Key, Error] = {}
+        for key, missed in waiting.items():
+            for rank in missed.missing:
+                error = self._never(rank, key, missed, now)
+                if error:
+                    found[key] = error
+                    break
+        return found or self._cycle(waiting, now)
+
+    # --- one rank that does not come -----------------------------------------------------------------
+
+    def _never(self, rank: int, key: Key, missed: Missed, now: float) -> Error | None:
+        since = max(missed.since, self._raised.get(rank, (0.0, ""))[0], self._idle.get(rank, 0.0))
+        so = f"so {key[1]!r}, submitted by {rank_list(missed.here)}, can never complete."
+        if rank in self._ended:
+            return "RankFailedError", self._failed(rank, so, key, missed, self._ended[rank])
+        if rank in self.left:
+            first = f"Rank {rank} has left the job (its script ended, or it called shutdown()), {so}"
+            return "ShutDownError", self._text(first, key, missed, _CURES["left"])
+        if now - since < self.grace_s:
+            return None
+        if rank in self._raised:
+            return "RankFailedError", self._failed(rank, so, key, missed, self._raised[rank][1])
+        if rank in self._idle:
+            return "MissingRanksError", self._text(f"Rank {rank} is idle, {so}", key, missed, _CURES["idle"])
+        return None
+
+    def _failed(self, rank: int, so: str, key: Key, missed: Missed, traceback: str) -> str:
+        return self._text(
+            f"Rank {rank} raised an exception, {so}", key, missed, f"Its traceback:\n{traceback.rstrip()}"
+        )
+
+    def _text(self, first: str, key: Key, missed: Missed, last: str) -> str:
+        doing = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
+        return "\n".join([first, *by_rank(doing), last])
+
+    def _doing(self, rank: int, key: Key) -> str:
+        """What a rank does, seen from those who care about one name."""
+        _, waits = self._blocked.get(rank, (0.0, {}))
+        if key in waits:
+            return f"waiting {waits[key]}"
+        if waits:
+            (_, name), where = next(iter(waits.items()))
+            return f"waiting for {name!r} {where}"
+        if rank in self._ended or rank in self._raised:
+            traceback = self._ended.get(rank) or self._raised[rank][1]
+            return f"raised {traceback.rstrip().splitlines()[-1] if traceback.strip() else 'an exception'}"
+        if rank in self.left:
+            return "left the job"
+        return "idle, its cell has ended" if rank in self._idle else "running something else"
+
+    # --- ranks that wait for each other --------------------------------------------------------------
+
+    def _cycle(self, waiting: Mapping[Key, Missed], now: float) -> dict[Key, Error]:
+        """The names of ranks that wait for each other, so that none of them ever goes on.
+
+        A rank goes on if it does not wait, or if one of the names that it waits for misses only ranks that go on.
+        """
+        stuck = {
+            rank: [waiting[key] for key in waits]
+            for rank, (since, waits) in self._blocked.items()
+            if now - since >= self.grace_s and all(key in waiting and rank in waiting[key].here for key in waits)
+        }
+        while freed := [
+            rank for rank, names in stuck.items() if any(not stuck.keys() & each.missing for each in names)
+        ]:
+            for rank in freed:
+                del stuck[rank]
+        keys = sorted({key for rank in stuck for key in self._blocked[rank][1]})
+        return {key: self._circular(key, waiting[key], keys, stuck.keys()) for key in keys}
+
+    def _circular(self, key: Key, missed: Missed, keys: Collection[Key], stuck: Collection[int]) -> Error:
+        verbs = {other: other[1].partition(".")[0] for other in keys if _bare(other) == _bare(key)}
+        said = {rank: verbs[k] for rank in sorted(stuck) for k in self._blocked[rank][1] if k in verbs}
+        if len(verbs) > 1:
+            one, other = sorted(verbs.values())[:2]
+            names = ", ".join(repr(name) for _, name in sorted(verbs))
+            first = f"Mismatched operations: One rank did an {one}, but another rank did an {other}."
+            cure = "Call the same function under this name on every rank."
+            return "MismatchError", "\n".join([first, f"  in {names}:", *by_rank(said), cure])
+        first = (
+            f"The ranks wait for each other, so {key[1]!r}, submitted by {rank_list(missed.here)}, can never complete."
+        )
+        return "MissingRanksError", self._text(first, key, missed, _CURES["blocked"])
+
+
+def _bare(key: Key) -> tuple[int, str]:
+    """The name that the caller gave, without the verb before it."""
+    return key[0], key[1].partition(".")[2]
