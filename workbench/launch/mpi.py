@@ -114,18 +114,18 @@ def find_mpiexec(path: str = "") -> str:
     if not found:
         raise LaunchError(
             f"No mpiexec beside {sys.executable} nor on PATH. Install one (pip install mpich), or load your site's "
-            "MPI module before you start Jupyter, or give its full path: up(n, mpiexec=...)."
+            "MPI module before you start Jupyter or workbench run. A notebook can name it: up(n, mpiexec=...)."
         )
     if path and not shutil.which(path):
-        raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or leave mpiexec= out.")
+        raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or none.")
     vendors = {each: mpiexec_vendor(each) for each in found}
     for each, vendor in vendors.items():
         if same_family(vendor, library_vendor()):
             return each
     seen = " and ".join(f"{each} is {vendor or 'of an unknown vendor'}" for each, vendor in vendors.items())
     raise LaunchError(
-        f"mpiexec and mpi4py do not match: {seen}, but mpi4py uses {library_vendor()}; give the mpiexec of "
-        f"{library_vendor()} as up(n, mpiexec=...), or reinstall mpi4py for the other."
+        f"mpiexec and mpi4py do not match: {seen}, but mpi4py uses {library_vendor()}. Put the mpiexec of "
+        f"{library_vendor()} first on PATH (a notebook can name it: up(n, mpiexec=...)), or reinstall mpi4py."
     )
 
 
