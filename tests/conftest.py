@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -199,6 +199,21 @@ def _command_line(process: psutil.Process) -> str:
     with suppress(psutil.Error):
         return f"{process.pid}: {' '.join(process.cmdline())[:200]}"
     return str(process.pid)
+
+
+@pytest.fixture
+def new_children() -> Callable[[], list[psutil.Process]]:
+    """Gives the living descendants that this process has got since the test began.
+
+    Others belong to nobody's test: the resource tracker of multiprocessing, once started, stays to the end of the run.
+    """
+    before = set(psutil.Process().children(recursive=True))
+
+    def look() -> list[psutil.Process]:
+        new = set(psutil.Process().children(recursive=True)) - before
+        return [each for each in new if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]
+
+    return look
 
 
 @pytest.fixture

@@ -26,6 +26,7 @@ from workbench.launch.warden import Traces
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 Starter = Callable[[str], tuple[subprocess.Popen[str], str]]
+Children = Callable[[], list[psutil.Process]]
 
 # A script that starts a cluster, says its mark, and then does what `{then}` says.
 SCRIPT = """
@@ -87,7 +88,7 @@ def program(path: Path, text: str) -> str:
 
 
 def test_engines_are_ranks_and_down_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], new_children: Children
 ) -> None:
     """Engine id = MPI rank, in the caller's folder, with threads limited; after ``down`` no process and no file."""
     monkeypatch.chdir(tmp_path)
@@ -107,7 +108,7 @@ def test_engines_are_ranks_and_down_leaves_nothing(
     assert not any(Path(path).exists() for path in shared)
     assert not folder.exists()
     assert not (tmp_path / "ipython").exists()
-    assert not [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    assert not new_children()
     assert repr(c) == "<Cluster: stopped>"
     c.down()
     cluster.down()
@@ -206,7 +207,9 @@ def test_missing_or_wrong_mpiexec_is_refused_before_anything_starts(tmp_path: Pa
     ],
     ids=["ends", "hangs"],
 )
-def test_failed_start_says_why_and_leaves_nothing(tmp_path: Path, text: str, timeout_s: float, said: str) -> None:
+def test_failed_start_says_why_and_leaves_nothing(
+    tmp_path: Path, text: str, timeout_s: float, said: str, new_children: Children
+) -> None:
     """A start that fails or hangs ends in an error with the reason, the log's last lines and a cure."""
     vendor = {"MPICH": "HYDRA build details:", "Open MPI": "mpiexec (Open MPI) 5.0.11"}[mpi.library_vendor()]
     fake = program(tmp_path / "mpiexec", f"""[ "$1" = --version ] && echo "{vendor}" && exit\n{text}""")
@@ -217,7 +220,7 @@ def test_failed_start_says_why_and_leaves_nothing(tmp_path: Path, text: str, tim
     assert f"| {text.partition(';')[0][5:]}" in report
     assert f"Does this work in a terminal? {fake} -n 2" in report
     assert not cluster._running
-    assert not [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    assert not new_children()
 
 
 def test_a_rank_cannot_start_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

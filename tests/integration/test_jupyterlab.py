@@ -225,16 +225,15 @@ class Notebook:
 
 
 @pytest.fixture
-def notebook(lab: Lab, tmp_path: Path) -> Iterator[Notebook]:
+def notebook(lab: Lab, tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> Iterator[Notebook]:
     """The lesson in a browser of its own, of which nothing is left."""
     from playwright.sync_api import sync_playwright
 
-    before = set(psutil.Process().children(recursive=True))
     env = _environment(tmp_path) | {"HOME": str(tmp_path)}
     with sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=BROWSER, args=FLAGS, env=env)
         notebook = Notebook(browser.new_page(viewport={"width": 1280, "height": 900}), lab)
-        ours = set(psutil.Process().children(recursive=True)) - before - set(lab.processes())
+        ours = set(new_children()) - set(lab.processes())
         yield notebook
         notebook.picture(tmp_path / "end.png")
         browser.close()

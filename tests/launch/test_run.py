@@ -113,6 +113,7 @@ class Launcher:
 
 
 Start = Callable[..., Launcher]
+Children = Callable[[], list[psutil.Process]]
 
 
 @pytest.fixture
@@ -288,6 +289,25 @@ def test_a_killed_rank_ends_all_even_those_that_will_not(launch: Start) -> None:
     assert "Rank 1 was killed by SIGKILL (out of memory?), which ends the job." in job.err
     assert job.gone()
     assert not any(Path(path).exists() for path in shared)
+
+
+def test_the_survivors_of_a_lost_rank_end_by_themselves(launch: Start) -> None:
+    """After their PeerLostError they do not wait for the lost rank in MPI_Finalize until they are ended, 5 s later."""
+    script = """
+    import os, signal, numpy as np, workbench as hvd
+    hvd.init()
+    print("ready")
+    if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(np.ones(2), name="x")
+    """
+    job = launch("-np", "3", "--mpi", script=textwrap.dedent(script))
+    job.ready(3)
+    code, seconds = job.finish()
+    assert code == 137, job.err
+    assert seconds < 4, job.err
+    for rank in (0, 2):
+        assert any("PeerLostError: Rank 1 was lost" in line for line in lines_of(job.err, rank, "stderr")), job.err
+    assert job.gone()
 
 
 def test_mpi_abort_keeps_its_code(launch: Start) -> None:
@@ -479,7 +499,7 @@ def test_an_exception_comes_with_its_ranks_traceback(capsys: pytest.CaptureFixtu
     assert caught.value.__cause__ is None, quiet(capsys)
 
 
-def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str], new_children: Children) -> None:
     """A rank that is killed, leaves, returns what cannot be pickled or is too slow: an error of its own each."""
 
     def end(how: str) -> object:
@@ -511,7 +531,7 @@ def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str]) -> 
         with pytest.raises(kind, match=message):
             run(end, (how,), np=2, use_gloo=True, timeout_s=2 if how == "slow" else None)
         assert time.monotonic() - begun < 15
-    assert not [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE], quiet(capsys)
+    assert not new_children(), quiet(capsys)
 
 
 def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,7 +130,7 @@ def test_killed_parent_leaves_nothing(spawn: Callable[..., subprocess.Popen[str]
         each.kill()
 
 
-def test_stop_is_idempotent_and_leaves_nothing() -> None:
+def test_stop_is_idempotent_and_leaves_nothing(new_children: Callable[[], list[psutil.Process]]) -> None:
     """``stop`` ends the processes and the warden and deletes the folder; again, it does nothing."""
     job = Job(os.environ)
     job.start("sleeper", ["sleep", "60"])
@@ -140,7 +140,7 @@ def test_stop_is_idempotent_and_leaves_nothing() -> None:
     assert not job.running()
     assert not job.folder.exists()
     assert not Traces(job.id).processes()
-    assert not any(job.id in words(each) for each in psutil.Process().children())
+    assert not new_children()
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of forks beside threads
