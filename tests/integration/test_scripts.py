@@ -199,6 +199,14 @@ def test_init_on_one_rank_only(jobs: Runner, rest: str) -> None:
     assert "init() on every rank" in said, job.report()
 
 
+def test_init_again_after_its_deadline(jobs: Runner) -> None:
+    """A rank whose init() ended at its deadline may call it again, and meets the others when they come."""
+    job = start(jobs, "mpiexec", "init_again.py", n=2, WORKBENCH_INIT_TIMEOUT_S="2")
+    assert job.code == 0, job.report()
+    assert "again" in job.out(0), job.report()
+    assert all("came to the end" in job.out(rank) for rank in range(2)), job.report()
+
+
 def test_the_wrong_mpiexec(jobs: Runner) -> None:
     """Another vendor's mpiexec is a sentence with both names before MPI can abort the process."""
     job = jobs.python(str(SCRIPTS / "wrong_vendor.py"), deadline_s=DEADLINE_S)

@@ -10,12 +10,14 @@ import functools
 import queue
 import threading
 from collections.abc import Callable
+from concurrent.futures import TimeoutError
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed
 
+from workbench.backends.background import background
 from workbench.backends.base import Array
 from workbench.errors import LaunchError, PeerLostError
 
@@ -30,12 +32,20 @@ def open_store(address: str, port: int, rank: int, size: int, timeout_s: float) 
         LaunchError: it cannot be reached, or its port is taken.
     """
     common: dict[str, Any] = {"timeout": timedelta(seconds=timeout_s), "wait_for_workers": False, "multi_tenant": True}
+
+    def connect(serve: bool) -> Any:
+        store = background(lambda: dist.TCPStore(address, port, size, serve, **common))
+        try:
+            return store.result(timeout_s + 1.0)
+        except TimeoutError:  # the constructor's own deadline does not end its wait for an answer
+            raise RuntimeError("what listens there does not answer") from None
+
     try:
-        return dist.TCPStore(address, port, size, rank == 0, **common)
+        return connect(serve=rank == 0)
     except (RuntimeError, dist.DistError) as error:
         if rank == 0:
             try:  # somebody holds the port already: torchrun's agent, which is a store as well
-                return dist.TCPStore(address, port, size, False, **common)
+                return connect(serve=False)
             except (RuntimeError, dist.DistError):
                 pass
         raise LaunchError(

@@ -6,6 +6,7 @@ non-blocking, and :func:`wait` is the one place that waits.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable
@@ -37,7 +38,7 @@ def wait(requests: list[MPI.Request], tick: Callable[[], None], timeout_s: float
         timeout_s: deadline.
 
     Raises:
-        DeadlineError: the deadline has passed. The requests are cancelled.
+        DeadlineError: the deadline has passed. The requests are cancelled where MPI allows it.
     """
     for _ in range(_SPINS):
         if MPI.Request.Testall(requests):
@@ -58,8 +59,9 @@ def wait(requests: list[MPI.Request], tick: Callable[[], None], timeout_s: float
     except BaseException:
         for request in requests:
             if request != MPI.REQUEST_NULL:
-                request.Cancel()
-                request.Free()
+                with contextlib.suppress(MPI.Exception):  # a collective's cannot be cancelled
+                    request.Cancel()
+                    request.Free()
         raise
 
 

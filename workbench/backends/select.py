@@ -9,12 +9,14 @@ from __future__ import annotations
 import pickle
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from workbench.backends.base import Backend
 from workbench.backends.links import LinkBackend
+from workbench.backends.mpi_process import mpi_process, vendor
 from workbench.backends.single import SingleLink
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
@@ -39,8 +41,8 @@ class Meeting(Protocol):
     def backend(self) -> Backend:
         """The data plane between all ranks."""
 
-    def abort(self) -> None:
-        """End the whole job now, as a last resort."""
+    def broken(self) -> None:
+        """A rank was lost, or the data plane broke: not all ranks will ever be at one point again."""
 
 
 def meet(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = None) -> Meeting:
@@ -73,7 +75,7 @@ class SingleMeeting:
     """One process alone: a world of one."""
 
     def __init__(self) -> None:
-        self.rank, self.size, self.node = 0, 1, socket.gethostname()
+        self.rank, self.size, self.node = 0, 1, machine()
 
     def exchange(self, value: Any) -> list[Any]:
         """One's own value."""
@@ -83,15 +85,16 @@ class SingleMeeting:
         """A backend that moves nothing."""
         return LinkBackend(SingleLink(), "SINGLE")
 
-    def abort(self) -> None:
-        """There is nobody to end."""
+    def broken(self) -> None:
+        """Nobody waits for anybody."""
 
 
 class MpiMeeting:
     """The ranks of an MPI communicator, over a duplicate of it, so that nobody's messages mix with ours."""
 
     def __init__(self, launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> None:
-        mpi = load_mpi(launch)
+        self._process = mpi_process()
+        mpi = self._process.begin(launch, settings.init_timeout_s)
         from workbench.backends.mpi import wait
 
         self._settings = settings
@@ -132,45 +135,9 @@ class MpiMeeting:
 
         return MpiBackend(MpiLink(self._comm, self._settings.data_timeout_s))
 
-    def abort(self) -> None:
-        """MPI_Abort: mpiexec ends every rank."""
-        self._comm.Abort(1)
-
-
-def load_mpi(launch: Launch) -> Any:
-    """Import mpi4py and initialise MPI, after a look at whether its library fits the launcher.
-
-    MPI_Init under another vendor's mpiexec aborts the process, or makes each rank a world of its own; so
-    the library is asked for its name before MPI_Init.
-
-    Raises:
-        LaunchError: the vendors do not match, or MPI does not allow calls from the engine's thread.
-    """
-    import mpi4py
-
-    mpi4py.rc.initialize = False  # not before the check; a script that imported MPI already has passed it
-    mpi4py.rc.finalize = True
-    from mpi4py import MPI
-
-    if not MPI.Is_initialized():
-        started_by = {"openmpi": "Open MPI", "mpich": "MPICH"}.get(launch.launcher, vendor(MPI))
-        if vendor(MPI) != started_by and launch.size > 1:
-            raise LaunchError(
-                f"This process was started by {started_by}'s mpiexec, but mpi4py uses {vendor(MPI)}: start it with "
-                f"the mpiexec of {vendor(MPI)}, or install an mpi4py that uses {started_by}."
-            )
-        MPI.Init_thread(MPI.THREAD_MULTIPLE)
-    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
-        raise LaunchError(
-            "MPI was initialised without support for calls from a second thread. "
-            "Call workbench's init() before anything else initialises MPI, or set mpi4py.rc.thread_level = 'multiple'."
-        )
-    return MPI
-
-
-def vendor(mpi: Any) -> str:
-    """The name of the MPI library: Open MPI, or MPICH for the family that starts with MPICH's mpiexec."""
-    return "Open MPI" if "Open MPI" in mpi.Get_library_version() else "MPICH"
+    def broken(self) -> None:
+        """This rank will not wait for the others in MPI_Finalize, which could last for ever."""
+        self._process.broken = True
 
 
 class GlooMeeting:
@@ -189,7 +156,7 @@ class GlooMeeting:
         # Every init() of the same processes needs fresh keys; all ranks have counted as far as this one.
         self._epoch = store.add(f"workbench/init/{self.rank}", 1)
         self._store, self._exchanged = prefixed(store, f"workbench/{self._epoch}"), 0
-        self.node = socket.gethostname()
+        self.node = machine()
 
     def exchange(self, value: Any) -> list[Any]:
         """Through the store; the objects come from the job's own ranks."""
@@ -207,5 +174,14 @@ class GlooMeeting:
         link = GlooLink(prefixed(self._store, "gloo"), self.rank, self.size, self._settings.data_timeout_s)
         return LinkBackend(link, "GLOO")
 
-    def abort(self) -> None:
-        """Nobody to ask: the others find out by our silence."""
+    def broken(self) -> None:
+        """Nothing waits for the others at the end."""
+
+
+def machine() -> str:
+    """Equal for processes of one machine: its name, and what its kernel drew at its start.
+
+    Containers of different machines may bear the same name.
+    """
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()}/{boot.read_text().strip() if boot.exists() else ''}"

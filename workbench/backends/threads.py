@@ -47,7 +47,7 @@ class ThreadMeeting:
         """The algorithms over the mailboxes."""
         return LinkBackend(ThreadLink(self.mailboxes, self.rank), "THREADS")
 
-    def abort(self) -> None:
+    def broken(self) -> None:
         """Release the ranks that wait."""
         self.mailboxes.broken.set()
 
