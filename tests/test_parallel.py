@@ -31,7 +31,8 @@ PYTEST = (
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 DEADLINE_S = 400.0
 # With WORKBENCH_TEST_ALL=1 (make test-all) all files, else those that have been seen to pass on 2 ranks.
-_SEEN = ("world", "allreduce", "verbs", "autograd", "state", "optimizer")
+_OPTIMIZER = ("optimizer", "optimizer_life", "optimizer_sparse")
+_SEEN = ("world", "allreduce", "verbs", "autograd", "state", "process_sets", *_OPTIMIZER)
 INNER = (
     (str(HERE / "parallel"),)
     if "WORKBENCH_TEST_ALL" in os.environ
@@ -89,8 +90,8 @@ def test_mpiexec(jobs: Runner, n: int) -> None:
 @pytest.mark.timeout(DEADLINE_S + 360)
 @pytest.mark.parametrize("n", [2, 4])
 def test_many_rounds(jobs: Runner, n: int) -> None:
-    """The long tests of tests/parallel pass, too: 100,000 tensors in another order on every rank."""
-    words = (*PYTEST, str(HERE / "parallel" / "test_order.py"), "-m", "slow")
+    """The long tests of tests/parallel pass, too: 100,000 tensors in another order on every rank, overlapping sets."""
+    words = (*PYTEST, str(HERE / "parallel"), "-m", "slow")
     check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S + 300, **ENV), n)
 
 

@@ -19,14 +19,13 @@ from workbench.runtime.pending import Entry
 
 
 class ProcessSet:
-    """Some of the ranks.
+    """Some of the ranks. It holds no more than their numbers; which sets there are is known to the job.
 
     Args:
         ranks: global ranks, or an mpi4py communicator whose members are meant.
 
     Attributes:
-        process_set_id: None until the set is registered, by ``init(process_sets=...)`` or :func:`add_process_set`.
-        ranks: sorted; None for a set that was given as a communicator and is not registered yet.
+        mpi_comm: the communicator, if it was given as one.
 
     Example:
         >>> ProcessSet([2, 0])
@@ -34,17 +33,20 @@ class ProcessSet:
     """
 
     def __init__(self, ranks: Iterable[int] | Any) -> None:
-        self.process_set_id: int | None = None
         self.mpi_comm = ranks if hasattr(ranks, "Get_rank") else None
-        self._ranks = None if self.mpi_comm is not None else sorted({int(rank) for rank in ranks})
+        self._ranks = None if self.mpi_comm is not None else tuple(sorted({int(rank) for rank in ranks}))
+
+    @property
+    def process_set_id(self) -> int | None:
+        """Its number in the running job; None if it is not registered there, by init() or :func:`add_process_set`."""
+        context = HOLDER.find()
+        sets = list(context.engine.sets.members.items()) if context is not None else []
+        return next((set_id for set_id, members in sets if members == self._ranks), None)
 
     @property
     def ranks(self) -> list[int] | None:
-        """The members' global ranks, sorted."""
-        if self.process_set_id == 0:
-            context = HOLDER.find()
-            return list(range(context.world.size)) if context is not None else None
-        return self._ranks
+        """The members' global ranks, sorted; None for a communicator whose set was never registered."""
+        return None if self._ranks is None else list(self._ranks)
 
     def included(self) -> bool | None:
         """Does this rank belong to it? None if the set is not registered."""
@@ -62,13 +64,20 @@ class ProcessSet:
         return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm={self.mpi_comm})"
 
 
-def _everybody() -> ProcessSet:
-    everybody = ProcessSet([])
-    everybody.process_set_id = 0
-    return everybody
+class _Everybody(ProcessSet):
+    """All ranks of whatever job is running."""
+
+    @property
+    def process_set_id(self) -> int:
+        return 0
+
+    @property
+    def ranks(self) -> list[int] | None:
+        context = HOLDER.find()
+        return None if context is None else list(range(context.world.size))
 
 
-global_process_set = _everybody()
+global_process_set: ProcessSet = _Everybody([])
 """All ranks; always registered, as number 0."""
 
 
@@ -82,34 +91,32 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     context = HOLDER.get()
     if new.mpi_comm is not None:
-        new._ranks = sorted(_members(new.mpi_comm))
-    ranks = tuple(new.ranks or ())
-    if new.process_set_id is not None or context.engine.sets.find(ranks) is not None:
+        new._ranks = tuple(sorted(_members(new.mpi_comm)))
+    if new.process_set_id is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {new}")
+    ranks = tuple(new.ranks or ())
     if not ranks or not all(0 <= rank < context.world.size for rank in ranks):
         raise ValueError(
             f"A process set needs ranks between 0 and {context.world.size - 1}, at least one; not {list(ranks)}."
         )
-    new.process_set_id = _agree(Kind.ADD_SET, ranks)
+    _agree(Kind.ADD_SET, ranks)
     return new
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Forget a set; a collective of ALL ranks. False for the global set and for one that is not registered."""
-    if not process_set.process_set_id:
+    set_id = process_set.process_set_id
+    if not set_id:
         return False
-    if process_set.process_set_id not in HOLDER.get().engine.sets.members:
-        return False
-    _agree(Kind.REMOVE_SET, tuple(process_set.ranks or ()), process_set.process_set_id)
-    process_set.process_set_id = None
+    _agree(Kind.REMOVE_SET, tuple(process_set.ranks or ()), set_id)
     return True
 
 
-def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1) -> int:
+def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1) -> None:
     name = f"{kind.value}.{','.join(map(str, ranks))}"
     handle = Handle(name)
     HOLDER.get().engine.submit([Entry(Request(name, kind, splits=ranks, root=set_id), None, None, handle)])
-    return int(handle.wait())
+    handle.wait()
 
 
 def _members(comm: Any) -> list[int]:
