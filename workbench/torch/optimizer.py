@@ -1,7 +1,7 @@
 """DistributedOptimizer: any torch optimizer, with gradients averaged over all ranks before its step.
 
-A hook on every parameter submits the gradient in the moment backward has finished it. ``step()`` waits
-for all of them and lets the wrapped optimizer do the rest.
+A hook on every parameter submits the gradient in the moment backward has finished it (``gradients.py``, ``wire.py``).
+``step()`` waits for all of them and lets the wrapped optimizer do the rest.
 """
 
 from __future__ import annotations
@@ -13,18 +13,13 @@ from typing import Any
 
 import torch
 
-from workbench import api
-from workbench.api import Adasum, Average, ReduceOp
+from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Entry
 from workbench.torch.adasum import adasum_step
 from workbench.torch.compression import Compression
-from workbench.torch.ops import allreduce_async, sparse_allreduce_async
-from workbench.torch.tensors import dtype_name, in_place, tensor_of
-from workbench.torch.topk import TopKCompression
+from workbench.torch.gradients import Gradients
+from workbench.torch.wire import Wire
 from workbench.training.compression import Compressor
-from workbench.training.gradients import GradientReducer
 
 Named = Iterable[tuple[str, torch.nn.Parameter]]
 Groups = Sequence[Sequence[torch.nn.Parameter]]
@@ -44,7 +39,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """Wrap an optimizer so that every rank steps with the gradients of all.
 
     It shares the wrapped optimizer's ``param_groups`` and ``state``, so learning-rate schedulers,
-    checkpoints and ``isinstance`` see the optimizer they know.
+    checkpoints and ``isinstance`` see the optimizer they know. Made again for the same parameters, the new one
+    takes over, and the old one can only be dropped.
 
     Args:
         optimizer: any ``torch.optim`` optimizer; it is used from now on through this object only.
@@ -76,6 +72,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         >>> hvd.shutdown()
     """
 
+    _distributed: Gradients
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -91,16 +89,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
     ) -> None:
         if gradient_predivide_factor != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor goes with op=Average only.")
+        if isinstance(optimizer, DistributedOptimizer):  # wrapped again, by a notebook's cell that is run again
+            optimizer = optimizer._distributed.optimizer
         params = _named(optimizer, named_parameters)
-        self._distributed = _Gradients(
+        self._distributed = Gradients(
             optimizer,
-            params,
-            compression,
-            (op, gradient_predivide_factor),
+            Wire(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set),
+            op,
             backward_passes_per_step,
             _groups(params, num_groups, groups),
-            sparse_as_dense,
-            process_set,
         )
 
     @property  # type: ignore[misc]
@@ -130,10 +127,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
         Raises:
             CollectiveError: a reduction failed; no parameter has changed.
+            RuntimeError: another DistributedOptimizer has taken the parameters over.
         """
         mine = self._distributed
         if mine.adasum:
-            return mine.adasum_step(closure)
+            mine.synchronize()
+            params = {name: mine.wire.params[name] for name in mine.trained()}
+            return adasum_step(mine.optimizer, params, mine.wire.compression, mine.wire.process_set, closure)
         if closure is not None:
 
             def synced() -> Any:
@@ -171,6 +171,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._distributed.should_synchronize = True
 
+    def abandon_step(self) -> None:
+        """End a step that was broken off by an error: what is on its way is waited for, and forgotten.
+
+        Parameters and gradients stay as they are; ``zero_grad()`` is allowed afterwards.
+        """
+        self._distributed.abandon()
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many passes from the next step on."""
         if passes < 1:
@@ -204,147 +211,6 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def __reduce__(self) -> Any:
         raise TypeError("A DistributedOptimizer cannot be pickled: save its state_dict().")
-
-
-class _Gradients:
-    """What DistributedOptimizer adds: hooks, names, and how a gradient becomes an entry and back."""
-
-    def __init__(
-        self,
-        optimizer: torch.optim.Optimizer,
-        params: dict[str, torch.nn.Parameter],
-        compression: Compressor,
-        reduction: tuple[ReduceOp, float],
-        passes: int,
-        groups: Sequence[Sequence[str]],
-        sparse_as_dense: bool,
-        process_set: ProcessSet,
-    ) -> None:
-        self.optimizer, self._params, self._compression = optimizer, params, compression
-        (self._op, self._predivide), self._sparse_as_dense = reduction, sparse_as_dense
-        self.should_synchronize, self.synchronized = True, False
-        self._set, self._alone = process_set, not process_set.included() or process_set.size() == 1
-        self.adasum = self._op is Adasum and not self._alone
-        self._sparse: set[str] = set()  # gradients that were sparse the last time
-        self._topk = compression if isinstance(compression, TopKCompression) else None
-        self._names = {param: name for name, param in params.items()}
-        self._travelling: dict[str, tuple[torch.Tensor, Any]] = {}  # what was compressed, and its context
-        self._watched: set[str] = set()
-        trained = [name for name, param in params.items() if param.requires_grad]
-        self.reducer = GradientReducer(trained, self._entry, api.submit, passes, groups)
-        for name in trained:
-            self._watch(name)
-
-    def synchronize(self) -> None:
-        """Reduce what is left, wait for all, and put the results into ``.grad``."""
-        trained = self._trained_now()
-        if self._alone or self.adasum:
-            for name in trained if self._sparse_as_dense else ():
-                if self._params[name].grad is not None:
-                    self._dense(name)
-            return
-        sparse = {name: self._submit_sparse(name) for name in trained if self._topk or name in self._sparse}
-        for name, reduced in self.reducer.finish([name for name in trained if name not in sparse]).items():
-            self._store(name, reduced)
-        for name, wait in sparse.items():
-            self._params[name].grad = wait()
-        self._travelling = {}
-
-    def average(self, loss: Any) -> Any:
-        """The ranks' average of a loss; anything else as it is."""
-        if self._alone or not isinstance(loss, (float, torch.Tensor)):
-            return loss
-        mean = allreduce_async(
-            torch.as_tensor(loss).detach().contiguous(), name="closure", process_set=self._set
-        ).wait()
-        return mean.item() if isinstance(loss, float) else mean
-
-    def adasum_step(self, closure: Callable[[], Any] | None) -> Any:
-        """Step with Adasum, see :func:`workbench.torch.adasum.adasum_step`."""
-        params = {name: self._params[name] for name in self._trained_now()}
-        return adasum_step(self.optimizer, params, self._compression, self._set, closure)
-
-    def _watch(self, name: str) -> None:
-        self._watched.add(name)
-        if not self._alone and not self.adasum:
-            self._params[name].register_post_accumulate_grad_hook(lambda _: self._ready(name))
-
-    def _ready(self, name: str) -> None:
-        """The hook: a dense gradient leaves at once, a sparse one in :meth:`synchronize`."""
-        grad = self._params[name].grad
-        if grad is not None and (self._topk or (grad.is_sparse and not self._sparse_as_dense)):
-            self._sparse.add(name)
-            self.reducer.remove(name)
-        else:
-            self.reducer.ready(name)
-
-    def _submit_sparse(self, name: str) -> Callable[[], torch.Tensor]:
-        param = self._params[name]
-        grad = param.grad
-        if self._topk:
-            return self._topk.reduce(torch.zeros_like(param) if grad is None else grad, name, self._op, self._set)
-        if grad is None:  # not used on this rank in this step: nothing is added to the others' part
-            grad = torch.sparse_coo_tensor(
-                torch.empty(1, 0, dtype=torch.int64),
-                torch.empty(0, *param.shape[1:], dtype=param.dtype),
-                param.shape,
-                check_invariants=True,
-            )
-        return sparse_allreduce_async(grad, name, self._op, self._set)
-
-    def _trained_now(self) -> list[str]:
-        """What to reduce now: also what was added or unfrozen since the last step, without what was frozen."""
-        found = []
-        for g, group in enumerate(self.optimizer.param_groups):
-            for i, param in enumerate(group["params"]):
-                if not param.requires_grad:
-                    continue
-                name = self._names.setdefault(param, f"noname.{g}.{i}")
-                found.append(name)
-                if name not in self._watched:
-                    self._params[name] = param
-                    self.reducer.add(name)
-                    self._watch(name)
-        return found
-
-    def _entry(self, name: str, group: str, group_size: int) -> Entry:
-        """The gradient as it is now; without one, this rank contributes zeros, or nothing if no rank has one."""
-        param = self._params[name]
-        fields: dict[str, Any] = {"op": self._op, "group": group, "group_size": group_size}
-        fields |= {"device": param.device.type, "process_set": self._set}
-        if self._predivide != 1.0:
-            fields |= {"prescale": 1.0 / self._predivide, "postscale": self._predivide}
-        absent = param.grad is None
-        grad = torch.empty_like(param, memory_format=torch.contiguous_format) if absent else self._dense(name)
-        small, ctx = self._compression.compress(grad.detach())
-        small = small.contiguous()
-        self._travelling[name] = small, ctx
-        if absent:
-            shape = tuple(small.shape)
-            return api.entry(Kind.ALLREDUCE, None, name, dtype=dtype_name(small), shape=shape, absent=True, **fields)
-        array, convert = in_place(small)
-        return api.entry(Kind.ALLREDUCE, array, name, dtype=dtype_name(small), target=array, convert=convert, **fields)
-
-    def _dense(self, name: str) -> torch.Tensor:
-        grad = self._params[name].grad
-        assert grad is not None
-        if grad.layout is torch.strided:
-            return grad
-        self._params[name].grad = dense = grad.to_dense()
-        return dense
-
-    def _store(self, name: str, reduced: Any) -> None:
-        """Put one result where the optimizer looks for it."""
-        if reduced is None:
-            return  # no rank had a gradient: as in a serial run, there is none
-        param, (small, ctx) = self._params[name], self._travelling[name]
-        if not isinstance(reduced, torch.Tensor):
-            reduced = tensor_of(reduced, small)
-        whole = self._compression.decompress(reduced, ctx)
-        if param.grad is None:
-            param.grad = whole
-        elif whole.data_ptr() != param.grad.data_ptr():
-            param.grad.copy_(whole)
 
 
 def _named(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, torch.nn.Parameter]:

@@ -72,10 +72,6 @@ class GradientReducer:
         """Take one more gradient in; nothing if it is known."""
         self._names[name] = None
 
-    def remove(self, name: str) -> None:
-        """Leave one gradient out, if it is known: it travels in another way, or not at all."""
-        self._names.pop(name, None)
-
     def ready(self, name: str) -> None:
         """A backward pass has finished this gradient.
 

@@ -9,15 +9,14 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from workbench import api
-from workbench.errors import CollectiveError
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from workbench.torch.optimizer import DistributedOptimizer
 from workbench.training.state import ObjectState
 
 # By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
@@ -120,11 +119,8 @@ class OptimizerStateHandler(StateDictHandler):
 
     def reset(self) -> None:
         """End a step that was broken off: gradients that were on their way will not be waited for any more."""
-        distributed = vars(self.value).get("_distributed")
-        if distributed is not None:
-            with suppress(CollectiveError):
-                distributed.reducer.finish(())
-            distributed.synchronized = False
+        if isinstance(self.value, DistributedOptimizer):
+            self.value.abandon_step()
 
 
 class SamplerStateHandler(StateDictHandler):

@@ -1,0 +1,321 @@
+"""DistributedOptimizer as an object: in the place of the one it wraps, made again, dropped, and what it refuses."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, twins
+from torch import nn
+
+import workbench.torch as hvd
+
+# --- a drop-in for the optimizer it wraps -------------------------------------------------------------
+
+
+def test_it_is_the_optimizer_it_wraps(n: int) -> None:
+    """isinstance, groups, state and defaults are the wrapped optimizer's own."""
+    model, _ = twins()
+    inner = MAKES["SGD"](model.parameters())
+    optimizer = hvd.DistributedOptimizer(inner, named_parameters=model.named_parameters())
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    assert isinstance(optimizer, hvd.DistributedOptimizer)
+    assert not isinstance(optimizer, torch.optim.Adam)
+    assert optimizer.param_groups is inner.param_groups
+    assert optimizer.state is inner.state
+    assert optimizer.defaults == inner.defaults
+    assert "SGD" in repr(optimizer)
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_state_dict_round_trip(make: str, n: int) -> None:
+    """A checkpoint is the plain optimizer's; training goes on from it as if it had never stopped."""
+    model, serial = twins()
+    optimizer, reference = distributed(model, MAKES[make]), MAKES[make](serial.parameters())
+    for step, (x, y) in enumerate(batches(n)):
+        if step == 7:  # to a new wrapped optimizer
+            saved = copy.deepcopy(optimizer.state_dict())
+            assert saved.keys() == reference.state_dict().keys()
+            assert saved["state"].keys() == reference.state_dict()["state"].keys()
+            model_again = Net()
+            model_again.load_state_dict(model.state_dict())
+            model, optimizer = model_again, distributed(model_again, MAKES[make])
+            optimizer.load_state_dict(saved)
+        if step == 14:  # into a plain one, and from there back
+            plain = MAKES[make](model.parameters())
+            plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
+        optimizer.zero_grad()
+        reference.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.step()
+        mse(serial, x, y).backward()
+        reference.step()
+        assert_equal(model, serial)
+
+
+def test_zero_grad_keeps_the_memory(n: int) -> None:
+    """zero_grad(set_to_none=False) fills with zeros in place, through step() as well; True drops the gradients."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    place = model.head.weight.grad.data_ptr()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    assert model.head.weight.grad.data_ptr() == place
+    assert not model.head.weight.grad.any()
+    optimizer.zero_grad(set_to_none=True)
+    assert model.head.weight.grad is None
+    optimizer.zero_grad()
+    optimizer.zero_grad(False)
+
+
+def test_step_hooks(n: int) -> None:
+    """torch's own hooks around step() run once per step."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    calls: list[str] = []
+    optimizer.register_step_pre_hook(lambda *_: calls.append("before"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("after"))
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    optimizer.step()
+    assert calls == ["before", "after"]
+
+
+@pytest.mark.parametrize("again", ["model and optimizer", "the optimizer", "the wrapper", "other names"])
+def test_wrapping_the_same_model_again(again: str, n: int) -> None:
+    """A second optimizer for a model takes over from the first: the notebook cell that makes it is run again."""
+    model, serial = twins()
+    for step, (x, y) in enumerate(batches(n, 6)):
+        if step == 0:
+            optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+        elif step % 2 == 0:
+            if again == "model and optimizer":
+                model, serial = twins()
+            if again == "the wrapper":
+                optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+            elif again == "other names":
+                optimizer = hvd.DistributedOptimizer(MAKES["SGD"](model.parameters()))
+            else:
+                optimizer = distributed(model)
+            reference = MAKES["SGD"](serial.parameters()) if again != "the wrapper" else reference
+        optimizer.zero_grad()
+        reference.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.step()
+        mse(serial, x, y).backward()
+        reference.step()
+        assert_equal(model, serial)
+
+
+def test_wrapping_again_amid_a_step(n: int) -> None:
+    """The step of the first optimizer was broken off, gradients on their way: the second begins with its own."""
+    model, serial = twins()
+    x, y = next(batches(n))
+    broken = distributed(model)
+    mse(model, part(x), part(y)).backward()
+    optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+    del broken
+    for x, y in batches(n, 3):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.step()
+        mse(serial, x, y).backward()
+        reference.step()
+        assert_equal(model, serial)
+
+
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
+def test_an_optimizer_that_was_replaced_says_so(op: Any, n: int) -> None:
+    """It would step with gradients that are another one's: it raises, and the new one works."""
+    model, _ = twins()
+    old, new = distributed(model, op=op), distributed(model)
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    with pytest.raises(RuntimeError, match="has taken over"):
+        old.step()
+    new.step()
+    goes_on(n, model, new)
+
+
+def test_two_models_at_once(n: int) -> None:
+    """Two models with their own optimizers and the same parameter names, as in a GAN, train side by side."""
+    pairs = [twins() for _ in range(2)]
+    optimizers = [distributed(model) for model, _ in pairs]
+    references = [MAKES["SGD"](serial.parameters()) for _, serial in pairs]
+    for x, y in batches(n, 4):
+        for (model, serial), optimizer, reference in zip(pairs, optimizers, references, strict=True):
+            optimizer.zero_grad()
+            reference.zero_grad()
+            mse(model, part(x), part(y)).backward()
+            optimizer.step()
+            mse(serial, x, y).backward()
+            reference.step()
+            assert_equal(model, serial)
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only what nobody refers to is freed: no cycle is looked for."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("compression", ["none", "fp16"])
+@pytest.mark.usefixtures("no_collector")
+def test_a_dropped_model_is_freed(compression: str, n: int) -> None:
+    """Model and optimizer are gone as soon as nobody refers to them, without the garbage collector."""
+    model, _ = twins()
+    optimizer = distributed(model, compression=getattr(hvd.Compression, compression), num_groups=2)
+    for x, y in batches(n, 3):
+        optimizer.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.step()
+    momentum = optimizer.state[model.head.weight]["momentum_buffer"]
+    gone = [weakref.ref(each) for each in (model, model.head.weight, momentum, optimizer)]
+    del momentum, model, optimizer
+    assert [each() for each in gone] == [None] * 4
+
+
+@pytest.mark.usefixtures("no_collector")
+def test_a_dropped_optimizer_leaves_the_model_alone(n: int) -> None:
+    """When the wrapped optimizer is dropped and the model trains on with a plain one, gradients stay the rank's own."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    gone = weakref.ref(optimizer)
+    del optimizer
+    assert gone() is None
+    plain = MAKES["SGD"](model.parameters())
+    alone = copy.deepcopy(model)
+    its = MAKES["SGD"](alone.parameters())
+    for x, y in batches(n, 3):
+        for net, one in ((model, plain), (alone, its)):
+            one.zero_grad()
+            mse(net, part(x), part(y)).backward()
+            one.step()
+    assert_equal(model, alone, 0.0)
+
+
+# --- what is refused ----------------------------------------------------------------------------------
+
+
+def test_names_are_checked(n: int) -> None:
+    """named_parameters must be pairs with unique names for all of the optimizer's parameters."""
+    model, _ = twins()
+
+    def wrap(named: Any) -> None:
+        hvd.DistributedOptimizer(MAKES["SGD"](model.parameters()), named_parameters=named)
+
+    with pytest.raises(ValueError, match="sequence of tuples"):
+        wrap(model.parameters())
+    with pytest.raises(ValueError, match=r"[Dd]uplicates.*\bsame\b"):
+        wrap([("same", parameter) for parameter in model.parameters()])
+    with pytest.raises(ValueError, match="have no name"):
+        wrap(list(model.named_parameters())[1:])
+
+
+def test_options_are_checked(n: int) -> None:
+    """Numbers and groups that make no sense are ValueErrors at once."""
+    model, _ = twins()
+    for wrong, text in (
+        ({"num_groups": -1}, "num_groups"),
+        ({"backward_passes_per_step": 0}, "backward_passes_per_step"),
+        ({"gradient_predivide_factor": 2.0, "op": hvd.Sum}, "gradient_predivide_factor"),
+        ({"groups": [[nn.Parameter(torch.ones(1))]]}, "groups"),
+        ({"groups": [[model.head.weight], [model.head.weight]]}, "groups"),
+        ({"groups": 0}, "groups"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            distributed(model, **wrong)
+    with pytest.raises(ValueError, match="backward_passes_per_step"):
+        distributed(model).set_backward_passes_per_step(0)
+
+
+@pytest.mark.ranks(2)
+def test_too_many_backward_passes(n: int) -> None:
+    """One pass more than announced is an AssertionError on every rank; training goes on with fresh gradients."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
+        mse(model, part(x), part(y)).backward()
+    optimizer.synchronize()  # the first pass, and what the second has added to it since, are good for nothing
+    optimizer.zero_grad()
+    with warnings.catch_warnings():  # step() does not know that the gradients are new since synchronize()
+        warnings.simplefilter("ignore")
+        goes_on(n, model, optimizer)
+
+
+@pytest.mark.ranks(2)
+def test_zero_grad_while_gradients_travel(n: int) -> None:
+    """zero_grad() between backward() and step() is an AssertionError; the step can still be taken."""
+    model, serial = twins()
+    optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    with pytest.raises(AssertionError, match=r"zero_grad\(\) was called after loss\.backward\(\)"):
+        optimizer.zero_grad()
+    optimizer.step()
+    mse(serial, x, y).backward()
+    reference.step()
+    assert_equal(model, serial)
+    optimizer.zero_grad()
+
+
+def test_step_after_synchronize_warns(n: int) -> None:
+    """step() after synchronize() without skip_synchronize() warns, and gives the right result."""
+    model, serial = twins()
+    optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+    for x, y in batches(n, 3):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.synchronize()
+        with pytest.warns(UserWarning, match="skip_synchronize"):
+            optimizer.step()
+        mse(serial, x, y).backward()
+        reference.step()
+        assert_equal(model, serial)
+
+
+def test_a_second_step_does_not_reduce_again(n: int) -> None:
+    """The gradients of one backward are averaged once: step() twice equals the serial optimizer's step() twice."""
+    model, serial = twins()
+    optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    mse(serial, x, y).backward()
+    for _ in range(2):
+        optimizer.step()
+        reference.step()
+        assert_equal(model, serial)
+
+
+def test_an_exception_in_backward_does_not_stick(n: int) -> None:
+    """When backward raises on every rank (a check for NaN, say), the steps after the next are right again."""
+    model, _ = twins()
+    optimizer = distributed(model)
+
+    def refuse(_: torch.Tensor) -> None:
+        raise ArithmeticError("on purpose")
+
+    x, y = next(batches(n))
+    hook = model.body.weight.register_hook(refuse)
+    with pytest.raises(ArithmeticError):
+        mse(model, part(x), part(y)).backward()
+    hook.remove()
+    optimizer.step()  # with the gradients that were ready
+    goes_on(n, model, optimizer)

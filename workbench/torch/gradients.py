@@ -1,0 +1,167 @@
+"""When the gradients of an optimizer travel: hooks on its parameters, and what is left at ``step()``.
+
+Parameters live longer than optimizers: a notebook's cell that makes an optimizer is run again and again on one model.
+So a hook keeps nothing alive, and a new optimizer's hooks replace those of an older one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import torch
+
+from workbench import api
+from workbench.api import Adasum, ReduceOp
+from workbench.errors import CollectiveError
+from workbench.torch.ops import allreduce_async
+from workbench.torch.wire import Wire
+from workbench.training.gradients import GradientReducer
+
+_REPLACED = (
+    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. "
+    "Use the new one."
+)
+
+
+class Gradients:
+    """What DistributedOptimizer adds to an optimizer.
+
+    Args:
+        optimizer: the wrapped one.
+        wire: how a gradient travels.
+        op: how gradients become one.
+        passes: backward passes per step.
+        groups: names that travel together.
+
+    Attributes:
+        alone: there is nobody to average with.
+        should_synchronize, synchronized: see ``skip_synchronize()``.
+    """
+
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, wire: Wire, op: ReduceOp, passes: int, groups: Sequence[Sequence[str]]
+    ) -> None:
+        self.optimizer, self.wire = optimizer, wire
+        self.should_synchronize, self.synchronized = True, False
+        self._op, self._names = op, {param: name for name, param in wire.params.items()}
+        self._hooks: dict[str, Hook] = {}
+        self._replaced = False
+        self.alone = self._is_alone()
+        trained = [name for name, param in wire.params.items() if param.requires_grad]
+        self.reducer = GradientReducer(trained, wire.entry, api.submit, passes, groups)
+        for name in trained:
+            self._watch(name)
+
+    @property
+    def adasum(self) -> bool:
+        """Are changes of the weights combined, and no gradients?"""
+        return self._op is Adasum and not self.alone
+
+    def ready(self, name: str) -> None:
+        """The hook: backward has finished a gradient. A dense one leaves at once, a sparse one at the step."""
+        if not (self.alone or self.adasum or self.wire.topk) and self.wire.dense(name) is not None:
+            self.reducer.ready(name)
+
+    def synchronize(self) -> None:
+        """Reduce what is left, wait for all, and put the results into ``.grad``.
+
+        Raises:
+            RuntimeError: another optimizer has taken the parameters over.
+            CollectiveError: a reduction failed.
+        """
+        if self._replaced:
+            raise RuntimeError(_REPLACED)
+        trained = self.trained()
+        if self.alone or self.adasum:
+            for name in trained:
+                self.wire.dense(name)
+            return
+        if self.wire.topk:
+            waits = {name: self.wire.gather(name) for name in trained}
+        else:
+            reduced = self.reducer.finish(trained)
+            for name, result in reduced.items():
+                self.wire.store(name, result)
+            waits = self.wire.gather_sparse([name for name in trained if reduced[name] is None])
+        for name, wait in waits.items():
+            self.wire.params[name].grad = wait()
+
+    def abandon(self) -> None:
+        """End a step that was broken off: wait for what is on its way, and take no notice of it."""
+        with suppress(CollectiveError):
+            self.reducer.finish(())
+        self.synchronized = False
+        self.alone = self._is_alone()  # the job may be another one
+
+    def give_way(self) -> None:
+        """Another optimizer takes the parameters over."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._replaced = True
+        self.abandon()
+
+    def average(self, loss: Any) -> Any:
+        """The ranks' average of a loss; anything else as it is."""
+        if self.alone or not isinstance(loss, (float, torch.Tensor)):
+            return loss
+        mine = torch.as_tensor(loss).detach().contiguous()
+        mean = allreduce_async(mine, name="closure", process_set=self.wire.process_set).wait()
+        return mean.item() if isinstance(loss, float) else mean
+
+    def trained(self) -> list[str]:
+        """What to reduce now: also what was added or unfrozen since the last step, without what was frozen."""
+        found = []
+        for g, group in enumerate(self.optimizer.param_groups):
+            for i, param in enumerate(group["params"]):
+                if not param.requires_grad:
+                    continue
+                name = self._names.setdefault(param, f"noname.{g}.{i}")
+                found.append(name)
+                if name not in self._hooks:
+                    self.wire.params[name] = param
+                    self.reducer.add(name)
+                    self._watch(name)
+        return found
+
+    def _watch(self, name: str) -> None:
+        param = self.wire.params[name]
+        for old in list((param._post_accumulate_grad_hooks or {}).values()):
+            if isinstance(old, Hook):
+                old.remove()
+                owner = old.owner()
+                if owner is not None:
+                    owner.give_way()
+        self._hooks[name] = Hook(self, name, param)
+
+    def _is_alone(self) -> bool:
+        included = self.wire.process_set.included()
+        if included is None:
+            raise ValueError(f"{self.wire.process_set} is not registered. Call add_process_set() on every rank first.")
+        return not included or self.wire.process_set.size() == 1
+
+
+class Hook:
+    """On a parameter: tells its owner, if there still is one, that the gradient is ready.
+
+    Attributes:
+        owner: weak, so that a model and its optimizer are freed as soon as nobody else has them.
+    """
+
+    def __init__(self, owner: Gradients, name: str, param: torch.nn.Parameter) -> None:
+        self.owner, self._name = weakref.ref(owner), name
+        self._handle = param.register_post_accumulate_grad_hook(self)
+
+    def __call__(self, param: torch.Tensor) -> None:
+        owner = self.owner()
+        if owner is not None:
+            owner.ready(self._name)
+
+    def remove(self) -> None:
+        """Hear no more of the parameter."""
+        self._handle.remove()
+
+
+__all__ = ["Gradients"]
