@@ -125,11 +125,8 @@ class Context:
         if not together and time.monotonic() < begun + timeout_s:  # the engine has not waited: it had ended by itself
             self.meeting.broken()
         self.timeline.close()
-        # Where not all have left, the others may still ask; the server then ends with this process.
-        if self.server is not None and together:
-            self.server.stop.set()
-            self.server.join(5.0)
-            self.server.context.destroy(linger=0)
+        if self.server is not None:
+            self.server.release(together)
         return together
 
 

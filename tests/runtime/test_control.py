@@ -525,4 +525,4 @@ def test_the_first_address_that_answers_is_taken(job: Job) -> None:
 def test_what_is_on_the_wire_can_be_read() -> None:
     """A captured event is JSON behind the seal, as the module says: a student can read it."""
     message = Seal(SECRET, b"up").close(1, 1, encode_event(Left(1)))
-    assert json.loads(message[28:]) == ["Left", 1]
+    assert json.loads(message[28:]) == ["Left", 1, True]

@@ -14,6 +14,8 @@ from workbench.runtime.messages import (
     Announce,
     Beat,
     Began,
+    Blocked,
+    Ended,
     Event,
     Kind,
     Left,
@@ -71,7 +73,9 @@ EVENTS = st.one_of(
     st.builds(Announce, rank=RANK, items=st.lists(st.one_of(REQUESTS, COUNT), max_size=4).map(tuple), seen=COUNT),
     st.builds(Raised, rank=RANK, traceback=st.text(), final=st.booleans()),
     st.builds(Began, rank=RANK),
-    st.builds(Left, rank=RANK),
+    st.builds(Ended, rank=RANK),
+    st.builds(Blocked, rank=RANK, waits=st.lists(st.tuples(st.integers(0, 9), st.text(), st.text())).map(tuple)),
+    st.builds(Left, rank=RANK, clean=st.booleans()),
     st.builds(Beat, rank=RANK, host=st.text(), pid=COUNT),
 )
 JSON = st.recursive(
@@ -79,7 +83,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
     max_leaves=8,
 )
-KINDS = {"Announce", "Raised", "Began", "Left", "Beat", "Lost", "Event", ""}
+KINDS = {"Announce", "Raised", "Began", "Ended", "Blocked", "Left", "Beat", "Lost", "Event", ""}
 
 
 def is_typed(event: Event) -> bool:
@@ -87,8 +91,12 @@ def is_typed(event: Event) -> bool:
     match event:
         case Announce(int(), tuple(items), int()):
             return all(isinstance(item, int | Request) for item in items)
-        case Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Began(int()) | Left(int()):
+        case (
+            Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Began(int()) | Ended(int()) | Left(int(), bool())
+        ):
             return True
+        case Blocked(int(), tuple(waits)):
+            return all(tuple(map(type, wait)) == (int, str, str) for wait in waits)
     return False
 
 

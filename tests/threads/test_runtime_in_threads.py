@@ -710,7 +710,6 @@ def test_a_world_leaves_nothing_behind() -> None:
     assert set(threading.enumerate()) - before == set()
 
 
-@pytest.mark.xfail(reason="the coordinator of a world whose data plane broke ends with the process", strict=True)
 def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None:
     """Also where the data plane broke, so that not all ranks left in good order, threads do not pile up."""
 

@@ -54,6 +54,10 @@ class Attendance:
     Args:
         grace_s: how long a rank may be idle, or be between two cells, before that counts as an answer.
 
+    Attributes:
+        left: ranks that have left the job.
+        clean: have all of them waited for the others to leave, too, so far?
+
     Example:
         >>> attendance = Attendance(grace_s=0.5)
         >>> attendance.take(Ended(1), now=0.0)
@@ -68,6 +72,7 @@ class Attendance:
     def __init__(self, grace_s: float) -> None:
         self.grace_s = grace_s
         self.left: set[int] = set()
+        self.clean = True
         self._ended: dict[int, str] = {}  # scripts that ended with an exception: its traceback
         self._raised: dict[int, tuple[float, str]] = {}  # cells that raised: since when, traceback
         self._idle: dict[int, float] = {}
@@ -91,8 +96,9 @@ class Attendance:
                 self._blocked.pop(rank, None)
             case Blocked(rank, waits):
                 self._blocked[rank] = (now, {(process_set, name): where for process_set, name, where in waits})
-            case Left(rank):
+            case Left(rank, clean):
                 self.left.add(rank)
+                self.clean = self.clean and clean
 
     @property
     def final(self) -> bool:

@@ -81,6 +81,7 @@ class ControlServer(threading.Thread):
         self._peers: dict[int, bytes] = {}  # rank → ZeroMQ's name of its connection
         self._last: dict[int, int] = {}  # rank → number of its last message
         self._number = 0
+        self._orphan = False
         self.stop = threading.Event()
         self.context = zmq.Context()
         self._socket = _quiet(self.context.socket(zmq.ROUTER))
@@ -116,6 +117,20 @@ class ControlServer(threading.Thread):
             if self._coordinator.over:
                 break
         self._socket.close(linger=1000)
+        if self._orphan:
+            self.context.term()
+
+    def release(self, together: bool) -> None:
+        """Rank 0 has left, and its own end is closed. Where not all have, the others may still ask.
+
+        Then the thread goes on by itself, until the last of them has left.
+        """
+        self._orphan = True
+        if together:
+            self.stop.set()
+        self.join(5.0 if together else 0.1)
+        if not self.is_alive():
+            self.context.term()
 
     def missing(self) -> list[int]:
         """Ranks that have not shown up yet."""

@@ -271,7 +271,9 @@ class Coordinator:
         if self._ended or len(self._attendance.left) < self.size:
             return []
         self._ended = True
-        return [(Response("", Kind.SHUTDOWN), -1)]
+        text = "Not all ranks were there any more to end the job together."
+        error = () if self._attendance.clean else ("ShutDownError", text)
+        return [(Response("", Kind.SHUTDOWN, error=error), -1)]
 
 
 def _goes_without(response: Response) -> bool:

@@ -45,8 +45,7 @@ class Engine(threading.Thread):
 
     Attributes:
         left: set when the engine has ended, in whatever way.
-        failures: how many collectives have failed so far, the same on every rank.
-        waits: who waits on this rank.
+        failures, waits: how many collectives have failed, the same on every rank; who waits on this one.
         begin: called first on the engine's thread, where callbacks run.
     """
 
@@ -125,6 +124,7 @@ class Engine(threading.Thread):
             self._end(CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}."))
         finally:
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
+            self._outbox.append(Left(self._control.rank, clean=self._clean))
             self._tell()
             self._backend.close(self._clean)
             self._control.close()

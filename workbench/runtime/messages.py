@@ -165,9 +165,10 @@ class Blocked:
 
 @dataclass(frozen=True, slots=True)
 class Left:
-    """``rank`` called shutdown() or its process ends."""
+    """``rank`` called shutdown() or its process ends. Not ``clean``: its data plane has ended without the others."""
 
     rank: int
+    clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +230,9 @@ def decode_event(data: bytes) -> Event:
             return Beat(rank, str(rest[0]), int(rest[1]))
         if name == "Blocked":
             return Blocked(rank, tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0]))
-        bare: dict[str, type[Began] | type[Ended] | type[Left]] = {"Began": Began, "Ended": Ended, "Left": Left}
+        if name == "Left":
+            return Left(rank, bool(rest[0]))
+        bare: dict[str, type[Began] | type[Ended]] = {"Began": Began, "Ended": Ended}
         return bare[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
