@@ -1,6 +1,14 @@
 """Distributed deep learning from a notebook: Horovod's ideas in pure Python.
 
-``import workbench.torch as hvd`` for PyTorch; this module has the same verbs for numpy arrays.
+``import workbench.torch as hvd`` for PyTorch; this module has the same verbs for numpy arrays, and :func:`run`, which
+calls a function on ranks that it starts:
+
+    >>> import workbench
+    >>> def total():
+    ...     workbench.init()
+    ...     return int(workbench.allreduce(workbench.rank() + 1, op=workbench.Sum))
+    >>> workbench.run(total, np=2, use_gloo=True)
+    [3, 3]
 """
 
 from importlib import import_module
@@ -9,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Elsewhere than in workbench.api.
-_HOMES = {"mpi_threads_supported": "workbench.built"}
+_HOMES = {"mpi_threads_supported": "workbench.built", "run": "workbench.runner"}
 
 if TYPE_CHECKING:
     from workbench.api import (
@@ -49,6 +57,7 @@ if TYPE_CHECKING:
         synchronize,
     )
     from workbench.built import mpi_threads_supported
+    from workbench.runner import run
 else:
 
     def __getattr__(name: str) -> Any:
@@ -93,6 +102,7 @@ __all__ = [
     "rank",
     "reducescatter",
     "remove_process_set",
+    "run",
     "run_threads",
     "shutdown",
     "size",

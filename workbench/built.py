@@ -24,11 +24,11 @@ def gloo_built() -> bool:
 
 def nccl_built() -> int:
     """NCCL's version as one number (22703 for 2.27.3), or 0 without NCCL."""
-    if find_spec("torch") is None:
+    if not has_gpu():
         return 0
-    import torch
+    import torch.distributed
 
-    if not torch.cuda.is_available() or not torch.distributed.is_nccl_available():
+    if not torch.distributed.is_nccl_available():
         return 0
     major, minor, patch = torch.cuda.nccl.version()[:3]
     return int(major) * 10000 + int(minor) * 100 + int(patch)
@@ -42,6 +42,15 @@ def cuda_built() -> bool:
 def rocm_built() -> bool:
     """Was the installed torch built for ROCm?"""
     return _torch_version("hip")
+
+
+def has_gpu() -> bool:
+    """Does the installed torch see a GPU?"""
+    if find_spec("torch") is None:
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def _torch_version(what: str) -> bool:

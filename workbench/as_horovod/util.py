@@ -49,10 +49,8 @@ def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
 def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Does a framework see a GPU?"""
     found = False
-    if ext_base_name == "torch" and extension_available("torch"):
-        import torch
-
-        found = torch.cuda.is_available()
+    if ext_base_name == "torch":
+        found = built.has_gpu()
     elif ext_base_name == "tensorflow" and extension_available("tensorflow"):
         import tensorflow
 

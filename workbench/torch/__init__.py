@@ -34,6 +34,7 @@ from workbench.built import (
     ddl_built,
     gloo_built,
     gloo_enabled,
+    has_gpu,
     mpi_built,
     mpi_enabled,
     mpi_threads_supported,
@@ -80,6 +81,8 @@ from workbench.torch.ops import (
 )
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
+
+_check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 
 __all__ = [
     "Adasum",

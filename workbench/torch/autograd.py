@@ -109,7 +109,7 @@ class _Reducescatter(Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, op: ReduceOp, pre: float, post: float, pset: ProcessSet
     ) -> Any:
         ctx.args = op, pre, post, pset
-        return synchronize(ops.reducescatter_async(tensor, name, op, pre, post, pset))
+        return synchronize(ops.reducescatter_async(tensor, name, op, pset, pre, post))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -231,6 +231,6 @@ def grouped_reducescatter(
     """Reduce-scatter several tensors; none starts before all are ready on every rank. Not differentiable."""
     small = [compression.compress(tensor) for tensor in tensors]
     handle = ops.grouped_reducescatter_async(
-        [t for t, _ in small], name, op, prescale_factor, postscale_factor, process_set
+        [t for t, _ in small], name, op, process_set, prescale_factor, postscale_factor
     )
     return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(synchronize(handle), small, strict=True)]

@@ -66,9 +66,18 @@ def allreduce_async_(
     )._members[0]
 
 
-def allreduce_(*args: Any, **kwargs: Any) -> torch.Tensor:
+def allreduce_(
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """As :func:`allreduce_async_`, and wait."""
-    return synchronize(allreduce_async_(*args, **kwargs))  # type: ignore[no-any-return]
+    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
+    return synchronize(handle)  # type: ignore[no-any-return]
 
 
 class GroupHandle:
@@ -116,9 +125,18 @@ def grouped_allreduce_async_(
     return _group(Kind.ALLREDUCE, tensors, name, fields, fresh=False)
 
 
-def grouped_allreduce_(*args: Any, **kwargs: Any) -> list[torch.Tensor]:
+def grouped_allreduce_(
+    tensors: Tensors,
+    average: bool | None = None,
+    name: str | None = None,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
     """As :func:`grouped_allreduce_async_`, and wait."""
-    return synchronize(grouped_allreduce_async_(*args, **kwargs))  # type: ignore[no-any-return]
+    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
+    return synchronize(handle)  # type: ignore[no-any-return]
 
 
 def allgather_async(
@@ -205,21 +223,21 @@ def reducescatter_async(
     tensor: torch.Tensor,
     name: str | None = None,
     op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more."""
-    return grouped_reducescatter_async([tensor], name, op, prescale_factor, postscale_factor, process_set)._members[0]
+    return grouped_reducescatter_async([tensor], name, op, process_set, prescale_factor, postscale_factor)._members[0]
 
 
 def grouped_reducescatter_async(
     tensors: Tensors,
     name: str | None = None,
     op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Reduce-scatter several tensors; none starts before all are ready on every rank."""
     fields: dict[str, Any] = {
