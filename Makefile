@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical test test-all check lab lessons lock clean
+.PHONY: help setup demo practical test check lab lessons lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -21,9 +21,6 @@ practical: setup ## the practical session: 1 and 2 ranks side by side
 
 test: check ## the checks, then the tests (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
-
-test-all: setup ## also the long tests, and those not yet seen to pass everywhere
-	@WORKBENCH_TEST_ALL=1 .ci/test $(ARGS)
 
 check: setup ## style, layout and types
 	@.ci/check

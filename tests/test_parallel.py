@@ -7,7 +7,6 @@ were some, and that all passed. A failing test shows the rank whose failure came
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import socket
@@ -30,15 +29,6 @@ PYTEST = (
 # Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 DEADLINE_S = 400.0
-# With WORKBENCH_TEST_ALL=1 (make test-all) all files, else those that have been seen to pass on 2 ranks.
-_OPTIMIZER = ("optimizer", "optimizer_life", "optimizer_sparse")
-_SEEN = ("world", "allreduce", "verbs", "autograd", "state", "process_sets", *_OPTIMIZER)
-INNER = (
-    (str(HERE / "parallel"),)
-    if "WORKBENCH_TEST_ALL" in os.environ
-    else tuple(str(HERE / "parallel" / f"test_{name}.py") for name in _SEEN)
-)
-
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
 
@@ -82,7 +72,7 @@ def check(job: Job, n: int) -> None:
 @pytest.mark.parametrize("n", [1, 2, 4])
 def test_mpiexec(jobs: Runner, n: int) -> None:
     """Every test of tests/parallel passes on each of n ranks that mpiexec started."""
-    words = (*PYTEST, *INNER, "-m", "not slow")
+    words = (*PYTEST, str(HERE / "parallel"), "-m", "not slow")
     check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S, **ENV), n)
 
 
@@ -103,7 +93,8 @@ def test_gloo_in_plain_processes(jobs: Runner) -> None:
         port = server.getsockname()[1]
     meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    files = [str(HERE / "parallel" / f"test_{name}.py") for name in ("world",)]
+    names = ("world", "allreduce", "verbs", "errors", "lifecycle", "order")
+    files = [str(HERE / "parallel" / f"test_{name}.py") for name in names]
     job = jobs.together(2, *PYTEST, *files, "-m", "not slow", deadline_s=DEADLINE_S, each=each, **ENV)
     check(job, 2)
 

@@ -111,6 +111,8 @@ class MpiMeeting:
                 "Call init() on every rank."
             ) from None
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
+        if self.size == mpi.COMM_WORLD.Get_size():
+            self._process.broken = False  # all have met again, so all will come to the end, too
         if comm is None and launch.size not in (1, self.size):
             raise LaunchError(
                 f"The launcher started {launch.size} ranks, but MPI ({vendor(mpi)}) sees {self.size}: each process "
