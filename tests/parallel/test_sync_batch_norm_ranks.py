@@ -168,12 +168,15 @@ def test_wrong_shapes_are_named() -> None:
 
 
 @pytest.mark.ranks(2)
-def test_ranks_that_differ_get_an_error(rank: int) -> None:
-    """A rank in double precision among others in single is a MismatchError on every rank, in the layer itself."""
-    layer = SyncBatchNorm(CHANNELS)
-    x = torch.randn(3, CHANNELS, dtype=torch.float64 if rank == 0 else torch.float32)
-    with pytest.raises(MismatchError, match="sync_batch_norm"):
-        layer(x)
+@pytest.mark.parametrize("what", ["dtype", "channels"])
+def test_ranks_that_differ_get_an_error(what: str, rank: int) -> None:
+    """One rank in double precision, or with a channel more: a MismatchError on every rank, in the layer itself."""
+    channels = CHANNELS + (what == "channels" and rank == 0)
+    x = torch.randn(3, channels, dtype=torch.float64 if what == "dtype" and rank == 0 else torch.float32)
+    with pytest.raises(MismatchError, match="different SyncBatchNorm layers") as caught:
+        SyncBatchNorm(channels)(x)
+    assert len(set(hvd.allgather_object(str(caught.value)))) == 1
+    SyncBatchNorm(CHANNELS)(torch.randn(3, CHANNELS))  # the ranks are still in step
 
 
 def small_net(norm: type[torch.nn.Module]) -> torch.nn.Sequential:

@@ -28,6 +28,7 @@ from torch.autograd.function import Function, once_differentiable
 
 from workbench import api
 from workbench.api import Sum
+from workbench.errors import MismatchError
 from workbench.torch import ops
 
 
@@ -46,6 +47,7 @@ class SyncBatchNorm(torch.nn.modules.batchnorm._BatchNorm):
 
     Raises:
         ValueError: in training, the ranks have only one value per channel between them, on every rank.
+        MismatchError: in training, channels or dtypes differ between ranks, on every rank.
 
     Example:
         >>> import workbench.torch as hvd
@@ -124,8 +126,15 @@ def _statistics(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, float]:
         over = [dim for dim in range(x.dim()) if dim != 1]
         var, mean = torch.var_mean(x.detach(), over, correction=0)
         row[0] = torch.cat([x.new_tensor([count]), mean, var * count])
-    # Not a name per layer: all ranks run the layers in the same order, one after the other.
-    rows = ops.synchronize(ops.allgather_async(row, f"sync_batch_norm.forward.{channels}"))
+    # Not a name per layer: all ranks run the layers in the same order, one after the other. Nor one per number of
+    # channels, or ranks whose layers differ would wait for each other.
+    try:
+        rows = ops.synchronize(ops.allgather_async(row, "sync_batch_norm.forward"))
+    except MismatchError as error:
+        raise MismatchError(
+            "The ranks run different SyncBatchNorm layers, or in different dtypes. Build one model on all ranks. "
+            f"Each rank sent 2C+1 numbers for C channels.\n{error}"
+        ) from error
     counts, means, squares = rows.split([1, channels, channels], dim=1)
     total = float(counts.sum())
     if total < 2:
