@@ -160,7 +160,7 @@ class Engine(threading.Thread):
         if self._holding:
             return self._settings.fusion_window_s
         if self._held:
-            self._control.announce([self._cache.shorten(entry.request) for entry in self._held])
+            self._control.announce([self._cache.shorten(entry.request) for entry in self._held], urgent=not self._more)
             self._held = []
         self._tell(events)
         return self._settings.heartbeat_s
