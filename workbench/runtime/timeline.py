@@ -1,16 +1,23 @@
 """The timeline: what happened to each tensor, as a Chrome trace (chrome://tracing, Perfetto).
 
-Each tensor is a "process" of the trace. Its life has two phases: NEGOTIATE_<VERB>, with a tick for every rank
-that announced it, and <VERB>, with activities inside: QUEUE, MEMCPY_IN_FUSION_BUFFER, MPI_ALLREDUCE, … Names of
-events and layout are those of Horovod's timeline, so its readers know them.
+Each tensor is a "process" of the trace. Its life has two phases::
 
-Rank 0 writes. The threads that are watched only put an event into a queue; a thread of its own writes the file, which
-is valid JSON after every event.
+    NEGOTIATE_ALLREDUCE      from the first rank's announcement to the response, with a tick for every rank
+    ALLREDUCE                from the response to the result
+      QUEUE                    it waits for what stands before it in the engine
+      MEMCPY_IN_FUSION_BUFFER  packing; not for a tensor that travels alone
+      MPI_ALLREDUCE            the bytes move; GLOO_ALLGATHER, THREADS_BCAST … by backend and verb
+      MEMCPY_OUT_FUSION_BUFFER
+
+Names and layout are those of Horovod's timeline, so its readers know them. Rank 0 writes. The threads that are watched
+only put an event into a queue; a thread of its own writes the file, which is valid JSON from ``open()`` on, whatever
+happens to the process.
 """
 
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import threading
@@ -18,9 +25,15 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
 
-Event = dict[str, Any]
+log = logging.getLogger("workbench")
+
+_MOST = 25  # events per write
+
+_ROOM = 1 << 20  # bytes of blanks
+_MORE = {"X": ', "dur": 0', "i": ', "s": "g"'}  # what belongs to events of a phase
+
+Event = tuple[str, str, str, float]  # tensor, phase, label, time in µs
 
 
 class Timeline:
@@ -33,109 +46,181 @@ class Timeline:
         >>> timeline.open(path)
         >>> timeline.announced(0, "allreduce.x", "allreduce")
         >>> timeline.responded("allreduce.x")
+        >>> with timeline.activity(["allreduce.x"], "ALLREDUCE"):
+        ...     pass
         >>> timeline.close()
-        >>> [event["ph"] for event in json.loads(Path(path).read_text()) if event["ph"] != "M"]
-        ['B', 'X', 'E']
+        >>> [(e["ph"], e.get("name", "")) for e in json.loads(Path(path).read_text()) if e["ph"] != "M"][:5]
+        [('B', 'NEGOTIATE_ALLREDUCE'), ('X', '0'), ('E', ''), ('B', 'ALLREDUCE'), ('B', 'QUEUE')]
     """
 
     def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[Event | None] | None = None
-        self._writer: threading.Thread | None = None
-        self._pids: dict[str, int] = {}
+        self._writer: Writer | None = None
         self._negotiating: set[str] = set()
+        self._ready: dict[str, float] = {}  # responded, not begun yet: since when
         self._mark_cycles = False
 
     @property
     def on(self) -> bool:
         """Is a file open?"""
-        return self._queue is not None
+        return self._writer is not None
 
     def open(self, path: str, mark_cycles: bool = False) -> None:
-        """Begin a new file.
+        """Begin a new file; one that is open is ended.
 
         Raises:
             OSError: it cannot be written.
         """
         self.close()
-        file = Path(path).open("wb")  # noqa: SIM115 - the writer closes it
-        self._mark_cycles = mark_cycles
-        self._pids, self._negotiating = {}, set()
-        self._queue = queue.SimpleQueue()
-        args = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
-        self._put({"name": "process_name", "ph": "M", "pid": 0, "args": args})
-        self._writer = threading.Thread(target=_write, args=(file, self._queue), name="workbench-timeline", daemon=True)
-        self._writer.start()
+        writer = Writer(path)
+        self._mark_cycles, self._negotiating, self._ready = mark_cycles, set(), {}
+        writer.start()
+        self._writer = writer
 
     def close(self) -> None:
         """End the file; nothing if none is open."""
-        waiting, self._queue = self._queue, None
-        if waiting is not None and self._writer is not None:
-            waiting.put(None)
-            self._writer.join(10.0)
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.end()
 
     def announced(self, rank: int, name: str, kind: str) -> None:
         """``rank`` is ready with ``name``."""
-        if self._queue is None:
+        writer = self._writer
+        if writer is None:
             return
         if name not in self._negotiating:
             self._negotiating.add(name)
-            self._event(name, "B", f"NEGOTIATE_{kind.upper()}")
-        self._event(name, "X", str(rank), dur=0)
+            writer.put(name, "B", f"NEGOTIATE_{kind.upper()}")
+        writer.put(name, "X", str(rank))
 
     def responded(self, name: str) -> None:
         """All ranks are ready with ``name``, or it failed."""
-        if self._queue is not None and name in self._negotiating:
+        writer = self._writer
+        if writer is not None and name in self._negotiating:
             self._negotiating.discard(name)
-            self._event(name, "E", "")
+            self._ready[name] = writer.put(name, "E")
 
     def cycle(self) -> None:
         """The engine begins to execute a message's responses."""
-        if self._queue is not None and self._mark_cycles:
-            self._put({"name": "CYCLE_START", "ph": "i", "s": "g", "pid": 0, "ts": _now_us()})
+        writer = self._writer
+        if writer is not None and self._mark_cycles:
+            writer.put("", "i", "CYCLE_START")
 
     @contextmanager
     def activity(self, names: Sequence[str], what: str) -> Iterator[None]:
-        """``what`` is done to these tensors within the block."""
-        if self._queue is None:
+        """``what`` is done to these tensors within the block; the first one after the response is the verb itself."""
+        writer = self._writer
+        if writer is None:
             yield
             return
         for name in names:
-            self._event(name, "B", what)
+            ready = self._ready.pop(name, None)
+            writer.put(name, "B", what, ready)
+            if ready is not None:
+                writer.put(name, "B", "QUEUE", ready)
+                writer.put(name, "E")
         try:
             yield
         finally:
             for name in names:
-                self._event(name, "E", "")
-
-    def _event(self, name: str, phase: str, label: str, **more: Any) -> None:
-        pid = self._pids.get(name)
-        if pid is None:
-            pid = self._pids[name] = len(self._pids) + 1
-            self._put({"name": "process_name", "ph": "M", "pid": pid, "args": {"name": name}})
-            self._put({"name": "process_sort_index", "ph": "M", "pid": pid, "args": {"sort_index": pid}})
-        event: Event = {"ph": phase, "pid": pid, "tid": 0, "ts": _now_us(), **more}
-        if label:
-            event["name"] = label
-        self._put(event)
-
-    def _put(self, event: Event) -> None:
-        waiting = self._queue
-        if waiting is not None:
-            waiting.put(event)
+                writer.put(name, "E")
 
 
-def _now_us() -> float:
-    return time.perf_counter_ns() / 1000
+class Writer(threading.Thread):
+    """Writes one file. After each write it ends with the closing bracket, which the next write replaces.
+
+    Args:
+        path: of the file; what it held is gone.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+
+    def __init__(self, path: str) -> None:
+        super().__init__(name="workbench-timeline", daemon=True)
+        self._queue: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._heads = {"": '"pid": 0, "tid": 0'}  # what belongs to events of a tensor
+        self._open: dict[str, int] = {}  # activities that have begun and not ended
+        self._start = time.perf_counter_ns()
+        self._room, self._place = 3, 2  # where the blanks after the bracket end, and where the bracket stands
+        since = {"start_time_since_epoch_in_micros": time.time_ns() // 1000}
+        self._file = Path(path).open("wb", buffering=0)  # noqa: SIM115 - the thread closes it
+        try:
+            self._file.write(b"[\n]")
+            self._append([json.dumps({"ph": "M", "name": "process_name", "pid": 0, "args": since})])
+        except OSError:
+            self._file.close()
+            raise
+
+    # --- any thread ---------------------------------------------------------------------------------
+
+    def put(self, name: str, phase: str, label: str = "", ts: float | None = None) -> float:
+        """Add an event to what is written about a tensor; return its time, in µs since the file was begun."""
+        ts = self._now() if ts is None else ts
+        self._queue.put((name, phase, label, ts))
+        return ts
+
+    def end(self) -> None:
+        """Write what is left, and close the file."""
+        self._queue.put(None)
+        self.join(10.0)
+
+    def _now(self) -> float:
+        return (time.perf_counter_ns() - self._start) / 1000
+
+    # --- this thread --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Write until :meth:`end`."""
+        with self._file:
+            ended = False
+            while not ended:
+                items = self._drain()
+                ended = items[-1] is None
+                lines = [line for item in items if item is not None for line in self._lines(*item)]
+                try:
+                    self._append(lines + (self._ends() if ended else []))
+                    if ended:
+                        self._file.truncate(self._place + 2)
+                except OSError as error:
+                    log.warning("The timeline stops here, for its file cannot be written: %s", error)
+                    while not ended and self._queue.get() is not None:
+                        pass
+                    return
+
+    def _drain(self) -> list[Event | None]:
+        """What has come, one item at least, up to the end."""
+        items = [self._queue.get()]
+        while items[-1] is not None and len(items) < _MOST and not self._queue.empty():
+            items.append(self._queue.get())
+        return items
+
+    def _lines(self, name: str, phase: str, label: str, ts: float) -> list[str]:
+        """The event as it is written, after what introduces its tensor; by hand, for json.dumps() is much slower."""
+        lines = []
+        if name not in self._heads:
+            pid = len(self._heads)
+            self._heads[name] = f'"pid": {pid}, "tid": 0'
+            lines.append(json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))
+            lines.append(json.dumps({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}))
+        self._open[name] = self._open.get(name, 0) + (phase == "B") - (phase == "E")
+        what = f', "name": "{label}"' if label else ""
+        return [*lines, f'{{"ph": "{phase}", {self._heads[name]}, "ts": {ts:.3f}{what}{_MORE.get(phase, "")}}}']
+
+    def _ends(self) -> list[str]:
+        """Ends for all that is still going on."""
+        going_on = [name for name, count in self._open.items() for _ in range(count)]
+        return [line for name in going_on for line in self._lines(name, "E", "", self._now())]
+
+    def _append(self, lines: list[str]) -> None:
+        """One write, so that the file is not left without its bracket."""
+        if not lines:
+            return
+        # A kill can cut a write where the file gets a new page, so blanks are laid out ahead of it in large blocks.
+        while self._place + sum(map(len, lines)) + _ROOM // 2 > self._room:
+            self._room += os.pwrite(self._file.fileno(), b" " * _ROOM, self._room)
+        text = (",\n" if self._place > 2 else "") + ",\n".join(lines)
+        os.pwrite(self._file.fileno(), f"{text}\n]".encode(), self._place)
+        self._place += len(text)
 
 
-def _write(file: IO[bytes], waiting: queue.SimpleQueue[Event | None]) -> None:
-    """Append events; after each one the file ends with the closing bracket, which the next one overwrites."""
-    with file:
-        file.write(b"[\n]")
-        file.flush()
-        first = True
-        while (event := waiting.get()) is not None:
-            file.seek(-1, os.SEEK_END)
-            file.write((("" if first else ",") + json.dumps(event) + "\n]").encode())
-            file.flush()
-            first = False
+__all__ = ["Timeline"]
