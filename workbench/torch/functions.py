@@ -94,9 +94,8 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         )
         return ops.broadcast_(whole, root_rank, f"optimizer.{value.index}")
 
-    theirs = _map(skeleton, give)
-    if api.rank() != root_rank:
-        optimizer.load_state_dict(theirs)
+    # On the root as well: loading may change a state's dtype (NAdam's counters), and the ranks must not differ in that.
+    optimizer.load_state_dict(_map(skeleton, give))
 
 
 class _Place:
