@@ -77,6 +77,25 @@ def test_without_names(n: int) -> None:
         assert_equal(model, serial)
 
 
+class Scaled(nn.Module):
+    """Parameters of no dimension and of no elements."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale, self.nothing = nn.Parameter(torch.tensor(1.5)), nn.Parameter(torch.ones(0, 4))
+        self.out = nn.Linear(4, 4)
+        self.double()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * self.out(x) + self.nothing.sum()
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.topk(1.0)}], ids=["plain", "topk"])
+def test_scalars_and_empty_parameters(options: dict[str, Any], n: int) -> None:
+    """A parameter of no dimension is trained, and one without elements does no harm."""
+    run(n, model_of=Scaled, **options)
+
+
 def conv() -> nn.Module:
     """A convolution in channels_last: gradients whose memory is not in the order of their shape."""
     model = nn.Sequential(nn.Unflatten(1, (4, 1, 1)), nn.ConvTranspose2d(4, 3, 2), nn.Conv2d(3, 4, 2), nn.Flatten())
@@ -107,11 +126,12 @@ def test_a_parameter_that_one_rank_uses(make: str, where: str, n: int) -> None:
         assert_equal(model, serial)
 
 
+@pytest.mark.parametrize("options", [{}, {"gradient_predivide_factor": 3.0}, {"groups": 2}, {"num_groups": 3}], ids=str)
 @pytest.mark.parametrize("passes", [2, 3])
-def test_backward_passes_per_step(passes: int, n: int) -> None:
-    """Gradients of several passes are added up, not averaged, and travel once."""
+def test_backward_passes_per_step(passes: int, options: dict[str, Any], n: int) -> None:
+    """Gradients of several passes are added up, not averaged, and travel once, with a factor and in groups as well."""
     model, serial = twins()
-    optimizer = distributed(model, backward_passes_per_step=passes)
+    optimizer = distributed(model, backward_passes_per_step=passes, **options)
     reference = MAKES["SGD"](serial.parameters())
     data = list(batches(n, STEPS * passes // 2))
     for start in range(0, len(data), passes):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import gc
-import warnings
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -252,11 +251,24 @@ def test_too_many_backward_passes(n: int) -> None:
     mse(model, part(x), part(y)).backward()
     with pytest.raises(AssertionError, match="more than backward_passes_per_step times"):
         mse(model, part(x), part(y)).backward()
-    optimizer.synchronize()  # the first pass, and what the second has added to it since, are good for nothing
+    with pytest.raises(RuntimeError, match="was changed while it was on its way"):
+        optimizer.synchronize()  # the second pass has added to what the first had sent
+    optimizer.abandon_step()
     optimizer.zero_grad()
-    with warnings.catch_warnings():  # step() does not know that the gradients are new since synchronize()
-        warnings.simplefilter("ignore")
-        goes_on(n, model, optimizer)
+    goes_on(n, model, optimizer)
+
+
+@pytest.mark.ranks(2)
+def test_gradients_that_are_changed_on_their_way(n: int) -> None:
+    """Clipping without synchronize() is an error on every rank, not a wrong step; then training goes on."""
+    model, _ = twins()
+    optimizer = distributed(model)
+    x, y = next(batches(n))
+    mse(model, part(x), part(y)).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+    with pytest.raises(RuntimeError, match=r"was changed .* Call optimizer\.synchronize\(\) after backward"):
+        optimizer.step()
+    goes_on(n, model, optimizer)
 
 
 @pytest.mark.ranks(2)

@@ -33,6 +33,11 @@ _STEP_TWICE = (
     "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context if you use "
     "optimizer.synchronize() in your code."
 )
+_SCALER = (
+    "GradScaler looks at gradients that are still on their way to the other ranks. Call optimizer.synchronize() after "
+    "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
+    "optimizer.skip_synchronize()."
+)
 
 
 class DistributedOptimizer(torch.optim.Optimizer):
@@ -119,6 +124,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
         else:
             setattr(self._distributed.optimizer, name, value)
 
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self._distributed.optimizer, name)
+
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Wait for all gradients, then step.
 
@@ -161,9 +172,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Example::
 
             optimizer.synchronize()
+            scaler.unscale_(optimizer)  # with a GradScaler
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             with optimizer.skip_synchronize():
-                optimizer.step()
+                optimizer.step()  # or scaler.step(optimizer)
         """
         self._distributed.should_synchronize = False
         try:
@@ -193,6 +205,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._distributed.reducer.in_flight:
             raise AssertionError(_ZERO_GRAD)
         self._distributed.optimizer.zero_grad(set_to_none=set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
+        if self._distributed.reducer.in_flight:
+            raise RuntimeError(_SCALER)
+        return getattr(self._distributed.optimizer, "_step_supports_amp_scaling", False)
 
     def state_dict(self) -> Any:
         """As the wrapped optimizer's, so that it can be loaded without this wrapper."""

@@ -32,6 +32,11 @@ from workbench.training.compression import Compressor
 
 Wait = Callable[[], torch.Tensor]
 
+_CHANGED = (
+    "The gradient of {!r} was changed while it was on its way to the other ranks. Call optimizer.synchronize() after "
+    "backward(), change the gradients then, and call step() within optimizer.skip_synchronize()."
+)
+
 
 class Wire:
     """The ways of an optimizer's gradients.
@@ -59,7 +64,8 @@ class Wire:
         self._fields: dict[str, Any] = {"op": op, "process_set": process_set}
         if predivide != 1.0:
             self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
-        self._travelling: dict[str, tuple[torch.Tensor, Any]] = {}  # what was compressed, and its context
+        # What was compressed, its context, and the gradient's version, which torch counts up at every change.
+        self._travelling: dict[str, tuple[torch.Tensor, Any, int]] = {}
 
     def dense(self, name: str) -> torch.Tensor | None:
         """The gradient, made dense where it is to be; None without one, or with one that stays sparse."""
@@ -77,12 +83,12 @@ class Wire:
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
             small, ctx = self.compression.compress(zeros)
-            self._travelling[name] = param.new_empty(0, dtype=small.dtype), ctx
+            self._travelling[name] = param.new_empty(0, dtype=small.dtype), ctx, 0
             shape = tuple(small.shape)
             return api.entry(Kind.ALLREDUCE, None, name, dtype=dtype_name(small), shape=shape, absent=True, **fields)
         small, ctx = self.compression.compress(grad.detach())
         small = small.contiguous()
-        self._travelling[name] = small, ctx
+        self._travelling[name] = small, ctx, grad._version
         array, convert = in_place(small)
         return api.entry(Kind.ALLREDUCE, array, name, dtype=dtype_name(small), target=array, convert=convert, **fields)
 
@@ -90,11 +96,14 @@ class Wire:
         """Put one result where the optimizer looks for it; None if no rank had a dense gradient: as in a serial run.
 
         Raises:
+            RuntimeError: the gradient was changed in the meantime.
             MismatchError: this rank's gradient is sparse, and another rank's is dense.
         """
-        param, (small, ctx) = self.params[name], self._travelling.pop(name)
+        param, (small, ctx, version) = self.params[name], self._travelling.pop(name)
         if reduced is None:
             return
+        if small.numel() and param.grad is not None and param.grad._version != version:
+            raise RuntimeError(_CHANGED.format(name))
         if param.grad is not None and param.grad.is_sparse:
             raise MismatchError(
                 f"The gradient of {name!r} is sparse on rank {api.rank()}, but dense on another rank. "
