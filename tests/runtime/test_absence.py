@@ -70,14 +70,16 @@ def test_a_rank_that_is_idle_from_the_start_gets_the_grace() -> None:
     coordinator = Coordinator(2, grace_s=GRACE_S)
     coordinator.take(Ended(1), 0.0)
     coordinator.take(Announce(0, (ask("x"),)), 50.0)
+    coordinator.take(blocked(0, "x"), 50.1)
     assert coordinator.expire(50.4) == []
     assert errors(coordinator.expire(50.6))["allreduce.x"][0] == "MissingRanksError"
 
 
 def test_what_idle_ranks_have_submitted_stays() -> None:
-    """An asynchronous submission outlives its cell, as long as the missing rank is busy."""
+    """An asynchronous submission for which nobody waits outlives its cell."""
     coordinator = started(2, x=[0])
     coordinator.take(Ended(0), 0.0)
+    coordinator.take(Ended(1), 0.0)
     assert coordinator.expire(100.0) == []
     ((response, _),) = coordinator.take(Announce(1, (ask("x"),)), 100.0)
     assert response.error == ()

@@ -3,7 +3,7 @@
 A name waits for the ranks that have not announced it. It can never be complete when one of them
 
 1. is gone: it left the job, or its script ended with an exception;
-2. raised in its last cell, or is idle: its cell has ended, for ``grace_s``;
+2. raised in its last cell, or is idle (its cell has ended) while somebody waits, for ``grace_s``;
 3. waits itself, for a name that cannot be complete either: then the ranks wait for each other.
 
 The clock is an argument. Whoever waits gets an error with a line for each rank: where it waits, or what else it does.
@@ -61,6 +61,7 @@ class Attendance:
     Example:
         >>> attendance = Attendance(grace_s=0.5)
         >>> attendance.take(Ended(1), now=0.0)
+        >>> attendance.take(Blocked(0, ((0, "x", "in the cell, line 2"),)), now=0.0)
         >>> waiting = {(0, "x"): Missed(since=0.0, here=(0,), missing=(1,))}
         >>> attendance.hopeless(waiting, now=0.1)
         {}
@@ -139,7 +140,7 @@ class Attendance:
             return None
         if rank in self._raised:
             return "RankFailedError", self._failed(rank, so, key, missed, self._raised[rank][1])
-        if rank in self._idle:
+        if rank in self._idle and any(key in waits for _, waits in self._blocked.values()):
             return "MissingRanksError", self._text(f"Rank {rank} is idle, {so}", key, missed, _CURES["idle"])
         return None
 

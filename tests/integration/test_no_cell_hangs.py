@@ -1,0 +1,229 @@
+"""No cell ever hangs: what goes wrong in a cell ends on all engines with a reason, and the next cell works.
+
+Four real MPI engines behind ipyparallel, as a notebook has them. Each mistake is one that learners make.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from workbench import cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+
+N = 4
+CELL_S = 30.0  # a cell that has not come back by then hangs
+
+START = """
+import os, signal, time
+import numpy as np
+import workbench as hvd
+hvd.init()
+rank = hvd.rank()
+x = np.full(3, float(rank))
+"""
+WORKS = "sums = [hvd.allreduce(x, op=hvd.Sum).tolist(), hvd.allreduce(x, name='named', op=hvd.Sum).tolist()]"
+RIGHT = [[N * (N - 1) / 2] * 3] * 2
+
+
+@pytest.fixture(scope="module")
+def engines() -> Iterator[cluster.Cluster]:
+    """Four engines that have called init()."""
+    with cluster.up(N, quiet=True) as up:
+        assert run(up, START) == {}
+        yield up
+
+
+@pytest.fixture(autouse=True)
+def whole(engines: cluster.Cluster) -> Iterator[None]:
+    """Whatever happens in a test, the next one finds engines that work; and each test ends with such engines."""
+    yield
+    works(engines)
+
+
+def send(up: cluster.Cluster, code: str) -> list[Any]:
+    """Start a cell on every engine, as ``%px`` does."""
+    return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
+
+
+def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
+    """Wait for a cell; (class, text) of the exception by rank. Red if an engine does not come back."""
+    deadline = time.monotonic() + CELL_S
+    errors = {}
+    for rank, result in enumerate(results):
+        result.wait(max(0.1, deadline - time.monotonic()))
+        assert result.ready(), f"the cell hangs on rank {rank}"
+        error = result.exception()
+        if error is not None:
+            errors[rank] = (getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error)))
+    return errors
+
+
+def run(up: cluster.Cluster, code: str) -> dict[int, tuple[str, str]]:
+    """Run a cell on every engine; its exceptions by rank."""
+    return collect(send(up, code))
+
+
+def works(up: cluster.Cluster) -> None:
+    """The next cell gives the right values, with and without names."""
+    assert run(up, WORKS) == {}
+    assert up.client[:].pull("sums", block=True) == [RIGHT] * N
+
+
+def only_on(*ranks: int) -> str:
+    """A collective inside an if."""
+    return f"if rank in {ranks}:\n    hvd.allreduce(x, name='lonely')"
+
+
+# --- known at once ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [(0,), (3,), (1, 2)])
+@pytest.mark.parametrize("name", ["name='lonely'", ""])
+def test_a_collective_inside_an_if(engines: cluster.Cluster, ranks: tuple[int, ...], name: str) -> None:
+    """The ranks that wait are told who does not come, with the line of their own cell."""
+    errors = run(engines, f"y = 1\nif rank in {ranks}:\n    hvd.allreduce(x, {name})")
+    assert set(errors) == set(ranks)
+    for kind, text in errors.values():
+        assert kind == "MissingRanksError"
+        assert "lonely" in text or "noname" in text
+        assert "is idle" in text.splitlines()[0]
+        assert "waiting in the cell, line 3: hvd.allreduce(x" in text
+        assert "if rank == 0" in text
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_one_rank_raises_before_it(engines: cluster.Cluster, who: int) -> None:
+    """All others show that rank's exception."""
+    errors = run(engines, f"if rank == {who}:\n    raise KeyError('lr')\nhvd.allreduce(x)")
+    assert set(errors) == set(range(N))
+    assert errors[who][0] == "KeyError"
+    for rank in set(range(N)) - {who}:
+        kind, text = errors[rank]
+        assert kind == "RankFailedError"
+        assert f"Rank {who} raised an exception" in text
+        assert "KeyError: 'lr'" in text
+
+
+def test_uneven_numbers_of_batches(engines: cluster.Cluster) -> None:
+    """Rank 0 has a batch more than the rest."""
+    errors = run(engines, "for step in range(5 + (rank == 0)):\n    hvd.allreduce(x, name=f'step{step}')")
+    assert set(errors) == {0}
+    assert errors[0][0] == "MissingRanksError"
+    assert "step5" in errors[0][1]
+    assert "join()" in errors[0][1]
+
+
+def test_uneven_numbers_of_unnamed_batches(engines: cluster.Cluster) -> None:
+    """The numbers of unnamed tensors have drifted; in the next cell they meet again."""
+    errors = run(engines, "for step in range(5 - rank):\n    hvd.allreduce(x)")
+    assert 0 in errors
+    assert all(kind == "MissingRanksError" for kind, _ in errors.values())
+
+
+def test_different_names(engines: cluster.Cluster) -> None:
+    """Each rank waits for a tensor of its own."""
+    errors = run(engines, "hvd.allreduce(x, name=f'mine{rank}')")
+    assert set(errors) == set(range(N))
+    for rank, (kind, text) in errors.items():
+        assert kind == "MissingRanksError"
+        assert "wait for each other" in text
+        assert all(f"mine{other}" in text for other in range(N) if other != rank)
+
+
+def test_another_order_of_two_waits(engines: cluster.Cluster) -> None:
+    """Recognised as a cycle."""
+    errors = run(engines, "for name in ('ab' if rank else 'ba'):\n    hvd.allreduce(x, name=name)")
+    assert set(errors) == set(range(N))
+    assert all("wait for each other" in text for _, text in errors.values())
+
+
+def test_a_mismatch(engines: cluster.Cluster) -> None:
+    """Different shapes: an error on every rank, with each rank's shape."""
+    errors = run(engines, "hvd.allreduce(x[:rank], name='sizes')")
+    assert {kind for kind, _ in errors.values()} == {"MismatchError"}
+    assert all(f"rank {rank}: [{rank}]" in errors[0][1] for rank in range(N))
+
+
+def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Cluster) -> None:
+    """Submitted here by some and there by the rest: nobody waits, so nothing is wrong."""
+    assert run(engines, "handle = hvd.allreduce_async(x, name='later') if rank else None") == {}
+    time.sleep(1.5)
+    assert run(engines, "total = (handle or hvd.allreduce_async(x, name='later')).wait().tolist()") == {}
+    assert engines.client[:].pull("total", block=True) == [[(N - 1) / 2] * 3] * N
+
+
+def test_view_apply_counts_as_a_cell(engines: cluster.Cluster) -> None:
+    """``view.apply`` fires none of IPython's events: a slow function is waited for, one without the collective is not."""
+
+    def collective(seconds: float) -> list[float]:
+        import time
+
+        import numpy as np
+
+        import workbench as hvd
+
+        time.sleep(seconds * hvd.rank())
+        return hvd.allreduce(np.ones(2), name="applied", op=hvd.Sum).tolist()
+
+    collective.__module__ = "__main__"  # as in a notebook: the engines need no file of the tests
+    assert engines.client[:].apply_async(collective, 0.8).get(CELL_S) == [[N] * 2] * N
+    result = engines.client[0].apply_async(collective, 0.0)
+    result.wait(CELL_S)
+    assert "MissingRanksError" in str(result.exception())
+
+
+# --- Ctrl-C -------------------------------------------------------------------------------------------
+
+STUCK = {
+    "an endless loop": "while rank == 1:\n    time.sleep(0.01)\nhvd.allreduce(x)",
+    "a sleep": "if rank == 2:\n    time.sleep(1000)\nhvd.allreduce(x, name='sleeper')",
+    "a busy loop": "while rank == 0:\n    pass\nhvd.allreduce(x)",
+}
+
+
+@pytest.mark.parametrize("how", STUCK)
+def test_ctrl_c_ends_a_cell(engines: cluster.Cluster, how: str) -> None:
+    """While the rest waits for a rank that is busy for ever, Ctrl-C ends the cell on all, and the next one works."""
+    results = send(engines, STUCK[how])
+    time.sleep(1.0)
+    assert not any(result.ready() for result in results)
+    engines.client.send_signal(signal.SIGINT, block=True)
+    errors = collect(results)
+    assert set(errors) == set(range(N))
+    assert {kind for kind, _ in errors.values()} <= {"KeyboardInterrupt", "RankFailedError", "MissingRanksError"}
+    assert any(kind == "KeyboardInterrupt" for kind, _ in errors.values())
+
+
+# --- mixtures -----------------------------------------------------------------------------------------
+
+MISTAKES = (
+    "if rank == {who}:\n    hvd.allreduce(x)",
+    "if rank != {who}:\n    hvd.allreduce(x, name='t')",
+    "if rank == {who}:\n    1 / 0\nhvd.allreduce(x)",
+    "hvd.allreduce(x)\nif rank == {who}:\n    1 / 0\nhvd.broadcast(x, 0)",
+    "for i in range(3 + (rank == {who})):\n    hvd.allreduce(x, name=f's{{i}}')",
+    "hvd.allreduce(x, name='odd' if rank == {who} else 'even')",
+    "hvd.allreduce(x[:2] if rank == {who} else x, name='shape')",
+    "(hvd.allgather if rank == {who} else hvd.allreduce)(x, name='verb')",
+    "hvd.broadcast(x, int(rank == {who}), name='root')",
+    "handles = [hvd.allreduce_async(x, name=str(i)) for i in range(rank == {who}, 4)]\n[h.wait() for h in handles]",
+    "hvd.barrier() if rank == {who} else hvd.allreduce(x)",
+)
+
+
+def test_mixtures_of_mistakes(engines: cluster.Cluster) -> None:
+    """Mistakes in a random order, with a good cell after each: none hangs, none leaves anything wrong behind."""
+    dice = random.Random(7)
+    for _ in range(int(os.environ.get("WORKBENCH_TEST_MIXTURES", "25"))):
+        mistake = dice.choice(MISTAKES).format(who=dice.randrange(N))
+        errors = run(engines, mistake)
+        assert errors, mistake
+        works(engines)
