@@ -161,7 +161,7 @@ def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Clus
 
 
 def test_view_apply_counts_as_a_cell(engines: cluster.Cluster) -> None:
-    """``view.apply`` fires none of IPython's events: a slow function is waited for, one without the collective is not."""
+    """``view.apply`` fires none of IPython's events; still, slow ranks are waited for, and missing ones are named."""
 
     def collective(seconds: float) -> list[float]:
         import time

@@ -189,3 +189,19 @@ def test_a_rank_outside_trains_on_its_own(rank: int, n: int) -> None:
     optimizer.step()
     assert model.weight.item() == -(rank + 1)
     assert removed(few)
+
+
+@pytest.mark.ranks(2)
+def test_an_optimizer_of_an_earlier_job_gives_way(rank: int, n: int, begin_again: Callable[..., None]) -> None:
+    """Its set is gone with its job: it says so, and a new optimizer for the same model trains with all ranks."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    old = hvd.DistributedOptimizer(inner, process_set=hvd.add_process_set(range(n - 1)))
+    begin_again()
+    with pytest.raises(ValueError, match="is not registered"):
+        old.abandon_step()
+    optimizer = hvd.DistributedOptimizer(inner)
+    model(torch.tensor([[float(rank)]])).sum().backward()
+    optimizer.step()
+    assert model.weight.item() == -(n - 1) / 2

@@ -91,8 +91,7 @@ class Gradients:
 
     def abandon(self) -> None:
         """End a step that was broken off: wait for what is on its way, and take no notice of it."""
-        with suppress(CollectiveError):
-            self.reducer.finish(())
+        self._drop()
         self.synchronized = False
         self.alone = self._is_alone()  # the job may be another one
 
@@ -101,7 +100,7 @@ class Gradients:
         for hook in self._hooks.values():
             hook.remove()
         self._replaced = True
-        self.abandon()
+        self._drop()
 
     def average(self, loss: Any) -> Any:
         """The ranks' average of a loss; anything else as it is."""
@@ -125,6 +124,10 @@ class Gradients:
                     self.reducer.add(name)
                     self._watch(name)
         return found
+
+    def _drop(self) -> None:
+        with suppress(CollectiveError):
+            self.reducer.finish(())
 
     def _watch(self, name: str) -> None:
         param = self.wire.params[name]
