@@ -6,6 +6,7 @@
 
     c = cluster.up(4)      # 4 engines ready: ids 0-3 are MPI ranks 0-3, 1 thread each
     %px print(mpi_rank)    # in a cell of its own
+    c.rescue()             # a rank hangs or has died? n healthy ones again
     c.down()
 
 One cluster per kernel; several notebooks on one machine have one each. What runs::
@@ -21,6 +22,8 @@ own IPython directory and other ipyparallel clusters are not touched.
 from __future__ import annotations
 
 import json
+import os
+import re
 import shlex
 import signal
 import sys
@@ -30,7 +33,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+import psutil
+
 import workbench.config
+from workbench import cells
 from workbench.errors import LaunchError
 from workbench.launch import mpi
 from workbench.launch.job import Job
@@ -43,9 +49,14 @@ CONTROLLER = [
     "--HeartMonitor.max_heartmonitor_misses=400",
     "--IPController.broadcast_scheduler_depth=0",
 ]
-ENGINE = ["--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
+ENGINE = ["ipyparallel.engine", "--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
+# An engine's nanny holds the engine's standard error. Were that mpiexec's pipe, MPICH's mpiexec would end all ranks
+# when one dies, whatever it was told.
+OWN_LOG = ["sh", "-c", 'exec "$@" </dev/null >>"$0" 2>&1']
 # Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
 PXCONFIG = "--no-stream --progress-after=-1"
+_NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
+_ANSWER_S = 5.0  # for an engine that was interrupted
 
 
 class Cluster:
@@ -63,12 +74,15 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, n: int) -> None:
-        self.n = n
+    def __init__(self, n: int, mpiexec: list[str]) -> None:
+        self.n, self._mpiexec = n, mpiexec
+        self._new_job()
+
+    def _new_job(self) -> None:
         self.client: Any = None
         self.view: Any = None
         self._pids: list[int] = []
-        self._job = Job(mpi.environment(mpi.threads_per_rank(n)))
+        self._job = Job(mpi.environment(mpi.threads_per_rank(self.n)))
         self._job.env |= {"IPYTHONDIR": str(self._job.folder)} | mpi.session_folder(str(self._job.folder))
         self.id = self._job.id
 
@@ -100,6 +114,57 @@ class Cluster:
         if not self._job.owned():
             return
         _running[:] = [each for each in _running if each is not self]
+        self._stop()
+
+    def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
+        """Bring a broken or blocked set back to n healthy engines, and say what was done.
+
+        Engines that are busy are interrupted, as by Ctrl-C. If one is gone, or does not answer then, all are started
+        anew, for an MPI job cannot take in a new rank: then the variables on the engines are lost.
+
+        Raises:
+            LaunchError: as :func:`up`.
+        """
+        say = _speaker(quiet)
+        gone = [rank for rank, pid in enumerate(self._pids) if not _alive(pid)]
+        if not gone and self.healthy():
+            busy, silent = self._interrupt()
+            if not silent:
+                say(f"{_ranks(busy)} interrupted; all {self.n} engines answer" if busy else "nothing to rescue")
+                return
+            say(f"{_ranks(silent)} not even ended by Ctrl-C")
+        if gone:
+            say(self._obituary(gone))
+        begun = time.monotonic()
+        self._stop()
+        self._new_job()
+        self._start_or_stop(timeout_s)
+        _ready_magics(self.view)
+        say(f"{_count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
+
+    def _obituary(self, gone: list[int]) -> str:
+        """Who is gone, and who was the first, by the nannies' own words."""
+        first = _NOTICE.search(self._job.log("engines").read_text(errors="replace"))
+        if len(gone) == 1 or first is None:
+            return f"{_ranks(gone)} gone"
+        return f"{_ranks(gone)} gone; rank {first[1]} was the first"
+
+    def _interrupt(self) -> tuple[list[int], list[int]]:
+        """Ctrl-C for engines that are busy: (those that were, those that are still)."""
+        busy = self._silent(0.3)
+        if busy:
+            self.client.send_signal(signal.SIGINT, targets=busy, block=True)
+        return busy, self._silent(_ANSWER_S) if busy else []
+
+    def _silent(self, timeout_s: float) -> list[int]:
+        """Engines that do not answer."""
+        answers = {rank: self.client[rank].apply_async(os.getpid) for rank in range(self.n)}
+        deadline = time.monotonic() + timeout_s
+        for answer in answers.values():
+            answer.wait(max(0.01, deadline - time.monotonic()))
+        return [rank for rank, answer in answers.items() if not answer.ready()]
+
+    def _stop(self) -> None:
         try:
             _forget_magics(self.view)
             if self.client is not None:
@@ -116,14 +181,30 @@ class Cluster:
             time.sleep(0.02)
         self.client.close(linger=0)
 
-    def _start(self, mpiexec: list[str], timeout_s: float) -> None:
+    def _start_or_stop(self, timeout_s: float) -> None:
+        try:
+            self._start(timeout_s)
+        except Exception as error:
+            report = self._job.report()
+            self.down()
+            test = shlex.join([*self._mpiexec, sys.executable, "-m", "mpi4py.bench", "helloworld"])
+            raise LaunchError(
+                f"{_count(self.n, 'MPI engine')} did not start within {timeout_s:g} s: {error}\n{report}\n"
+                f"Nothing was left running. Does this work in a terminal? {test}\n"
+                f"If it does and the machine is only slow, give more time: up({self.n}, timeout_s={5 * timeout_s:g})."
+            ) from error
+        except BaseException:  # Ctrl-C, or the notebook's stop button
+            self.down()
+            raise
+
+    def _start(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         profile = self._job.folder / "profile"
         files = profile / "security"
         python, home = [sys.executable, "-m"], f"--profile-dir={profile}"
         self._job.start("controller", [*python, "ipyparallel.controller", home, *CONTROLLER])
         self._job.wait("the controller listened", lambda: _complete(files / "ipcontroller-engine.json"), deadline)
-        self._job.start("engines", [*mpiexec, *python, "ipyparallel.engine", home, *ENGINE])
+        self._job.start("engines", [*self._mpiexec, *OWN_LOG, str(self._job.log("engines")), *python, *ENGINE, home])
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)
@@ -177,14 +258,15 @@ def up(n: int = 2, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = 
         raise ValueError(f"n={n}: a cluster has at least 1 rank.")
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
-    say: Callable[[str], None] = (lambda line: None) if quiet else (lambda line: print(line, flush=True))
+    say = _speaker(quiet)
     for old in list(_running):
         if old.n == n and old.healthy():
             say(_describe(n, "already running"))
             return old
         say(f"stopping the cluster of {_count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
-    cluster = _started(n, timeout_s, mpi.command(n, mpiexec))
+    cluster = Cluster(n, mpi.command(n, mpiexec, alone=True))
+    cluster._start_or_stop(timeout_s)
     _running.append(cluster)
     _ready_magics(cluster.view)
     say(_describe(n, "ready"))
@@ -203,23 +285,20 @@ def down() -> None:
         cluster.down()
 
 
-def _started(n: int, timeout_s: float, mpiexec: list[str]) -> Cluster:
-    cluster = Cluster(n)
-    try:
-        cluster._start(mpiexec, timeout_s)
-    except Exception as error:
-        report = cluster._job.report()
-        cluster.down()
-        test = shlex.join([*mpiexec, sys.executable, "-m", "mpi4py.bench", "helloworld"])
-        raise LaunchError(
-            f"{_count(n, 'MPI engine')} did not start within {timeout_s:g} s: {error}\n{report}\n"
-            f"Nothing was left running. Does this work in a terminal? {test}\n"
-            f"If it does and the machine is only slow, give more time: up({n}, timeout_s={5 * timeout_s:g})."
-        ) from error
-    except BaseException:  # Ctrl-C, or the notebook's stop button
-        cluster.down()
-        raise
-    return cluster
+def rescue(timeout_s: float = 60.0) -> Cluster:
+    """Repair the cluster that :func:`up` started in this kernel, see :meth:`Cluster.rescue`.
+
+    Raises:
+        LaunchError: there is none, or as :func:`up`.
+    """
+    if not _running:
+        raise LaunchError("There is no cluster to rescue in this kernel: start one with cluster.up().")
+    _running[-1].rescue(timeout_s)
+    return _running[-1]
+
+
+def _speaker(quiet: bool) -> Callable[[str], None]:
+    return (lambda line: None) if quiet else (lambda line: print(line, flush=True))
 
 
 def _describe(n: int, state: str) -> str:
@@ -237,6 +316,18 @@ def _describe(n: int, state: str) -> str:
 
 def _count(n: int, noun: str) -> str:
     return f"{n} {noun}" if n == 1 else f"{n} {noun}s"
+
+
+def _ranks(ranks: list[int]) -> str:
+    """``rank 2 is``, ``ranks 0, 2 are``."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))} {'are' if len(ranks) > 1 else 'is'}"
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _left_s(deadline: float) -> float:
@@ -262,12 +353,14 @@ def _ready_magics(view: Any) -> None:
     if (shell := _shell()) is not None:
         view.activate()
         shell.run_line_magic("pxconfig", PXCONFIG)
+        cells.watch(shell)
 
 
 def _forget_magics(view: Any) -> None:
     """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
     if view is None or (shell := _shell()) is None:
         return
+    shell.set_custom_exc((), None)
     for table in shell.magics_manager.magics.values():
         for name, magic in list(table.items()):
             if getattr(getattr(magic, "__self__", None), "view", None) is view:

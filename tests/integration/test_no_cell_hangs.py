@@ -63,6 +63,8 @@ def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
         error = result.exception()
         if error is not None:
             errors[rank] = (getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error)))
+    if errors:
+        time.sleep(0.1)  # after an error a kernel refuses what comes within milliseconds, as a queued cell would
     return errors
 
 
@@ -73,7 +75,8 @@ def run(up: cluster.Cluster, code: str) -> dict[int, tuple[str, str]]:
 
 def works(up: cluster.Cluster) -> None:
     """The next cell gives the right values, with and without names."""
-    assert run(up, WORKS) == {}
+    errors = run(up, WORKS)
+    assert not errors, "\n".join(f"rank {rank}: {kind}: {text}" for rank, (kind, text) in errors.items())
     assert up.client[:].pull("sums", block=True) == [RIGHT] * N
 
 
@@ -200,6 +203,59 @@ def test_ctrl_c_ends_a_cell(engines: cluster.Cluster, how: str) -> None:
     assert set(errors) == set(range(N))
     assert {kind for kind, _ in errors.values()} <= {"KeyboardInterrupt", "RankFailedError", "MissingRanksError"}
     assert any(kind == "KeyboardInterrupt" for kind, _ in errors.values())
+
+
+# --- death --------------------------------------------------------------------------------------------
+
+DEATHS = {
+    "before": "if rank == {who}:\n    os.kill(os.getpid(), signal.SIGKILL)\nhvd.allreduce(x)",
+    "during": "if rank == {who}:\n    import threading\n    threading.Timer(0.3, os._exit, (9,)).start()\n"
+    "for step in range(10**6):\n    hvd.allreduce(np.ones(1 << 20), name='large')",
+    "after": "hvd.allreduce(x)\nif rank == {who}:\n    os.kill(os.getpid(), signal.SIGKILL)\nhvd.barrier()",
+}
+
+
+@pytest.mark.parametrize(("when", "who"), [("before", 1), ("during", 3), ("after", 0), ("during", 0)])
+def test_a_killed_rank(engines: cluster.Cluster, when: str, who: int, capsys: pytest.CaptureFixture[str]) -> None:
+    """The cell ends on all, the survivors name the dead one, and rescue() gives as many healthy engines again."""
+    begun = time.monotonic()
+    errors = run(engines, DEATHS[when].format(who=who))
+    assert set(errors) == set(range(N))
+    assert time.monotonic() - begun < CELL_S / 2
+    for rank in set(range(N)) - {who}:
+        kind, text = errors[rank]
+        # MPICH's mpiexec is told to let the others live. Where rank 0 dies it sometimes ends them all the same.
+        assert (kind == "PeerLostError" and f"Rank {who} was lost" in text) or (who == 0 and kind == "EngineError")
+    view = engines.view
+    engines.rescue()
+    said = capsys.readouterr().out
+    assert f"rank {who} is gone" in said or f"rank {who} was the first" in said
+    assert f"{N} engines started anew" in said
+    assert engines.view is not view
+    assert engines.client.ids == list(range(N))
+    assert run(engines, START) == {}
+
+
+def test_rescue_interrupts_who_is_busy(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is started anew, and no variable is lost, where Ctrl-C is enough."""
+    results = send(engines, "kept = rank\nwhile rank == 1:\n    time.sleep(0.1)")
+    time.sleep(0.5)
+    engines.rescue()
+    assert "rank 1 is interrupted" in capsys.readouterr().out
+    assert collect(results)[1][0] == "KeyboardInterrupt"
+    assert engines.client[:].pull("kept", block=True) == list(range(N))
+    engines.rescue()
+    assert "nothing to rescue" in capsys.readouterr().out
+
+
+def test_rescue_replaces_who_does_not_listen(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine that Ctrl-C does not end is started anew, with all the others."""
+    results = send(engines, "if rank == 2:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    time.sleep(1000)")
+    time.sleep(0.5)
+    engines.rescue()
+    assert "rank 2 is not even ended by Ctrl-C" in capsys.readouterr().out
+    assert results[2].exception() is not None
+    assert run(engines, START) == {}
 
 
 # --- mixtures -----------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ class Job:
             LaunchError: the program does not exist or may not be run.
         """
         self._commands[name] = command
-        with self._log(name).open("wb") as log:
+        with self.log(name).open("ab") as log:
             try:
                 self._processes[name] = subprocess.Popen(
                     command,
@@ -114,7 +114,7 @@ class Job:
         lines = []
         for name, command in self._commands.items():
             lines += [f"{name}: {' '.join(command)}"]
-            tail = self._log(name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            tail = self.log(name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
             lines += [f"  | {line}" for line in tail or ["(no output)"]]
         return "\n".join(lines)
 
@@ -140,5 +140,6 @@ class Job:
             process.wait(_STOP_TIMEOUT_S)
         self._warden.dismiss()
 
-    def _log(self, name: str) -> Path:
+    def log(self, name: str) -> Path:
+        """Where a process writes what it prints; others may append to it."""
         return self.folder / f"{name}.log"

@@ -145,14 +145,21 @@ def flags(vendor: str, root: bool) -> list[str]:
     return (["--allow-run-as-root"] if root else []) + quiet
 
 
-def command(n: int, mpiexec: str = "") -> list[str]:
+def command(n: int, mpiexec: str = "", alone: bool = False) -> list[str]:
     """``mpiexec`` with its flags, ready for the program's own words.
+
+    Args:
+        n: how many ranks.
+        mpiexec: the one to use; found when empty.
+        alone: where a rank dies the others live on, to say who it was. MPICH's mpiexec else kills them at once.
 
     Raises:
         LaunchError: as :func:`find_mpiexec`.
     """
     path = find_mpiexec(mpiexec)
-    return [path, "-n", str(n), *flags(mpiexec_vendor(path), root=os.geteuid() == 0)]
+    vendor = mpiexec_vendor(path)
+    survive = ["-disable-auto-cleanup"] if alone and vendor == "MPICH" else []
+    return [path, *survive, "-n", str(n), *flags(vendor, root=os.geteuid() == 0)]
 
 
 def usable_cores() -> int:

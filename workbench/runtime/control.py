@@ -106,11 +106,12 @@ class ControlServer(threading.Thread):
             out = self._take_all(now)
             if now >= look_at:
                 look_at = now + _LOOK_EVERY_S
+                if self._coordinator.undecided(now):  # who seems idle may be dead
+                    out += self._lose(now)
                 out += self._coordinator.expire(now)
             if now >= beat_at:
                 beat_at = now + self._heartbeat_s
-                for lost in self._watch.lost(now):
-                    out += self._coordinator.take(lost, now)
+                out += self._lose(now)
                 report, failed = self._coordinator.stalled(now)
                 out += failed
                 if report:
@@ -134,6 +135,9 @@ class ControlServer(threading.Thread):
         self.join(5.0 if together else 0.1)
         if not self.is_alive():
             self.context.term()
+
+    def _lose(self, now: float) -> list[Outgoing]:
+        return [out for lost in self._watch.lost(now) for out in self._coordinator.take(lost, now)]
 
     def missing(self) -> list[int]:
         """Ranks that have not shown up yet."""
@@ -297,6 +301,14 @@ class ControlClient:
         if gone:
             return PeerLostError("Rank 0 was lost: its connection ended without a word. Start the job again.")
         return None
+
+    def verdict(self) -> CollectiveError | None:
+        """As :meth:`hopeless`, where the data plane broke: a moment later rank 0 may know that another rank is dead."""
+        deadline = time.monotonic() + 2 * self._heartbeat_s
+        while (error := self.hopeless()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.pump()
+        return error
 
     def introduce(self, timeout_s: float, missing: Callable[[], list[int]] | None = None) -> None:
         """Say hello and wait until all ranks have.

@@ -78,7 +78,7 @@ class Engine(threading.Thread):
             DuplicateNameError: a name is in flight already.
             CollectiveError: this rank's part in the job has ended.
         """
-        self.waits.submits()
+        self.waits.submits(self.ident)
         for entry in entries:
             entry.handle.owner = self.ident
             entry.handle.blocked = partial(self.waits.blocked, entry.request.process_set, entry.request.name)
@@ -109,7 +109,6 @@ class Engine(threading.Thread):
 
     def run(self) -> None:
         """Announce what is new, do what the responses say, until the job ends."""
-        self.waits.engine = self.ident
         self.begin()
         try:
             while self._running:
@@ -121,7 +120,8 @@ class Engine(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - it reaches every handle, here and on the other ranks
             # The ranks are no longer at the same place in the data plane: nothing after this can be right.
             self._outbox.append(Raised(self._control.rank, traceback.format_exc()))
-            self._end(CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}."))
+            broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
+            self._end(self._control.verdict() or broke)
         finally:
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
             self._outbox.append(Left(self._control.rank, clean=self._clean))

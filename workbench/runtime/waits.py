@@ -27,27 +27,23 @@ class Waits:
     Args:
         rank: this rank.
         report: tells rank 0.
-
-    Attributes:
-        engine: ident of the engine's thread; what it submits in callbacks follows from what others submitted.
     """
 
     def __init__(self, rank: int, report: Callable[[Blocked], None]) -> None:
-        self.engine: int | None = None
         self._rank, self._report = rank, report
         self._lock = threading.Lock()
         self._submit: set[int] = set()
         self._waiting: dict[int, tuple[int, str, str]] = {}
 
-    def submits(self) -> None:
-        """This thread submits tensors."""
-        self._submit.add(threading.get_ident())
+    def submits(self, engine: int | None = None) -> None:
+        """This thread submits tensors. The engine's does not count: its callbacks follow from what others submitted."""
+        self._submit |= {threading.get_ident()} - {engine}
 
     def others(self) -> bool:
         """Is there another living thread that submits and does not wait, so that more may come from this rank?"""
         # autograd's threads for a GPU are no Python threads; they submit only while a Python thread runs backward().
         alive = {t.ident for t in threading.enumerate() if not isinstance(t, threading._DummyThread)}
-        return bool(alive & self._submit - self._waiting.keys() - {threading.get_ident(), self.engine})
+        return bool(alive & self._submit - self._waiting.keys() - {threading.get_ident()})
 
     @contextmanager
     def blocked(self, process_set: int, name: str) -> Iterator[None]:

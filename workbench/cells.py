@@ -1,0 +1,65 @@
+"""One bad cell, one message: what ``%px`` shows when a cell fails on some ranks.
+
+ipyparallel shows a traceback for each engine. Here the rank whose own mistake it was comes first, with its traceback;
+ranks that only waited for it get a line each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.errors import TRAVELLING
+from workbench.runtime.agreement import by_rank
+
+Failure = tuple[int, str, str, str]
+"""(rank, class, text, traceback)"""
+
+
+def failures(error: Any) -> list[Failure]:
+    """What an ``ipyparallel.CompositeError`` or ``RemoteError`` says, by rank."""
+    found = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
+    return sorted(
+        ((info or {}).get("engine_id", -1), str(name), str(text), trace or "") for name, text, trace, info in found
+    )
+
+
+def message(found: Sequence[Failure]) -> list[str]:
+    r"""The lines to show: the cause with its traceback, then a line for each of the others.
+
+    Example:
+        >>> waited = (0, "RankFailedError", "Rank 1 raised an exception, so 'x' can never complete.\n  rank 0: …", "…")
+        >>> print("\n".join(message([waited, (1, "KeyError", "'lr'", "Traceback …\nKeyError: 'lr'")])))
+        rank 1:
+        Traceback …
+        KeyError: 'lr'
+        <BLANKLINE>
+          rank 0: RankFailedError: Rank 1 raised an exception, so 'x' can never complete.
+    """
+    own = [failure for failure in found if failure[1] not in TRAVELLING]
+    causes = own or list(found)
+    first = causes[0]
+    alike = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
+    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in alike}
+    lines = [f"{_ranks(alike)}:", *(first[3] or f"{first[1]}: {first[2]}").splitlines()]
+    return [*lines, "", *by_rank(others)] if others else lines
+
+
+def watch(shell: Any) -> None:
+    """Show such errors in this way, in the notebook whose IPython this is."""
+    from ipyparallel.error import CompositeError, RemoteError
+
+    def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
+        lines = message(failures(error))
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+    shell.set_custom_exc((CompositeError, RemoteError), show)
+
+
+def _first_line(name: str, text: str) -> str:
+    return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return by_rank(dict.fromkeys(ranks, ""))[0].strip(" :")
