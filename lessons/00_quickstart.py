@@ -51,7 +51,7 @@ from torch import nn
 from workbench import data
 from workbench.training.sampler import batches
 
-GLOBAL_BATCH = 144
+GLOBAL_BATCH = 288
 digits = data.digits()
 
 
@@ -118,8 +118,7 @@ print("device:", f"cuda:{hvd.local_rank()}" if torch.cuda.is_available() else "c
 # ### 4. Shard the data
 #
 # Every rank sees other images. `batches()` cuts each global batch into N parts; together the parts of step *k*
-# are just the
-# batch that the serial run takes in step *k*.
+# are just the batch that the serial run takes in step *k*.
 
 # %%
 # %%px
@@ -152,7 +151,7 @@ print("weights equal after:", bool((after == after[0]).all()))
 optimizer = torch.optim.Adam(model.parameters(), lr=0.005)
 hvd.broadcast_optimizer_state(optimizer, root_rank=0)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-train(model, optimizer, epochs=6, rank=hvd.rank(), size=hvd.size())
+train(model, optimizer, epochs=12, rank=hvd.rank(), size=hvd.size())
 
 with torch.no_grad():
     guesses = model(torch.from_numpy(digits.test_x)).argmax(dim=1)
@@ -163,10 +162,8 @@ print(f"more than 80 % of the unseen digits are read right: {right > 0.8}")
 # ## Is it the same training?
 #
 # The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must take
-# the
-# steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
-# tiny,
-# and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone.
+# the steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
+# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone.
 
 
 # %%
@@ -246,9 +243,8 @@ figures.speedup(table)
 # The **speed-up** is the median over the rounds of *this round alone / this round together*, so that a busy moment
 # counts on both sides; it need not be the quotient of the two medians above it.
 # **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
-# training. The rest
-# went into communication and waiting. Here the network is small and the batch is large, so there is little to send
-# and much to compute; lesson 07 looks at when that is not so.
+# training. The rest went into communication and waiting. Here the network is small and the batch is large, so there
+# is little to send and much to compute; lesson 07 looks at when that is not so.
 #
 # ## Stop the engines
 
