@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Callable
@@ -450,6 +451,36 @@ def test_a_rank_that_never_comes(how: str, rank: int, n: int) -> None:
     time.sleep(max(0.0, over - time.monotonic()))  # the next cell begins when all have ended theirs
     job.cell_begins()
     works(n)
+
+
+@pytest.mark.ranks(2)
+def test_the_stall_report_shows_where_every_rank_stands(
+    rank: int, n: int, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the time for a warning rank 0 says who is missed, and shows each rank's main thread."""
+    hvd.shutdown()
+    monkeypatch.setenv("WORKBENCH_STALL_WARNING_S", "0.5")
+    hvd.init()
+    try:
+        with caplog.at_level(logging.WARNING, "workbench"):
+            if rank == n - 1:
+                this_rank_is_busy_elsewhere(3.0)
+            assert hvd.allreduce_async(torch.ones(2), op=hvd.Sum, name="late").wait(WAIT_S).tolist() == [n] * 2
+            hvd.barrier()
+    finally:
+        hvd.shutdown()
+        monkeypatch.undo()
+        hvd.init()
+    if rank == 0:
+        assert f"{n - 1}: [allreduce.late]" in caplog.text
+        busy = caplog.text.split(f"Rank {n - 1} stands at:")[1].split("Rank ")[0]
+        assert "this_rank_is_busy_elsewhere" in busy
+        assert "in wait" in caplog.text.split("Rank 0 stands at:")[1].split("Rank ")[0]
+
+
+def this_rank_is_busy_elsewhere(seconds: float) -> None:
+    """What the report must show."""
+    time.sleep(seconds)
 
 
 # --- not initialised ----------------------------------------------------------------------------------

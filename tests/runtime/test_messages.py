@@ -23,6 +23,7 @@ from workbench.runtime.messages import (
     ReduceOp,
     Request,
     Response,
+    Stack,
     decode_event,
     decode_responses,
     encode_event,
@@ -75,6 +76,7 @@ EVENTS = st.one_of(
     st.builds(Began, rank=RANK),
     st.builds(Ended, rank=RANK),
     st.builds(Blocked, rank=RANK, waits=st.lists(st.tuples(st.integers(0, 9), st.text(), st.text())).map(tuple)),
+    st.builds(Stack, rank=RANK, text=st.text()),
     st.builds(Left, rank=RANK, clean=st.booleans()),
     st.builds(Beat, rank=RANK, host=st.text(), pid=COUNT),
 )
@@ -83,7 +85,7 @@ JSON = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
     max_leaves=8,
 )
-KINDS = {"Announce", "Raised", "Began", "Ended", "Blocked", "Left", "Beat", "Lost", "Event", ""}
+KINDS = {"Announce", "Raised", "Began", "Ended", "Blocked", "Stack", "Left", "Beat", "Lost", "Event", ""}
 
 
 def is_typed(event: Event) -> bool:
@@ -91,9 +93,9 @@ def is_typed(event: Event) -> bool:
     match event:
         case Announce(int(), tuple(items), int()):
             return all(isinstance(item, int | Request) for item in items)
-        case (
-            Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Began(int()) | Ended(int()) | Left(int(), bool())
-        ):
+        case Raised(int(), str(), bool()) | Beat(int(), str(), int()) | Stack(int(), str()):
+            return True
+        case Began(int()) | Ended(int()) | Left(int(), bool()):
             return True
         case Blocked(int(), tuple(waits)):
             return all(tuple(map(type, wait)) == (int, str, str) for wait in waits)

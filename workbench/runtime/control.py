@@ -31,12 +31,15 @@ from workbench.runtime.messages import (
     Left,
     Outgoing,
     Request,
+    Response,
+    Stack,
     decode_event,
     decode_responses,
     encode_event,
     encode_responses,
 )
 from workbench.runtime.seal import Seal
+from workbench.runtime.stall import Inquiry, main_stack
 from workbench.runtime.timeline import Timeline
 
 log = logging.getLogger("workbench")
@@ -48,6 +51,7 @@ _LOOK_EVERY_S = 0.05  # whether a rank that is missed can still come
 # A lone tensor's answer comes within this time; to sleep and be woken would double it.
 _SPIN_S = 0.0005
 _give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+_ANSWER_S = 1.0  # for a rank to say where it stands
 _MOST = 1000  # messages taken before the ranks get an answer
 _LARGEST = 4 << 20  # bytes of a message to rank 0; a stranger cannot make us hold more
 
@@ -85,6 +89,7 @@ class ControlServer(threading.Thread):
         self._last: dict[int, int] = {}  # rank → number of its last message
         self._number = 0
         self._orphan = False
+        self._inquiry: Inquiry | None = None
         self.stop = threading.Event()
         self.context = zmq.Context()
         self._socket = _quiet(self.context.socket(zmq.ROUTER))
@@ -99,7 +104,8 @@ class ControlServer(threading.Thread):
         beat_at, look_at = time.monotonic() + self._heartbeat_s, 0.0
         while not self.stop.is_set():
             now = time.monotonic()
-            pause = _LOOK_EVERY_S if self._coordinator.undecided(now) else max(0.0, beat_at - now)
+            hurry = self._inquiry is not None or self._coordinator.undecided(now)
+            pause = _LOOK_EVERY_S if hurry else max(0.0, beat_at - now)
             self._socket.poll(int(pause * 1000) + 1)
             now = time.monotonic()
             self._coordinator.number = self._number + 1
@@ -115,7 +121,11 @@ class ControlServer(threading.Thread):
                 report, failed = self._coordinator.stalled(now)
                 out += failed
                 if report:
-                    log.warning("%s", report)
+                    self._inquiry = Inquiry(report, now + _ANSWER_S, self._coordinator.size)
+                    out.append((Response("", Kind.STACKS), -1))
+            if self._inquiry is not None and self._inquiry.due(now):
+                log.warning("%s", self._inquiry.text())
+                self._inquiry = None
             if out:
                 self._tell(out)
             if self._coordinator.over:
@@ -160,13 +170,20 @@ class ControlServer(threading.Thread):
                 self._tell([])  # the empty message: all are here, init() may return
                 self._coordinator.number = self._number + 1
         self._watch.heard(event.rank, now)
+        if isinstance(event, Stack):
+            if self._inquiry is not None:
+                self._inquiry.answer(event.rank, event.text)
+            return []
         if isinstance(event, Left):
             self._watch.forget(event.rank)
         try:
             if isinstance(event, Announce) and self._timeline.on:
                 for kind, name in self._coordinator.named(event):
                     self._timeline.announced(event.rank, name, kind)
-            return self._coordinator.take(event, now)
+            out = self._coordinator.take(event, now)
+            if out:
+                self._timeline.completed(event.rank, self._coordinator.responses(out))
+            return out
         except Exception:  # a wish that makes no sense must not end the thread that all ranks depend on
             log.exception("rank %d asked for something impossible: %.200r", event.rank, event)
             return []
@@ -285,7 +302,9 @@ class ControlClient:
             opened = self._down.open(self._socket.recv())
             if opened is not None and opened[1] > self._newest:
                 self._newest, items, evicted = decode_responses(opened[2])
-                self._inbox.append((self._newest, (items, evicted)))
+                if any(map(_asks, items)):  # answered here, so also amid a long wait, where it is wanted most
+                    self.send(Stack(self.rank, main_stack()))
+                self._inbox.append((self._newest, ([item for item in items if not _asks(item)], evicted)))
         if time.monotonic() >= self._beat_at:
             self.send(Beat(self.rank))
 
@@ -348,6 +367,10 @@ class ControlClient:
         ready = self._poller.poll(int(timeout_s * 1000) + (timeout_s > 0))
         if any(end == self._wake_read.fileno() for end, _ in ready):
             self._wake_read.recv(4096)
+
+
+def _asks(item: Outgoing) -> bool:
+    return not isinstance(item, int) and item[0].kind is Kind.STACKS
 
 
 def _readable(sock: zmq.Socket[bytes]) -> bool:

@@ -30,6 +30,8 @@ class Kind(str, Enum):
     ADD_SET = "add_process_set"
     REMOVE_SET = "remove_process_set"
     SHUTDOWN = "shutdown"
+    STACKS = "stacks"
+    """Rank 0 wants to know where every rank's main thread stands."""
 
 
 class ReduceOp(str, Enum):
@@ -164,6 +166,14 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
+class Stack:
+    """Where the main thread of ``rank`` stands, asked for by ``Kind.STACKS``."""
+
+    rank: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Left:
     """``rank`` called shutdown() or its process ends. Not ``clean``: its data plane has ended without the others."""
 
@@ -190,7 +200,7 @@ class Lost:
 
 _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 
-Event = Announce | Raised | Began | Ended | Blocked | Left | Beat | Lost
+Event = Announce | Raised | Began | Ended | Blocked | Stack | Left | Beat | Lost
 
 
 # --- bytes ------------------------------------------------------------------------------------------
@@ -230,6 +240,8 @@ def decode_event(data: bytes) -> Event:
             return Beat(rank, str(rest[0]), int(rest[1]))
         if name == "Blocked":
             return Blocked(rank, tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0]))
+        if name == "Stack":
+            return Stack(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
         bare: dict[str, type[Began] | type[Ended]] = {"Began": Began, "Ended": Ended}

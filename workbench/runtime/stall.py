@@ -1,7 +1,13 @@
-"""The stall inspector: who has kept the others waiting for too long? Pure; the clock is an argument."""
+"""The stall inspector: who has kept the others waiting for too long, and where does every rank stand meanwhile?
+
+Pure, but for :func:`main_stack`; the clock is an argument.
+"""
 
 from __future__ import annotations
 
+import sys
+import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +17,7 @@ _HEAD = (
     "they submit other tensors than the rest, and then nobody can go on."
 )
 _MOST_NAMES = 6
+_MOST_FRAMES = 8
 
 
 @dataclass(frozen=True)
@@ -66,3 +73,54 @@ def _line(rank: int, waiting: Mapping[str, Stalled]) -> str:
     names = [name for name, stalled in waiting.items() if rank in stalled.missing]
     more = " ..." if len(names) > _MOST_NAMES else ""
     return f"{rank}: [{', '.join(names[:_MOST_NAMES])}{more}]"
+
+
+@dataclass
+class Inquiry:
+    """A report that waits until every rank has said where it stands, or until ``until``.
+
+    Args:
+        report: the stall inspector's text.
+        until: a rank that has not answered by then is silent: it hangs in a call that lets no other thread run.
+        size: how many ranks are asked.
+
+    Example:
+        >>> inquiry = Inquiry("Missing ranks: 1", until=1.0, size=2)
+        >>> inquiry.answer(0, "train.py, line 3")
+        >>> inquiry.due(now=0.5), inquiry.due(now=1.0)
+        (False, True)
+        >>> print(inquiry.text())
+        Missing ranks: 1
+        Rank 0 stands at:
+        train.py, line 3
+        Rank 1 does not answer.
+    """
+
+    report: str
+    until: float
+    size: int
+
+    def __post_init__(self) -> None:
+        self._stacks: dict[int, str] = {}
+
+    def answer(self, rank: int, stack: str) -> None:
+        """One rank's main thread."""
+        self._stacks[rank] = stack
+
+    def due(self, now: float) -> bool:
+        """Is there nothing more to wait for?"""
+        return now >= self.until or len(self._stacks) == self.size
+
+    def text(self) -> str:
+        """The report, with a stack for each rank."""
+        lines = [
+            f"Rank {rank} stands at:\n{self._stacks[rank]}" if rank in self._stacks else f"Rank {rank} does not answer."
+            for rank in range(self.size)
+        ]
+        return "\n".join([self.report, *lines])
+
+
+def main_stack() -> str:
+    """The innermost lines of this process's main thread, from any thread."""
+    frame = sys._current_frames().get(threading.main_thread().ident or 0)
+    return "".join(traceback.format_stack(frame)[-_MOST_FRAMES:]).rstrip() if frame else "(no main thread)"
