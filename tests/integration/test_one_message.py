@@ -1,0 +1,65 @@
+"""One bad cell, one message: what a learner sees in the notebook when ``%%px`` fails."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+from workbench import cells
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
+
+WAITED = ("RankFailedError", "Rank 2 raised an exception, so 'x' can never complete.\n  more", "a long traceback")
+
+
+def test_the_cause_comes_first_and_the_others_in_a_line() -> None:
+    """Whose own mistake it was is shown with the traceback; who waited, in one line for equal words."""
+    found = [(0, *WAITED), (1, *WAITED), (2, "KeyError", "'lr'", "Traceback\nKeyError: 'lr'"), (3, *WAITED)]
+    assert cells.message(found) == [
+        "rank 2:",
+        "Traceback",
+        "KeyError: 'lr'",
+        "",
+        "  ranks 0, 1, 3: RankFailedError: Rank 2 raised an exception, so 'x' can never complete.",
+    ]
+
+
+def test_a_mistake_that_all_make_is_shown_once() -> None:
+    """Four times the same NameError is one traceback."""
+    found = [(rank, "NameError", "name 'y' is not defined", f"Traceback of {rank}") for rank in range(4)]
+    assert cells.message(found) == ["ranks 0, 1, 2, 3:", "Traceback of 0"]
+
+
+def test_a_collective_error_of_all_is_shown_once() -> None:
+    """Where nobody raised by himself, the first rank's error says what there is to say."""
+    found = [(rank, "MissingRanksError", "Rank 1 is idle", "the traceback") for rank in (0, 2)]
+    assert cells.message(found) == ["ranks 0, 2:", "the traceback"]
+
+
+def test_in_a_notebook(tmp_path: Path) -> None:
+    """The real thing: a kernel, three engines, one of them with a mistake."""
+    source = [
+        "from workbench import cluster\nengines = cluster.up(3, quiet=True)",
+        "%%px\nimport numpy as np\nimport workbench as hvd\nhvd.init()",
+        "%%px\nif hvd.rank() == 1:\n    settings['lr']\nhvd.allreduce(np.ones(3), name='x')",
+        "%%px\nif hvd.rank() == 0:\n    hvd.allreduce(np.ones(3), name='lonely')",
+        "%%px\nprint(hvd.allreduce(np.ones(3), op=hvd.Sum))",
+        "engines.down()",
+    ]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in source])
+    NotebookClient(notebook, timeout=60, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = ["\n".join("\n".join(out.get("traceback", [])) for out in cell.outputs) for cell in notebook.cells]
+    shown = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in shown]
+    mistake = shown[2].splitlines()
+    assert mistake[0] == "rank 1:"
+    assert sum("NameError: name 'settings' is not defined" in line for line in mistake) == 1
+    assert "ranks 0, 2: RankFailedError: Rank 1 raised an exception" in mistake[-1]
+    assert shown[3].startswith("rank 0:")
+    assert "Rank 1 is idle" in shown[3]
+    assert not shown[4], shown[4]
+    printed = "".join(out.get("text", "") for out in notebook.cells[4].outputs)
+    assert printed.count("[3. 3. 3.]") == 3
