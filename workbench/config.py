@@ -116,6 +116,18 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "workbench"
 
 
+def omp_threads(env: Mapping[str, str] | None = None) -> int:
+    """How many threads libraries are told to use, by OMP_NUM_THREADS; 0 if nobody has said so.
+
+    Example:
+        >>> omp_threads({"OMP_NUM_THREADS": "4,2"}), omp_threads({})
+        (4, 0)
+    """
+    env = os.environ if env is None else env
+    first = env.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The whole environment of this process, with ``changes``, for a child process."""
     return {**os.environ, **changes}

@@ -51,6 +51,13 @@ def parser() -> argparse.ArgumentParser:
     start.set_defaults(handle=_run)
     check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
     check.set_defaults(handle=_check_build)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look whether everything here works, ranks that talk included",
+        description="Prints a line for each check: ✓ well, ! a warning, ✗ a failure, each with what to do about it. "
+        "The exit code is 0 if there is no failure.",
+    )
+    doctor.set_defaults(handle=_doctor)
     return top
 
 
@@ -71,6 +78,8 @@ def main(words: Sequence[str] | None = None) -> int:
         return 1
     except BrokenPipeError:
         code = 141
+    except KeyboardInterrupt:
+        code = 130
     with contextlib.suppress(BrokenPipeError):
         sys.stdout.flush()
         return code
@@ -83,6 +92,15 @@ def _check_build(args: argparse.Namespace) -> int:
 
     print(report())
     return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from workbench.launch.doctor import examine, show
+    from workbench.launch.finding import exit_code, summary
+
+    findings = show(examine(), sys.stdout)
+    print(summary(findings))
+    return exit_code(findings)
 
 
 def _run(args: argparse.Namespace) -> int:

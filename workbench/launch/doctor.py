@@ -1,0 +1,120 @@
+"""Is everything in order here? ``workbench doctor``: probes one after the other, a line for each.
+
+The ranks are the heart of it: two are started as by ``workbench run``, meet, and add up their numbers. ``probes`` looks
+at the machine, ``diagnosis`` and ``together`` judge; what a rank says comes from ``workbench.inspection.rank``.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from signal import SIGINT
+from typing import TextIO
+
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.launch import diagnosis, mpi, probes, together
+from workbench.launch.finding import Finding
+from workbench.launch.output import Printer
+from workbench.launch.run import Outcome, run
+from workbench.launch.together import Rank
+from workbench.launch.ways import FOLDER, Task, choose, environment
+
+_PLAIN = str.maketrans({"✓": "+", "✗": "x", "→": "->", "×": "x"})
+N = 2
+TIMEOUT_S = 60.0
+
+Ask = Callable[[], tuple[Finding, list[Rank]]]
+"""Asks the ranks: (how they are together, what each says)."""
+
+_RANK = "import sys; from workbench.inspection.rank import main; main(sys.argv[1])"
+
+
+def examine(ask: Ask | None = None) -> Iterator[Finding]:
+    """Look at one thing after the other, in the order in which one needs the other.
+
+    Args:
+        ask: how the ranks are asked; by default two are started for it.
+
+    Raises:
+        LaunchError: this process is a rank itself.
+    """
+    if config.launch().size > 1:
+        raise LaunchError("This process is a rank of a job itself. Call the doctor where there is no job yet.")
+    yield diagnosis.python(sys.version_info[:3], sys.executable)
+    yield from diagnosis.packages(probes.versions(), probes.NEEDED)
+    vendor, problem = probes.library()
+    yield diagnosis.library(vendor, problem)
+    yield diagnosis.mpiexec(probes.mpiexecs(), vendor)
+    yield diagnosis.loopback(probes.loopback())
+    for name, folder in (("temp", Path(tempfile.gettempdir())), ("cache", config.cache_dir())):
+        yield diagnosis.disk(name, str(folder), *probes.space(folder))
+    yield diagnosis.shared_memory(probes.shared_memory())
+    finding, ranks = (ask or start_ranks)()
+    yield finding
+    if ranks:
+        yield together.threads(ranks)
+    yield from together.gpus(probes.gpus(), ranks)
+
+
+def start_ranks() -> tuple[Finding, list[Rank]]:
+    """Start two ranks, with MPI where it works, and hear what they say."""
+    env = environment(N)
+    command = [sys.executable, "-c", _RANK, FOLDER]
+    task = Task(N, command, env, choose(None, None, env), start_timeout_s=TIMEOUT_S / 2, timeout_s=TIMEOUT_S)
+    try:
+        outcome = run(task, Printer(io.StringIO(), io.StringIO(), N), lambda line: None, numbers=(SIGINT,))
+    except LaunchError as error:
+        return together.ranks([], N, str(error).splitlines()[0], _test()), []
+    if outcome.signal and outcome.culprit is None:
+        raise KeyboardInterrupt
+    if problem := _problem(outcome):
+        return together.ranks([], N, problem, _test()), []
+    ranks = [Rank(**json.loads(text)) for _, text in sorted(outcome.files.items())]
+    return together.ranks(ranks, N, test=_test()), ranks
+
+
+def _problem(outcome: Outcome) -> str:
+    """In one line: who failed first, and the last of its last words."""
+    if outcome.late:
+        return f"{N} ranks had not found each other after {TIMEOUT_S:g} s"
+    first, *others = outcome.text.splitlines() or [""]
+    return f"{first} {others[-1]}" if others else first
+
+
+def _test() -> str:
+    try:
+        return shlex.join([*mpi.command(N), sys.executable, "-m", "mpi4py.bench", "helloworld"])
+    except LaunchError:
+        return ""
+
+
+def show(findings: Iterator[Finding], stream: TextIO) -> list[Finding]:
+    """Print each finding when it comes, in colour on a terminal; return them all."""
+    seen = []
+    for finding in findings:
+        print(_printable(finding.line(colour=stream.isatty()), stream.encoding or "utf-8"), file=stream, flush=True)
+        seen.append(finding)
+    return seen
+
+
+def _printable(line: str, encoding: str) -> str:
+    r"""The line without what the terminal has no letters for.
+
+    Example:
+        >>> _printable("✗ disk → Delete €.", "ascii")
+        'x disk -> Delete ?.'
+    """
+    try:
+        line.encode(encoding)
+    except UnicodeEncodeError:
+        return line.translate(_PLAIN).encode(encoding, "replace").decode(encoding)
+    return line
+
+
+__all__ = ["Ask", "examine", "show", "start_ranks"]

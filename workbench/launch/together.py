@@ -1,0 +1,162 @@
+"""What the doctor makes of the ranks' answers: do they work together, and do they share cores or GPUs?
+
+Values in, findings out; :class:`Rank` is what a rank says, see ``workbench/inspection/rank.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.launch.finding import Finding, Level, count, numbers
+
+
+@dataclass(frozen=True)
+class Rank:
+    """What a rank says about itself.
+
+    Args:
+        rank, size: as MPI or the workbench told it.
+        total: what an allreduce over the ranks' ids + 1 gave it; 0 where none was asked for.
+        way: ``MPI`` or ``Gloo``: what moved it.
+        host: its machine.
+        cores: numbers of the cores that it may use.
+        omp: OMP_NUM_THREADS; 0 if that is not set.
+        torch_threads: how many threads torch uses; 0 without torch.
+        gpus: (uuid, name) of each GPU that it sees.
+        gpu: the uuid of the one that it uses, or would use; "" for none.
+        cuda, nccl: versions that torch was built with; "" for none.
+    """
+
+    rank: int
+    size: int
+    total: float = 0.0
+    way: str = ""
+    host: str = ""
+    cores: Sequence[int] = ()
+    omp: int = 0
+    torch_threads: int = 0
+    gpus: Sequence[tuple[str, str]] = ()
+    gpu: str = ""
+    cuda: str = ""
+    nccl: str = ""
+
+    @property
+    def threads(self) -> int:
+        """How many threads it computes with. Nobody having said a number, libraries take all cores."""
+        return self.torch_threads or self.omp or len(self.cores)
+
+
+def ranks(found: Sequence[Rank], n: int, problem: str = "", test: str = "") -> Finding:
+    """Did ``n`` ranks that were started for it find each other and add up their numbers?
+
+    Args:
+        found: what they said.
+        n: how many were started.
+        problem: what went wrong, if it did.
+        test: a command that shows whether MPI itself works.
+    """
+    cure = f"Does this work in a terminal? {test}" if test else "Set MPI up as said above."
+    right = n * (n + 1) / 2
+    wrong = [f"rank {each.rank} got {each.total:g}" for each in found if each.total != right]
+    if not problem and [(each.rank, each.size) for each in found] != [(rank, n) for rank in range(n)]:
+        problem = f"not one job of {count(n, 'rank')}, but " + _who(found)
+    elif not problem and wrong:
+        problem = f"an allreduce went wrong: {', '.join(wrong)}; {right:g} is right"
+    if problem:
+        return Finding(Level.FAILURE, "ranks", problem, cure)
+    ids = ", ".join(str(each.rank) for each in found)
+    return Finding(Level.WELL, "ranks", f"{count(n, 'rank')} ({ids}) talk over {found[0].way}; allreduce is right")
+
+
+def engines(answers: Mapping[int, Rank | None], n: int, timeout_s: float) -> Finding:
+    """Does every engine of a notebook's cluster answer, and is it the rank of its number? No answer is None."""
+    silent = [engine for engine in range(n) if answers.get(engine) is None]
+    if silent:
+        text = f"{numbers(silent, 'engine')} gave no answer within {timeout_s:g} s: busy, blocked or gone"
+        return Finding(Level.FAILURE, "engines", text, "Wait for the cell that runs, or call cluster.rescue().")
+    found = {engine: rank for engine, rank in answers.items() if rank is not None}
+    if any((rank.rank, rank.size) != (engine, n) for engine, rank in found.items()):
+        text = f"engine ids and ranks differ: {_who(list(found.values()))}"
+        return Finding(Level.FAILURE, "engines", text, "Start them anew: cluster.down(), then cluster.up().")
+    return Finding(Level.WELL, "engines", f"all {n} answer; engine id = MPI rank, size {n}")
+
+
+def _who(found: Sequence[Rank]) -> str:
+    return "; ".join(f"the {_ordinal(i)} is rank {each.rank} of {each.size}" for i, each in enumerate(found)) or "none"
+
+
+def threads(found: Sequence[Rank]) -> Finding:
+    """Do the ranks of any machine have more threads than cores?"""
+    said = f"{_each(rank.threads for rank in found)} per rank ({_origin(found)})"
+    for host, group in itertools.groupby(sorted(found, key=lambda rank: rank.host), key=lambda rank: rank.host):
+        here = list(group)
+        cores = len({core for rank in here for core in rank.cores})
+        total = sum(rank.threads for rank in here)
+        if total > cores:
+            text = (
+                f"{said}: {count(len(here), 'rank')} with {count(total, 'thread')} on {count(cores, 'core')} of {host}"
+            )
+            return Finding(Level.WARNING, "threads", text, _fewer(len(here), cores))
+    return Finding(Level.WELL, "threads", f"{said}, no more than there are cores")
+
+
+def _origin(found: Sequence[Rank]) -> str:
+    omp = f"OMP_NUM_THREADS = {_each(rank.omp or 'not set' for rank in found)}"
+    with_torch = [rank.torch_threads for rank in found if rank.torch_threads]
+    return f"{omp}, torch uses {_each(with_torch)}" if with_torch else omp
+
+
+def _each(values: Iterable[object]) -> str:
+    """Of values by rank each one once."""
+    return " or ".join(sorted({str(value) for value in values}))
+
+
+def _fewer(n: int, cores: int) -> str:
+    if n > cores:
+        return f"Fine for learning, not for timing: start {count(cores, 'rank')} at most."
+    return f"Set OMP_NUM_THREADS={max(1, cores // n)}, or unset it before the ranks are started."
+
+
+def gpus(machine: Sequence[tuple[str, str]], found: Sequence[Rank]) -> list[Finding]:
+    """Which GPU has which rank? And NCCL's version where torch was built for CUDA.
+
+    Args:
+        machine: (uuid, name) of each GPU that the driver knows.
+        found: the ranks.
+    """
+    return [_gpus(machine, found), *_nccl(found)]
+
+
+def _gpus(machine: Sequence[tuple[str, str]], found: Sequence[Rank]) -> Finding:
+    names = dict(machine) | {uuid: name for rank in found for uuid, name in rank.gpus}
+    if not names:
+        return Finding(Level.WELL, "GPUs", "none")
+    kinds = ", ".join(f"{list(names.values()).count(name)} × {name}" for name in dict.fromkeys(names.values()))
+    users = {uuid: [rank.rank for rank in found if rank.gpu == uuid] for uuid in names}
+    text = "; ".join([kinds, *(f"{numbers(these, 'rank')}: {uuid}" for uuid, these in users.items() if these)])
+    if found and not any(users.values()):
+        cure = (
+            "Training runs on the CPU. For the GPUs, install a build of torch for CUDA: make setup TORCH_BACKEND=auto."
+        )
+        return Finding(Level.WARNING, "GPUs", f"{kinds}, but no rank sees one", cure)
+    if any(len(these) > 1 for these in users.values()):
+        cure = "Start one rank for each GPU, and let each take its own: torch.cuda.set_device(hvd.local_rank())."
+        return Finding(Level.WARNING, "GPUs", f"{text}; ranks share a GPU", cure)
+    return Finding(Level.WELL, "GPUs", text)
+
+
+def _nccl(found: Sequence[Rank]) -> list[Finding]:
+    built = [rank for rank in found if rank.cuda and rank.gpus]
+    if not built:
+        return []
+    versions = sorted({rank.nccl or "none" for rank in built})
+    text = f"{', '.join(versions)}, with CUDA {built[0].cuda}"
+    if versions == ["none"] or len(versions) > 1:
+        return [Finding(Level.WARNING, "NCCL", text, "Install one build of torch with NCCL for all ranks.")]
+    return [Finding(Level.WELL, "NCCL", text)]
+
+
+def _ordinal(i: int) -> str:
+    return {0: "first", 1: "second", 2: "third"}.get(i, f"{i + 1}th")
