@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 # Elsewhere than in workbench.api.
-_HOMES = {"mpi_threads_supported": "workbench.built", "run": "workbench.runner"}
+_HOMES = {
+    "doctor": "workbench.inspection.checkup",
+    "fingerprint": "workbench.inspection.fingerprints",
+    "mpi_threads_supported": "workbench.built",
+    "run": "workbench.runner",
+    "who_has": "workbench.inspection.names",
+}
 
 if TYPE_CHECKING:
     from workbench.api import (
@@ -57,6 +63,9 @@ if TYPE_CHECKING:
         synchronize,
     )
     from workbench.built import mpi_threads_supported
+    from workbench.inspection.checkup import doctor
+    from workbench.inspection.fingerprints import fingerprint
+    from workbench.inspection.names import who_has
     from workbench.runner import run
 else:
 
@@ -90,6 +99,8 @@ __all__ = [
     "broadcast",
     "cross_rank",
     "cross_size",
+    "doctor",
+    "fingerprint",
     "global_process_set",
     "init",
     "is_homogeneous",
@@ -109,4 +120,5 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "who_has",
 ]

@@ -1,0 +1,62 @@
+"""Ask the engines of this notebook's cluster, and wait for none of them longer than a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import cluster
+from workbench.cluster import Cluster
+from workbench.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Silent:
+    """In an answer's place: ``busy`` when none came in time, ``gone`` when none can come."""
+
+    why: str
+
+
+def running() -> Cluster:
+    """The cluster of this kernel.
+
+    Raises:
+        LaunchError: there is none.
+    """
+    if not cluster._running:
+        raise LaunchError("There is no cluster in this kernel: start one with cluster.up().")
+    return cluster._running[-1]
+
+
+def ask(engines: Cluster, function: Callable[..., Any], *args: Any, timeout_s: float) -> dict[int, Any]:
+    """Call ``function(*args)`` on every engine at once.
+
+    Args:
+        engines: whom to ask.
+        function: of a module that the engines can import.
+        timeout_s: for all of them together.
+
+    Returns:
+        What each rank answered; a :class:`Silent` where there is no answer; where the function raised, the exception.
+    """
+    there = set(engines.client.ids)
+    asked = {rank: engines.client[rank].apply_async(function, *args) for rank in range(engines.n) if rank in there}
+    deadline = time.monotonic() + timeout_s
+    for answer in asked.values():
+        answer.wait(max(0.01, deadline - time.monotonic()))
+    return {rank: _answer(asked.get(rank)) for rank in range(engines.n)}
+
+
+def _answer(asked: Any) -> Any:
+    from ipyparallel.error import EngineError
+
+    if asked is None:
+        return Silent("gone")
+    if not asked.ready():
+        return Silent("busy")
+    error = asked.exception()
+    if error is None:
+        return asked.get()
+    return Silent("gone") if isinstance(error, EngineError) or getattr(error, "ename", "") == "EngineError" else error
