@@ -22,6 +22,7 @@ from workbench.runtime.stall import StallInspector
 from workbench.runtime.timeline import Timeline
 
 _SETTLE_S = 0.3
+_AFTER_ERROR_S = 3.0  # the others are told at once; those that compute for longer find out when they come
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,7 @@ class Context:
     timeline: Timeline
     pid: int = field(default_factory=os.getpid)
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
+    _raised: bool = False
     _failures: int = 0  # how many collectives had failed when the numbers began at 0
 
     @property
@@ -96,6 +98,11 @@ class Context:
     def restart_names(self) -> None:
         """Number unnamed tensors from 0 again; all ranks do it at the same point."""
         self._numbers.clear()
+
+    def script_raised(self, traceback: str) -> None:
+        """The script ends with an exception that nobody caught; the job ends with it."""
+        self._raised = True
+        self.engine.report(Raised(self.rank, traceback, final=True))
 
     # --- a notebook's cells ---------------------------------------------------------------------------
 
@@ -120,10 +127,11 @@ class Context:
 
     def leave(self, timeout_s: float) -> bool:
         """Leave the job; True if all ranks left together."""
-        begun = time.monotonic()
+        begun, timeout_s = time.monotonic(), min(timeout_s, _AFTER_ERROR_S) if self._raised else timeout_s
         together = self.engine.leave(timeout_s)
-        if not together and time.monotonic() < begun + timeout_s:  # the engine has not waited: it had ended by itself
-            self.meeting.broken()
+        ended_before = time.monotonic() < begun + timeout_s  # the engine has not waited: it had ended by itself
+        if not together and (ended_before or self._raised):
+            self.meeting.broken()  # nobody waits at the end of the process for ranks that may never come
         self.timeline.close()
         if self.server is not None:
             self.server.release(together)

@@ -8,20 +8,18 @@ from collections.abc import Callable
 
 import pytest
 
-from workbench.runtime.messages import Event, Raised
 from workbench.runtime.process import watch_cells, watch_exceptions
 
 
 class Listener:
-    """In the place of a job and of its engine: keeps what is reported."""
+    """In the place of a job: keeps what is reported."""
 
-    def __init__(self, rank: int = 0) -> None:
-        self.rank, self.engine = rank, self
-        self.events: list[Event | str] = []
+    def __init__(self) -> None:
+        self.events: list[str] = []
 
-    def report(self, event: Event) -> None:
+    def script_raised(self, traceback: str) -> None:
         """Keep it."""
-        self.events.append(event)
+        self.events.append(traceback)
 
     def cell_begins(self) -> None:
         """Keep it."""
@@ -76,14 +74,12 @@ def before(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
 
 def test_an_uncaught_exception_is_reported(before: list[BaseException]) -> None:
     """The traceback goes to the other ranks, marked as the end of this one, and then to the hook that was there."""
-    listener, error = Listener(3), KeyError("lr")
+    listener, error = Listener(), KeyError("lr")
     watch_exceptions(lambda: listener)
     uncaught(error)
-    (event,) = listener.events
-    assert isinstance(event, Raised)
-    assert (event.rank, event.final) == (3, True)
-    assert event.traceback.startswith("Traceback")
-    assert event.traceback.rstrip().endswith("KeyError: 'lr'")
+    (traceback,) = listener.events
+    assert traceback.startswith("Traceback")
+    assert traceback.rstrip().endswith("KeyError: 'lr'")
     assert before == [error]
 
 

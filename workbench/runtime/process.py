@@ -12,18 +12,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol
 
-from workbench.runtime.engine import Engine
-from workbench.runtime.messages import Raised
-
 
 class Job(Protocol):
     """The running job, seen from this rank."""
 
-    engine: Engine
-
-    @property
-    def rank(self) -> int:
-        """This rank."""
+    def script_raised(self, traceback: str) -> None:
+        """The script ends with an exception."""
 
     def cell_begins(self) -> None:
         """A cell begins."""
@@ -49,7 +43,7 @@ def watch_exceptions(find: Find) -> None:
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         job = find()
         if job is not None and issubclass(kind, Exception):
-            job.engine.report(Raised(job.rank, "".join(traceback.format_exception(kind, error, trace)), final=True))
+            job.script_raised("".join(traceback.format_exception(kind, error, trace)))
         before(kind, error, trace)
 
     setattr(hook, _MARK, True)
