@@ -22,6 +22,7 @@ _HOMES = {
     "fingerprint": "workbench.inspection.fingerprints",
     "mpi_threads_supported": "workbench.built",
     "run": "workbench.runner",
+    "timeline": "workbench.course.timeline",
     "who_has": "workbench.inspection.names",
 }
 
@@ -63,6 +64,7 @@ if TYPE_CHECKING:
         synchronize,
     )
     from workbench.built import mpi_threads_supported
+    from workbench.course.timeline import timeline
     from workbench.inspection.checkup import doctor
     from workbench.inspection.fingerprints import fingerprint
     from workbench.inspection.names import who_has
@@ -120,5 +122,6 @@ __all__ = [
     "start_timeline",
     "stop_timeline",
     "synchronize",
+    "timeline",
     "who_has",
 ]

@@ -18,6 +18,7 @@ from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.engine import Engine
 from workbench.runtime.liveness import host_id
 from workbench.runtime.messages import Began, Ended, Raised
+from workbench.runtime.recorder import Recorder
 from workbench.runtime.stall import StallInspector
 from workbench.runtime.timeline import Timeline
 
@@ -147,7 +148,7 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     hello = meeting.exchange((meeting.node, host_id(), settings, secrets.token_bytes(32) if meeting.rank == 0 else b""))
     settings, secret = hello[0][2], hello[0][3]  # rank 0's, or the ranks would not plan alike
     one_host = len({host for _, host, _, _ in hello}) == 1
-    timeline = Timeline()
+    timeline = Timeline(Recorder())
     server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
     candidates, port = meeting.exchange(
         (

@@ -27,6 +27,7 @@ from workbench.runtime.messages import (
     Request,
     Response,
 )
+from workbench.runtime.recorder import label, label_of
 from workbench.runtime.stall import Stalled, StallInspector
 
 
@@ -126,11 +127,15 @@ class Coordinator:
     def named(self, event: Announce) -> list[tuple[str, str]]:
         """(verb, name) of everything that a rank announces; for observers."""
         requests = (self.cache.request(i, event.rank) if isinstance(i, int) else i for i in event.items)
-        return [(request.kind.value, request.name) for request in requests if request is not None]
+        return [(one.kind.value, label(one.process_set, one.name)) for one in requests if one is not None]
 
     def name_of(self, item: Outgoing) -> str:
         """The name behind what is told to the ranks; for observers."""
-        return (self.cache.response(item) if isinstance(item, int) else item[0]).name
+        return label_of(self.responses([item])[0])
+
+    def responses(self, items: list[Outgoing]) -> list[Response]:
+        """What is told to the ranks, in full; for observers."""
+        return [self.cache.response(item) if isinstance(item, int) else item[0] for item in items]
 
     def undecided(self, now: float) -> bool:
         """True while a name waits for a rank that may still come: :meth:`expire` has to be called again."""

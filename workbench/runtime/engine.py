@@ -160,6 +160,7 @@ class Engine(threading.Thread):
         if self._holding:
             return self._settings.fusion_window_s
         if self._held:
+            self._timeline.announces(self._held)
             self._control.announce([self._cache.shorten(entry.request) for entry in self._held], urgent=not self._more)
             self._held = []
         self._tell(events)
@@ -172,8 +173,7 @@ class Engine(threading.Thread):
             self._execute(batch)
 
     def _execute(self, batch: Batch) -> None:
-        first = batch[0]
-        error = first.exception()
+        first, error = batch[0], batch[0].exception()
         self.failures += error is not None
         if first.kind is Kind.SHUTDOWN:
             self._running, self._clean = False, error is None
@@ -182,7 +182,7 @@ class Engine(threading.Thread):
         if backend is None:
             return  # of a process set without this rank
         entries = [self._pending.find(response.process_set, response.name) for response in batch]
-        with self._timeline.activity([response.name for response in batch], first.kind.value.upper()):
+        with self._timeline.batch(batch, entries):
             results = [None] * len(batch) if error else execute(batch, entries, backend, self._timeline)
         self.sets.apply(first)
         for entry, result in zip(entries, results, strict=True):

@@ -15,6 +15,7 @@ from workbench.collectives.reduction import scale, wire_dtype
 from workbench.runtime.fusion import Batch, nbytes, pack, unpack
 from workbench.runtime.messages import Kind, ReduceOp, Response
 from workbench.runtime.pending import Array, Entry
+from workbench.runtime.recorder import labels
 from workbench.runtime.timeline import Timeline
 
 _ACTIVITIES = {
@@ -49,12 +50,12 @@ def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline
         Kind.ALLTOALL: _alltoall,
         Kind.REDUCESCATTER: _reducescatter,
     }[first.kind]
-    with timeline.activity([first.name], f"{backend.name}_{_ACTIVITIES[first.kind]}"):
+    with timeline.activity(labels(batch), f"{backend.name}_{_ACTIVITIES[first.kind]}"):
         return [verb(first, entries[0], backend)]
 
 
 def _allreduce(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline) -> list[Any]:
-    names, verb = [response.name for response in batch], f"{backend.name}_ALLREDUCE"
+    names, verb = labels(batch), f"{backend.name}_ALLREDUCE"
     targets = [_target(response, entry) for response, entry in zip(batch, entries, strict=True)]
     sources = [entry.source if entry else None for entry in entries]
     if len(batch) == 1:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from time import perf_counter_ns
 from typing import Any
 
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ class Entry:
         source: C-contiguous array; ``None`` where this rank has nothing to send.
         target: where the result goes when its shape is known beforehand; may be ``source`` itself.
         convert: makes of the result array what the caller gets, such as a tensor; runs on the engine's thread.
+        submitted, announced: when that was, for the recorder.
     """
 
     request: Request
@@ -34,6 +36,8 @@ class Entry:
     target: Array | None
     handle: Handle
     convert: Callable[[Any], Any] | None = None
+    submitted: int = 0
+    announced: int = 0
 
     def deliver(self, result: Any, error: BaseException | None = None) -> None:
         """Finish the handle with the converted result, with ``error``, or with the error of the conversion."""
@@ -62,6 +66,9 @@ class PendingTable:
             CollectiveError: the table was closed, by shutdown or a lost rank.
         """
         keys = [(entry.request.process_set, entry.request.name) for entry in entries]
+        now = perf_counter_ns()
+        for entry in entries:
+            entry.submitted = now
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)

@@ -11,7 +11,7 @@ Each tensor is a "process" of the trace. Its life has two phases::
 
 Names and layout are those of Horovod's timeline, so its readers know them. Rank 0 writes. The threads that are watched
 only put an event into a queue; a thread of its own writes the file, which is valid JSON from ``open()`` on, whatever
-happens to the process.
+happens to the process. What the observers see goes to the recorder as well, on every rank (``recorder.py``).
 """
 
 from __future__ import annotations
@@ -26,6 +26,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from workbench.runtime.fusion import Batch
+from workbench.runtime.messages import Response
+from workbench.runtime.pending import Entry
+from workbench.runtime.recorder import Recorder, labels
+
 log = logging.getLogger("workbench")
 
 _MOST = 25  # events per write
@@ -37,7 +42,10 @@ Event = tuple[str, str, str, float]  # tensor, phase, label, time in µs
 
 
 class Timeline:
-    """Records while it is open; otherwise every method returns at once.
+    """Writes while it is open, and tells the recorder; tensors of process sets other than 0 have their set in the name.
+
+    Args:
+        recorder: is told everything, too.
 
     Example:
         >>> import tempfile, os
@@ -53,7 +61,8 @@ class Timeline:
         [('B', 'NEGOTIATE_ALLREDUCE'), ('X', '0'), ('E', ''), ('B', 'ALLREDUCE'), ('B', 'QUEUE')]
     """
 
-    def __init__(self) -> None:
+    def __init__(self, recorder: Recorder | None = None) -> None:
+        self.recorder = recorder or Recorder(on=False)
         self._writer: Writer | None = None
         self._negotiating: set[str] = set()
         self._ready: dict[str, float] = {}  # responded, not begun yet: since when
@@ -99,8 +108,17 @@ class Timeline:
             self._negotiating.discard(name)
             self._ready[name] = writer.put(name, "E")
 
+    def completed(self, rank: int, responses: list[Response]) -> None:
+        """``rank`` was the last that was missing for these."""
+        self.recorder.completed(rank, responses)
+
+    def announces(self, entries: Sequence[Entry]) -> None:
+        """This rank is about to announce these."""
+        self.recorder.announces(entries)
+
     def cycle(self) -> None:
         """The engine begins to execute a message's responses."""
+        self.recorder.arrived()
         writer = self._writer
         if writer is not None and self._mark_cycles:
             writer.put("", "i", "CYCLE_START")
@@ -108,21 +126,42 @@ class Timeline:
     @contextmanager
     def activity(self, names: Sequence[str], what: str) -> Iterator[None]:
         """``what`` is done to these tensors within the block; the first one after the response is the verb itself."""
+        writer, begun = self._begin(names, what), time.perf_counter_ns()
+        try:
+            yield
+        finally:
+            self.recorder.did(what, begun)
+            _end(writer, names)
+
+    @contextmanager
+    def batch(self, batch: Batch, entries: Sequence[Entry | None]) -> Iterator[None]:
+        """These responses are executed within the block, for this rank's entries."""
+        names = labels(batch)
+        writer = self._begin(names, batch[0].kind.value.upper())
+        self.recorder.begins()
+        try:
+            yield
+        finally:
+            self.recorder.ended(batch, entries)
+            _end(writer, names)
+
+    def _begin(self, names: Sequence[str], what: str) -> Writer | None:
         writer = self._writer
         if writer is None:
-            yield
-            return
+            return None
         for name in names:
             ready = self._ready.pop(name, None)
             writer.put(name, "B", what, ready)
             if ready is not None:
                 writer.put(name, "B", "QUEUE", ready)
                 writer.put(name, "E")
-        try:
-            yield
-        finally:
-            for name in names:
-                writer.put(name, "E")
+        return writer
+
+
+def _end(writer: Writer | None, names: Sequence[str]) -> None:
+    if writer is not None:
+        for name in names:
+            writer.put(name, "E")
 
 
 class Writer(threading.Thread):
