@@ -59,15 +59,38 @@ def test_every_verb_is_written(rank: int, n: int, tmp_path: Path) -> None:
         assert not path.exists()
         return
     by = HOLDER.get().engine.sets.backend(0).name
-    memory = ("MEMCPY_IN_FUSION_BUFFER", f"{by}_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER")
+    memory = ("INIT_FUSION_BUFFER", "MEMCPY_IN_FUSION_BUFFER", f"{by}_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER")
     assert tensor_s(path, "allreduce.one", n) == phases("ALLREDUCE", f"{by}_ALLREDUCE")
     for i in range(2):
         assert tensor_s(path, f"allreduce.two_{i}of2", n) == phases("ALLREDUCE", *memory)
-    assert tensor_s(path, "allgather.g", n) == phases("ALLGATHER", f"{by}_ALLGATHER")
+    assert tensor_s(path, "allgather.g", n) == phases("ALLGATHER", "ALLOCATE_OUTPUT", f"{by}_ALLGATHER")
     assert tensor_s(path, "broadcast.b", n) == phases("BROADCAST", f"{by}_BCAST")
-    assert tensor_s(path, "alltoall.a", n) == phases("ALLTOALL", f"{by}_ALLTOALL")
-    assert tensor_s(path, "reducescatter.r", n) == phases("REDUCESCATTER", f"{by}_REDUCESCATTER")
+    assert tensor_s(path, "alltoall.a", n) == phases("ALLTOALL", "ALLOCATE_OUTPUT", f"{by}_ALLTOALL")
+    assert tensor_s(path, "reducescatter.r", n) == phases("REDUCESCATTER", "ALLOCATE_OUTPUT", f"{by}_REDUCESCATTER")
     assert '"CYCLE_START"' in path.read_text()
+
+
+@pytest.mark.ranks(3)
+def test_one_name_in_two_sets(rank: int, n: int, tmp_path: Path) -> None:
+    """Two sets that use one name at the same time are two stories, each with its own members' ticks."""
+    path = tmp_path / "t.json"
+    sets = [hvd.add_process_set([0, 1]), hvd.add_process_set([0, 2])]
+    hvd.start_timeline(str(path))
+    hvd.barrier()
+    mine = [each for each in sets if each.included()]
+    handles = [hvd.allreduce_async(torch.ones(2), name="x", process_set=each) for each in mine]
+    assert [handle.wait().tolist() for handle in handles] == [[1.0, 1.0]] * len(mine)
+    hvd.barrier()
+    hvd.stop_timeline()
+    if rank == 0:
+        by = HOLDER.get().engine.sets.backend(0).name
+        for each, other in zip(sets, (1, 2), strict=True):
+            story = stories(path)[f"allreduce.x (process set {each.process_set_id})"]
+            assert sorted(word for word in story if word.isdigit()) == ["0", str(other)]
+            assert [word for word in story if not word.isdigit()] == phases("ALLREDUCE", f"{by}_ALLREDUCE")
+    hvd.barrier()
+    for each in sets:
+        hvd.remove_process_set(each)
 
 
 def test_recordings_follow_each_other(rank: int, n: int, tmp_path: Path) -> None:

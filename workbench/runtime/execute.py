@@ -5,6 +5,9 @@ An entry is None where this rank has nothing of that name; it then contributes z
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -18,14 +21,9 @@ from workbench.runtime.pending import Array, Entry
 from workbench.runtime.recorder import labels
 from workbench.runtime.timeline import Timeline
 
-_ACTIVITIES = {
-    Kind.ALLGATHER: "ALLGATHER",
-    Kind.BROADCAST: "BCAST",
-    Kind.ALLTOALL: "ALLTOALL",
-    Kind.REDUCESCATTER: "REDUCESCATTER",
-}
-
 Entries = list[Entry | None]
+Tell = Callable[[str], AbstractContextManager[None]]
+"""Told what is done within a block, by the word that the timeline has for it."""
 
 
 def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline) -> list[Any]:
@@ -42,36 +40,36 @@ def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline
         return [None] * len(batch)
     if first.kind in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET):
         return [first.root]
+    tell = partial(timeline.activity, labels(batch))
     if first.kind is Kind.ALLREDUCE:
-        return _allreduce(batch, entries, backend, timeline)
+        return _allreduce(batch, entries, backend, tell)
     verb = {
         Kind.ALLGATHER: _allgather,
         Kind.BROADCAST: _broadcast,
         Kind.ALLTOALL: _alltoall,
         Kind.REDUCESCATTER: _reducescatter,
     }[first.kind]
-    with timeline.activity(labels(batch), f"{backend.name}_{_ACTIVITIES[first.kind]}"):
-        return [verb(first, entries[0], backend)]
+    return [verb(first, entries[0], backend, tell)]
 
 
-def _allreduce(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline) -> list[Any]:
-    names, verb = labels(batch), f"{backend.name}_ALLREDUCE"
+def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Any]:
     targets = [_target(response, entry) for response, entry in zip(batch, entries, strict=True)]
     sources = [entry.source if entry else None for entry in entries]
     if len(batch) == 1:
         # Alone it is reduced where it lies; a copy is made only if the caller wants to keep the input.
         if sources[0] is not targets[0]:
             targets[0][...] = 0 if sources[0] is None else sources[0]
-        with timeline.activity(names, verb):
+        with tell(f"{backend.name}_ALLREDUCE"):
             _reduce(batch[0], targets[0].reshape(-1), backend)
         return list(targets)
-    buffer = backend.buffer(sum(map(nbytes, batch)))
+    with tell("INIT_FUSION_BUFFER"):
+        buffer = backend.buffer(sum(map(nbytes, batch)))
     flat = buffer.array[: sum(map(nbytes, batch))].view(wire_dtype(batch[0].dtype))
-    with timeline.activity(names, "MEMCPY_IN_FUSION_BUFFER"):
+    with tell("MEMCPY_IN_FUSION_BUFFER"):
         pack(sources, (target.size for target in targets), flat)
-    with timeline.activity(names, verb):
+    with tell(f"{backend.name}_ALLREDUCE"):
         _reduce(batch[0], flat, backend)
-    with timeline.activity(names, "MEMCPY_OUT_FUSION_BUFFER"):
+    with tell("MEMCPY_OUT_FUSION_BUFFER"):
         unpack(flat, targets)
     buffer.release()
     return list(targets)
@@ -83,43 +81,50 @@ def _reduce(response: Response, flat: Array, backend: Backend) -> None:
     scale(flat, response.dtype, response.postscale, _divisor(response, backend))
 
 
-def _allgather(response: Response, entry: Entry | None, backend: Backend) -> Array:
+def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
     width = prod(response.shape[1:])
     lengths = [rows * width for rows in response.rows]
-    out = np.empty((sum(response.rows), *response.shape[1:]), wire_dtype(response.dtype))
+    with tell("ALLOCATE_OUTPUT"):
+        out = np.empty((sum(response.rows), *response.shape[1:]), wire_dtype(response.dtype))
     if entry is not None and entry.source is not None:
         start = sum(lengths[: backend.rank])
         out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
-    backend.allgather(out.reshape(-1), lengths)
+    with tell(f"{backend.name}_ALLGATHER"):
+        backend.allgather(out.reshape(-1), lengths)
     return out
 
 
-def _broadcast(response: Response, entry: Entry | None, backend: Backend) -> Array:
+def _broadcast(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
     target = _target(response, entry)
     root = backend.index(response.root)
     if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
         target[...] = entry.source
-    backend.broadcast(target.reshape(-1), root)
+    with tell(f"{backend.name}_BCAST"):
+        backend.broadcast(target.reshape(-1), root)
     return target
 
 
-def _alltoall(response: Response, entry: Entry | None, backend: Backend) -> tuple[Array, Array]:
+def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> tuple[Array, Array]:
     width, n = prod(response.shape[1:]), backend.size
     splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
     mine, theirs = splits[backend.rank], splits[:, backend.rank]
-    out = np.empty((int(theirs.sum()), *response.shape[1:]), wire_dtype(response.dtype))
+    with tell("ALLOCATE_OUTPUT"):
+        out = np.empty((int(theirs.sum()), *response.shape[1:]), wire_dtype(response.dtype))
     source = entry.source if entry and entry.source is not None else np.zeros(int(mine.sum()) * width, out.dtype)
-    backend.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
+    with tell(f"{backend.name}_ALLTOALL"):
+        backend.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
     return out, theirs.astype(np.int32)
 
 
-def _reducescatter(response: Response, entry: Entry | None, backend: Backend) -> Array:
+def _reducescatter(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
     lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
-    scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
+    with tell("ALLOCATE_OUTPUT"):
+        scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
     if entry is not None and entry.source is not None:
         scratch[:] = entry.source.reshape(-1)
     scale(scratch, response.dtype, response.prescale)
-    backend.reducescatter(scratch, lengths, response.op.value, response.dtype)
+    with tell(f"{backend.name}_REDUCESCATTER"):
+        backend.reducescatter(scratch, lengths, response.op.value, response.dtype)
     start = sum(lengths[: backend.rank])
     mine = scratch[start : start + lengths[backend.rank]].copy()
     scale(mine, response.dtype, response.postscale, _divisor(response, backend))

@@ -5,6 +5,7 @@ Each tensor is a "process" of the trace. Its life has two phases::
     NEGOTIATE_ALLREDUCE      from the first rank's announcement to the response, with a tick for every rank
     ALLREDUCE                from the response to the result
       QUEUE                    it waits for what stands before it in the engine
+      INIT_FUSION_BUFFER       the memory for tensors that travel together; ALLOCATE_OUTPUT for allgather and its like
       MEMCPY_IN_FUSION_BUFFER  packing; not for a tensor that travels alone
       MPI_ALLREDUCE            the bytes move; GLOO_ALLGATHER, THREADS_BCAST … by backend and verb
       MEMCPY_OUT_FUSION_BUFFER
