@@ -6,7 +6,9 @@ ranks that only waited for it get a line each.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from workbench.errors import TRAVELLING
@@ -14,6 +16,9 @@ from workbench.runtime.agreement import by_rank
 
 Failure = tuple[int, str, str, str]
 """(rank, class, text, traceback)"""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parent))}")
 
 
 def failures(error: Any) -> list[Failure]:
@@ -41,7 +46,7 @@ def message(found: Sequence[Failure]) -> list[str]:
     first = causes[0]
     alike = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
     others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in alike}
-    lines = [f"{_ranks(alike)}:", *(first[3] or f"{first[1]}: {first[2]}").splitlines()]
+    lines = [f"{_ranks(alike)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
     return [*lines, "", *by_rank(others)] if others else lines
 
 
@@ -55,6 +60,12 @@ def watch(shell: Any) -> None:
         return lines
 
     shell.set_custom_exc((CompositeError, RemoteError), show)
+
+
+def _users(traceback: str) -> str:
+    """The traceback without the frames of this package, which are not what the learner has to look at."""
+    frames = traceback.split("\n\n")
+    return "\n\n".join(frame for frame in frames if not _OUR_FRAME.match(_COLOUR.sub("", frame)))
 
 
 def _first_line(name: str, text: str) -> str:

@@ -126,13 +126,15 @@ class Cluster:
             LaunchError: as :func:`up`.
         """
         say = _speaker(quiet)
-        gone = [rank for rank, pid in enumerate(self._pids) if not _alive(pid)]
+        gone = self._gone()
         if not gone and self.healthy():
             busy, silent = self._interrupt()
             if not silent:
                 say(f"{_ranks(busy)} interrupted; all {self.n} engines answer" if busy else "nothing to rescue")
                 return
-            say(f"{_ranks(silent)} not even ended by Ctrl-C")
+            gone = self._gone()  # a process takes a moment to die
+            if not gone:
+                say(f"{_ranks(silent)} not even ended by Ctrl-C")
         if gone:
             say(self._obituary(gone))
         begun = time.monotonic()
@@ -152,17 +154,24 @@ class Cluster:
     def _interrupt(self) -> tuple[list[int], list[int]]:
         """Ctrl-C for engines that are busy: (those that were, those that are still)."""
         busy = self._silent(0.3)
-        if busy:
-            self.client.send_signal(signal.SIGINT, targets=busy, block=True)
+        there = [rank for rank in busy if rank in self.client.ids]
+        if there:
+            self.client.send_signal(signal.SIGINT, targets=there, block=True)
         return busy, self._silent(_ANSWER_S) if busy else []
 
     def _silent(self, timeout_s: float) -> list[int]:
         """Engines that do not answer."""
-        answers = {rank: self.client[rank].apply_async(os.getpid) for rank in range(self.n)}
+        known = [rank for rank in range(self.n) if rank in self.client.ids]
+        answers = {rank: self.client[rank].apply_async(os.getpid) for rank in known}
         deadline = time.monotonic() + timeout_s
         for answer in answers.values():
             answer.wait(max(0.01, deadline - time.monotonic()))
-        return [rank for rank, answer in answers.items() if not answer.ready()]
+        well = [rank for rank, answer in answers.items() if answer.ready() and answer.exception() is None]
+        return [rank for rank in range(self.n) if rank not in well]
+
+    def _gone(self) -> list[int]:
+        """Ranks whose process is no more."""
+        return [rank for rank, pid in enumerate(self._pids) if not _alive(pid)]
 
     def _stop(self) -> None:
         try:

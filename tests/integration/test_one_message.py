@@ -59,7 +59,8 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     assert sum("NameError: name 'settings' is not defined" in line for line in mistake) == 1
     assert "ranks 0, 2: RankFailedError: Rank 1 raised an exception" in mistake[-1]
     assert shown[3].startswith("rank 0:")
-    assert "Rank 1 is idle" in shown[3]
+    assert "Ranks 1, 2 are idle" in shown[3]
+    assert "workbench/api.py" not in shown[3]
     assert not shown[4], shown[4]
     printed = "".join(out.get("text", "") for out in notebook.cells[4].outputs)
     assert printed.count("[3. 3. 3.]") == 3

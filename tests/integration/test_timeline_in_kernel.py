@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -9,7 +11,7 @@ import pytest
 
 import workbench
 from workbench import cluster
-from workbench.errors import DeadlineError, NotInitializedError
+from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -59,6 +61,16 @@ def test_a_busy_engine_is_a_deadline(engines: cluster.Cluster) -> None:
     assert time.monotonic() - begun < 2
     busy.get(30)
     workbench.timeline()
+
+
+def test_a_rank_that_died_is_named(engines: cluster.Cluster) -> None:
+    """An engine that is gone is an error at once, with its rank and the cure."""
+    os.kill(engines.pids()[1], signal.SIGKILL)
+    until = time.monotonic() + 20
+    while 1 in engines.client.ids and time.monotonic() < until:
+        time.sleep(0.05)
+    with pytest.raises(PeerLostError, match=r"gone: rank 1\..*rescue"):
+        workbench.timeline()
 
 
 def test_after_down_there_is_none(engines: cluster.Cluster) -> None:

@@ -49,7 +49,7 @@ def test_a_rank_that_is_idle_fails_what_waits_for_it() -> None:
     assert lines[0] == "Rank 1 is idle, so 'allreduce.x', submitted by ranks 0, 2, can never complete."
     assert lines[1:4] == [
         "  rank 0: waiting in train.py, line 7: f(x)",
-        "  rank 1: idle, its cell has ended",
+        "  rank 1: idle, for the cell has ended there",
         "  rank 2: running something else",
     ]
     assert "if rank == 0" in lines[4]

@@ -141,7 +141,10 @@ class Attendance:
         if rank in self._raised:
             return "RankFailedError", self._failed(rank, so, key, missed, self._raised[rank][1])
         if rank in self._idle and any(key in waits for _, waits in self._blocked.values()):
-            return "MissingRanksError", self._text(f"Rank {rank} is idle, {so}", key, missed, _CURES["idle"])
+            idle = [each for each in missed.missing if each in self._idle]
+            are = "is" if len(idle) == 1 else "are"
+            first = f"{rank_list(idle).capitalize()} {are} idle, {so}"
+            return "MissingRanksError", self._text(first, key, missed, _CURES["idle"])
         return None
 
     def _failed(self, rank: int, so: str, key: Key, missed: Missed, traceback: str) -> str:
@@ -166,7 +169,7 @@ class Attendance:
             return f"raised {traceback.rstrip().splitlines()[-1] if traceback.strip() else 'an exception'}"
         if rank in self.left:
             return "left the job"
-        return "idle, its cell has ended" if rank in self._idle else "running something else"
+        return "idle, for the cell has ended there" if rank in self._idle else "running something else"
 
     # --- ranks that wait for each other --------------------------------------------------------------
 

@@ -6,9 +6,11 @@ a function, so init() after shutdown() needs no new ones.
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
@@ -32,6 +34,7 @@ class Job(Protocol):
 Find = Callable[[], Job | None]
 
 _MARK = "_workbench_installed"
+_OURS = str(Path(__file__).resolve().parent.parent)
 
 
 def watch_exceptions(find: Find) -> None:
@@ -74,7 +77,7 @@ def watch_cells(find: Find) -> None:
     def ended(result: Any) -> None:
         error, job = result.error_before_exec or result.error_in_exec, find()
         if error is not None and job is not None:
-            job.cell_raised("".join(traceback.format_exception(type(error), error, error.__traceback__)))
+            job.cell_raised(cell_traceback(error))
 
     shell.events.register("pre_execute", begins)
     shell.events.register("post_execute", ends)
@@ -83,6 +86,25 @@ def watch_cells(find: Find) -> None:
     if apply is not None:
         shell.kernel.do_apply = _as_cell(apply, begins, ends, find)
     setattr(shell, _MARK, True)
+
+
+def cell_traceback(error: BaseException) -> str:
+    """The traceback of a cell as its author knows it: without IPython's frames and ours.
+
+    Example:
+        >>> print(cell_traceback(KeyError("lr")))
+        Traceback (most recent call last):
+        KeyError: 'lr'
+    """
+    frames = [
+        traceback.FrameSummary(
+            "the cell" if "ipykernel_" in frame.filename else frame.filename, frame.lineno, frame.name, line=frame.line
+        )
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(_OURS) and f"{os.sep}IPython{os.sep}" not in frame.filename
+    ]
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
+    return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 
 
 def _as_cell(

@@ -1,0 +1,170 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Ranks in your notebook: what goes wrong, and how to go on
+#
+# **Question:** what happens when the ranks do not all do the same, and how do you read what they tell you?
+#
+# **Afterwards you can**
+#
+# - tell a rank from an engine, and give each rank its own work,
+# - name the rule that every collective follows,
+# - break it in three ways on purpose, read the error, and go on in the next cell,
+# - end a cell that hangs, and bring back a rank that has died.
+#
+# **Needs:** no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read and try, half a minute to
+# run.
+
+# %% [markdown]
+# ## Four ranks
+#
+# An *engine* is a process that runs cells; a *rank* is its number in the job. `cluster.up()` makes them the same.
+
+# %%
+from workbench import cluster
+
+engines = cluster.up(n=4)
+
+# %%
+# %%px
+import numpy as np
+
+import workbench as hvd
+
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+x = np.full(3, float(rank))
+print(f"rank {rank} of {size} has x = {x}")
+
+# %% [markdown]
+# ## A collective needs everybody
+#
+# `allreduce` adds what all ranks have, and gives the sum to all of them. It is a *collective*: it can end only when
+# **every rank has called it, with the same name**. That is the one rule of this notebook.
+
+# %%
+# %%px
+total = hvd.allreduce(x, op=hvd.Sum)
+print(f"rank {rank}: {total}")
+
+# %% [markdown]
+# What is meant to differ between ranks goes into the *data*, or into code without a collective:
+
+# %%
+# %%px
+if rank == 0:
+    print("only rank 0 prints, saves files, downloads: no collective in here")
+
+# %% [markdown]
+# ## Mistake 1: a collective inside `if rank == 0`
+#
+# The most common one. In MPI alone this cell would hang until you restart everything. Here the coordinator, on rank 0,
+# hears from every rank when its cell has ended; a rank that is idle cannot come any more, so whoever waits for it is
+# told. Read the error from the top: who waits, who does not come, in which line, and what to do.
+
+# %% tags=["raises-exception"]
+# %%px
+mean = x.mean()
+if rank == 0:
+    mean = hvd.allreduce(mean, name="mean")
+
+# %% [markdown]
+# The next cell works. Nothing has to be restarted. **Your turn:** take the `if` away and run the cell again.
+
+# %%
+# %%px
+print(hvd.allreduce(x.mean(), name="mean"))
+
+# %% [markdown]
+# ## Mistake 2: an exception on one rank
+#
+# Rank 2 has a typing error in a branch that only rank 2 takes. It raises; the other three are waiting for it by then.
+# You see the traceback of the rank whose mistake it was, and one line for the rest.
+
+# %% tags=["raises-exception"]
+# %%px
+settings = {"lr": 0.1} if rank != 2 else {"Lr": 0.1}
+step = hvd.allreduce(x * settings["lr"], name="step")
+
+# %%
+# %%px
+settings = {"lr": 0.1}
+print(hvd.allreduce(x * settings["lr"], name="step"))
+
+# %% [markdown]
+# ## Mistake 3: the same things in another order
+#
+# Every rank calls both collectives, but rank 3 in another order. Rank 0 waits for *loss*, which rank 3 would submit
+# after *accuracy*, which rank 0 would submit after *loss*: the ranks wait for each other.
+
+# %% tags=["raises-exception"]
+# %%px
+for name in ["accuracy", "loss"] if rank == 3 else ["loss", "accuracy"]:
+    hvd.allreduce(x, name=name)
+
+# %% [markdown]
+# Only *waiting* in another order is a mistake. Submit first, then wait, and any order will do. That is how gradients
+# travel, which are ready in another order on every rank:
+
+# %%
+# %%px
+names = ["accuracy", "loss"] if rank == 3 else ["loss", "accuracy"]
+handles = {name: hvd.allreduce_async(x, name=name) for name in names}
+print(sorted((name, handle.wait().tolist()) for name, handle in handles.items()))
+
+# %% [markdown]
+# ## A rank that is busy for ever
+#
+# An endless loop on one rank cannot be told from a long computation, so here nobody is blamed at once: after a minute
+# a warning says whom the others wait for, and where each rank stands. You know better: the stop button of the
+# notebook, or `engines.rescue()` in a cell, interrupts the busy ranks. Nothing is lost.
+
+# %%
+loop = engines.view.execute("while rank == 1: pass", block=False)
+engines.rescue()
+
+# %% [markdown]
+# ## A rank that dies
+#
+# Out of memory, a crash in a library, `kill -9`: the others are told within seconds. A process cannot be put back into
+# a running MPI job, so `rescue()` starts all of them anew. The variables on the engines are gone: run the cells again.
+
+# %%
+import os
+import signal
+
+os.kill(engines.pids()[3], signal.SIGKILL)
+
+# %% tags=["nbval-ignore-output"]
+engines.rescue()
+
+# %%
+# %%px
+import numpy as np
+
+import workbench as hvd
+
+hvd.init()
+print(f"rank {hvd.rank()} of {hvd.size()}: {hvd.allreduce(np.full(3, float(hvd.rank())), op=hvd.Sum)}")
+
+# %%
+engines.down()
+
+# %% [markdown]
+# ## Keypoints
+#
+# - A collective ends when every rank has called it, with the same name.
+# - Work that only one rank does must not contain a collective.
+# - An error names the rank that is missing, the line where the others wait, and the cure. The next cell works.
+# - Submit in any order; wait in the same order.
+# - `engines.rescue()` ends what hangs and replaces what has died.
