@@ -26,7 +26,7 @@ from workbench.context import HOLDER
 from workbench.course.figures import Figure
 from workbench.course.lanes import Bar, Lane, lanes, waited_s
 from workbench.course.lanes_svg import caption, describe, svg
-from workbench.errors import DeadlineError, NotInitializedError
+from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 from workbench.runtime.agreement import rank_list
 from workbench.runtime.recorder import OWN, Snapshot
 
@@ -85,7 +85,7 @@ def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
 
     Raises:
         NotInitializedError: ``init()`` was not called, here or on an engine.
-        DeadlineError: in the kernel: an engine did not answer.
+        DeadlineError, PeerLostError: in the kernel: an engine did not answer, or is gone.
 
     Example:
         >>> def job():
@@ -155,6 +155,9 @@ def _cluster() -> Any:
 
 def _ask(cluster: Any, last: int, timeout_s: float) -> list[Snapshot]:
     """The engines' records, through the client."""
+    gone = [rank for rank in range(cluster.n) if rank not in cluster.client.ids]
+    if gone:
+        raise PeerLostError(f"timeline(): there is no engine any more for {rank_list(gone)}. See cluster.rescue().")
     until = time.monotonic() + timeout_s
     answers = [cluster.client[rank].apply_async(recorded, last) for rank in range(cluster.n)]
     for answer in answers:
