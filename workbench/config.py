@@ -32,7 +32,7 @@ class Settings:
         shutdown_timeout_s: how long ``shutdown()`` waits for the other ranks to come, too.
         heartbeat_s: every rank shows a sign of life this often.
         peer_timeout_s: a rank without a sign of life for so long counts as lost.
-        failed_rank_grace_s: how long a collective waits for a rank whose last cell or script raised.
+        failed_rank_grace_s: how long a collective waits for a rank whose cell raised, or has ended without it.
         data_timeout_s: deadline of one batch in the data plane without any progress.
         stall_warning_s: age at which a tensor that some ranks have not submitted is reported; 0: never.
         stall_shutdown_s: age at which it fails on all ranks; 0: never.
@@ -49,7 +49,7 @@ class Settings:
     shutdown_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
     peer_timeout_s: float = 30.0
-    failed_rank_grace_s: float = 0.5
+    failed_rank_grace_s: float = 0.75
     data_timeout_s: float = 300.0
     stall_warning_s: float = 60.0
     stall_shutdown_s: float = 0.0

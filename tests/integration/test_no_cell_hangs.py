@@ -292,3 +292,14 @@ def test_mixtures_of_mistakes(engines: cluster.Cluster) -> None:
         errors = run(engines, mistake)
         assert errors, mistake
         works(engines)
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=range(len(MISTAKES)))
+def test_ctrl_c_amid_a_mistake(engines: cluster.Cluster, mistake: str) -> None:
+    """Ctrl-C comes while the ranks wait, before anybody has been told: the cell ends on all, and the next one works."""
+    results = send(engines, mistake.format(who=1))
+    time.sleep(0.25)
+    busy = [rank for rank, result in enumerate(results) if not result.ready()]
+    if busy:
+        engines.client.send_signal(signal.SIGINT, targets=busy, block=True)
+    assert collect(results)
