@@ -118,9 +118,15 @@ def find_mpiexec(path: str = "") -> str:
         )
     if path and not shutil.which(path):
         raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or none.")
-    vendors = {each: mpiexec_vendor(each) for each in found}
-    for each, vendor in vendors.items():
-        if same_family(vendor, library_vendor()):
+    vendors = {}
+    for each in found:
+        try:
+            vendors[each] = mpiexec_vendor(each)
+        except LaunchError:
+            if len(found) == 1:
+                raise
+            vendors[each] = "broken"  # the next one may do
+        if same_family(vendors[each], library_vendor()):
             return each
     seen = " and ".join(f"{each} is {vendor or 'of an unknown vendor'}" for each, vendor in vendors.items())
     raise LaunchError(
