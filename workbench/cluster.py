@@ -50,9 +50,9 @@ CONTROLLER = [
     "--IPController.broadcast_scheduler_depth=0",
 ]
 ENGINE = ["ipyparallel.engine", "--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
-# An engine's nanny holds the engine's standard error. Were that mpiexec's pipe, MPICH's mpiexec would end all ranks
-# when one dies, whatever it was told.
-OWN_LOG = ["sh", "-c", 'exec "$@" </dev/null >>"$0" 2>&1']
+# Where an engine dies the others shall live on, to say who it was. MPICH's mpiexec, though told to let them, often ends
+# them all when it sees a process end; so it sees a shell, which stays in the engine's place once the cluster is up.
+STAND_IN = ["sh", "-c", '"$@" </dev/null >>"$0" 2>&1; code=$?; [ -e "$0.up" ] && exec sleep 2147483647; exit $code']
 # Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
 PXCONFIG = "--no-stream --progress-after=-1"
 _NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
@@ -213,7 +213,7 @@ class Cluster:
         python, home = [sys.executable, "-m"], f"--profile-dir={profile}"
         self._job.start("controller", [*python, "ipyparallel.controller", home, *CONTROLLER])
         self._job.wait("the controller listened", lambda: _complete(files / "ipcontroller-engine.json"), deadline)
-        self._job.start("engines", [*self._mpiexec, *OWN_LOG, str(self._job.log("engines")), *python, *ENGINE, home])
+        self._job.start("engines", [*self._mpiexec, *STAND_IN, str(self._job.log("engines")), *python, *ENGINE, home])
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)
@@ -235,6 +235,7 @@ class Cluster:
             raise LaunchError(f"the engines are not one MPI job in rank order: {lines}.")
         self._pids = [pid for _, _, pid in answers]
         self._job.follow(self._pids)
+        Path(f"{self._job.log('engines')}.up").touch()
 
 
 # The cluster of this kernel, at most one: `up` in a later cell must find what an earlier one started.
