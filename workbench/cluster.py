@@ -155,8 +155,10 @@ class Cluster:
         """Ctrl-C for engines that are busy: (those that were, those that are still)."""
         busy = self._silent(0.3)
         there = [rank for rank in busy if rank in self.client.ids]
+        if self._gone():
+            return busy, busy
         if there:
-            self.client.send_signal(signal.SIGINT, targets=there, block=True)
+            self.client.send_signal(signal.SIGINT, targets=there, block=False)  # one may be dying at this moment
         return busy, self._silent(_ANSWER_S) if busy else []
 
     def _silent(self, timeout_s: float) -> list[int]:
