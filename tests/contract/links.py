@@ -23,10 +23,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.backends.base import Backend, Link, Traffic
+from workbench.backends.base import Backend, Link, Reduction, Traffic
 from workbench.backends.links import LinkBackend, SubLink
+from workbench.backends.node import join_memory
+from workbench.backends.shm import ShmBackend, reserved_bytes
 from workbench.backends.single import SingleLink
-from workbench.backends.threads import Mailboxes, ThreadLink, spawn
+from workbench.backends.threads import Mailboxes, ThreadLink, ThreadMeeting, spawn
 from workbench.collectives.reduction import narrow, widen
 from workbench.errors import CollectiveError
 
@@ -246,7 +248,7 @@ def allreduce_is_numpys(rank: Rank) -> None:
         for op in OPS:
             for length in (0, 1, backend.size + 1, 1000) if dtype == "float32" else (backend.size - 1, 1000):
                 array = array_of(numbers(backend.rank, length, dtype), dtype)
-                traffic = backend.allreduce(array, op, dtype)
+                traffic = backend.allreduce(array, Reduction(op, dtype))
                 expected = reduced(backend.size, length, op, dtype)
                 np.testing.assert_array_equal(values_of(array, dtype), expected, err_msg=f"{op} of {length} {dtype}")
                 assert isinstance(traffic, Traffic)
@@ -258,7 +260,7 @@ def long_allreduces_are_numpys(rank: Rank) -> None:
     backend = rank.backend
     for dtype in ("float32", "bfloat16", "int64"):
         array = array_of(numbers(backend.rank, 40_001, dtype), dtype)
-        backend.allreduce(array, "sum", dtype)
+        backend.allreduce(array, Reduction("sum", dtype))
         np.testing.assert_array_equal(values_of(array, dtype), reduced(backend.size, 40_001, "sum", dtype))
 
 
@@ -269,7 +271,7 @@ def rounding_is_the_same_everywhere(rank: Rank) -> None:
         for length in (100, 20_000):
             data = [np.random.default_rng(each).normal(size=length) for each in range(backend.size)]
             array = array_of(data[backend.rank], dtype)
-            backend.allreduce(array, "sum", dtype)
+            backend.allreduce(array, Reduction("sum", dtype))
             bound = (backend.size + 1) * eps * np.abs(data).sum(axis=0)
             assert (abs(values_of(array, dtype) - np.sum(data, axis=0)) <= bound).all()
             assert same_bits(backend, array)
@@ -317,7 +319,7 @@ def reducescatter_gives_each_its_part(rank: Rank) -> None:
         for op, dtype in (("sum", "float32"), ("max", "int64"), ("sum", "bfloat16"), ("min", "float64")):
             total, start = sum(lengths), sum(lengths[: backend.rank])
             array = array_of(numbers(backend.rank, total, dtype), dtype)
-            backend.reducescatter(array, lengths, op, dtype)
+            backend.reducescatter(array, lengths, Reduction(op, dtype))
             part = slice(start, start + lengths[backend.rank])
             np.testing.assert_array_equal(values_of(array, dtype)[part], reduced(n, total, op, dtype)[part])
 
@@ -333,7 +335,7 @@ def buffers_can_be_reduced(rank: Rank) -> None:
         for dtype in ("float64", "float32"):
             view = array[:nbytes].view(dtype)
             view[:] = backend.rank + 1
-            backend.allreduce(view, "sum", dtype)
+            backend.allreduce(view, Reduction("sum", dtype))
             assert (view == sum(range(1, backend.size + 1))).all()
         buffer.release()
 
@@ -347,11 +349,11 @@ def some_ranks_work_alone(rank: Rank) -> None:
         assert (part.rank, part.size) == (some.index(backend.rank), len(some))
         assert [part.index(each) for each in some] == list(range(len(some)))
         array = np.full(5000, float(backend.rank))
-        part.allreduce(array, "sum", "float64")
+        part.allreduce(array, Reduction("sum", "float64"))
         assert (array == sum(some)).all()
         part.broadcast(array, part.size - 1)
     together = np.ones(3)
-    backend.allreduce(together, "sum", "float64")
+    backend.allreduce(together, Reduction("sum", "float64"))
     assert (together == backend.size).all()
 
 
@@ -384,7 +386,7 @@ Check = Callable[[Rank], None]
 
 # --- worlds in this process ---------------------------------------------------------------------------
 
-HERE = ["single", "threads-1", "threads-2", "threads-3", "threads-4", "part-2", "part-3"]
+HERE = ["single", "threads-1", "threads-2", "threads-3", "threads-4", "part-2", "part-3", "shm-2", "shm-3", "shm-4"]
 
 
 def run_here(world: str, check: Check) -> None:
@@ -401,9 +403,16 @@ def run_here(world: str, check: Check) -> None:
         if thread.rank not in ranks:
             return
         link, late = thread, impatient.link(thread.rank)
+        backend: Backend = LinkBackend(thread)
+        if name == "shm":
+            meeting = ThreadMeeting(thread.mailboxes, thread.rank)
+            node, problem = join_memory(meeting.exchange, thread.rank, reserved_bytes(100_000), timeout_s=20)
+            assert node, problem
+            backend = ShmBackend(backend, node, 100_000)
         if name == "part":
             link, late = _Renumbered(SubLink(thread, ranks)), SubLink(late, ranks)
-        check(Rank(link, LinkBackend(link), lambda timeout_s: late, late_s))
+            backend = LinkBackend(link)
+        check(Rank(link, backend, lambda timeout_s: late, late_s))
 
     spawn(n + (name == "part"), run, timeout_s=30)
 

@@ -30,10 +30,10 @@ def test_a_wrong_sum_is_found() -> None:
         backend = links.LinkBackend(thread)
         right = backend.allreduce
 
-        def wrong(array: links.np.ndarray, op: str, dtype: str) -> links.Traffic:
-            if op == "sum" and thread.rank == 0:
+        def wrong(array: links.np.ndarray, reduction: links.Reduction) -> links.Traffic:
+            if reduction.op == "sum" and thread.rank == 0:
                 array += array
-            return right(array, op, dtype)
+            return right(array, reduction)
 
         backend.allreduce = wrong
         links.allreduce_is_numpys(links.Rank(thread, backend, lambda timeout_s: thread))

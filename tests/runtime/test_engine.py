@@ -50,7 +50,7 @@ class SlowBackend(LinkBackend):
         self.closed: list[bool] = []
         self.lengths: list[int] = []
 
-    def allreduce(self, array: np.ndarray, op: str, dtype: str) -> Traffic:
+    def allreduce(self, array: np.ndarray, reduction: object, places: object = ()) -> Traffic:
         """Wait as a backend does: with ticks."""
         self.lengths.append(len(array))
         self.entered.set()

@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from workbench.collectives import Link, Traffic
+from workbench.collectives import Link, Reduction, Traffic
 
-__all__ = ["Array", "Backend", "Buffer", "Link", "Traffic"]
+__all__ = ["Array", "Backend", "Buffer", "Link", "Reduction", "Traffic"]
 
 Array = NDArray[Any]
 
@@ -26,10 +26,9 @@ class Buffer(Protocol):
 
 
 class Backend(Protocol):
-    """Executes what the coordinator decided. Only the engine's thread calls it.
+    """Executes what the coordinator decided. Only the engine's thread calls it, but for ``allocate`` and ``place``.
 
-    Arrays are one-dimensional, contiguous and of the same dtype on every rank; ``dtype`` is the tensor's
-    dtype name, which differs from the array's for bfloat16. All lengths count elements.
+    Arrays are one-dimensional, contiguous and of the same dtype on every rank. All lengths count elements.
     """
 
     @property
@@ -50,8 +49,14 @@ class Backend(Protocol):
     def subset(self, ranks: Sequence[int]) -> Backend:
         """The backend of a process set that this rank belongs to; closed with this one."""
 
-    def allreduce(self, array: Array, op: str, dtype: str) -> Traffic:
-        """Reduce in place; the same bits on every rank."""
+    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+        """Reduce in place; the same bits on every rank.
+
+        Args:
+            array: this rank's.
+            reduction: what is done to it.
+            places: by rank, what ``place`` said of its array; empty where one of them is -1.
+        """
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Fill ``array``; this rank's own part is in its place already."""
@@ -62,11 +67,22 @@ class Backend(Protocol):
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""
 
-    def reducescatter(self, array: Array, lengths: Sequence[int], op: str, dtype: str) -> Traffic:
+    def reducescatter(
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+    ) -> Traffic:
         """Reduce; this rank's part of ``array`` holds the result, the rest is scratch."""
 
     def buffer(self, nbytes: int) -> Buffer:
         """Memory for a batch of ``nbytes`` bytes; one at a time is in use."""
+
+    def allocate(self, nbytes: int) -> Array:
+        """Bytes (uint8) that ``allreduce`` reduces where they lie, if the backend can. Any thread may call it.
+
+        Freed with the last array over them.
+        """
+
+    def place(self, array: Array) -> int:
+        """Where in memory that all ranks can reach this contiguous array lies; -1 if it does not."""
 
     def tick(self, function: Callable[[], None]) -> None:
         """Have ``function`` called some times a second amid long waits; it may raise to end them."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from workbench.backends.base import Array, Backend, Buffer, Link, Traffic
+from workbench.backends.base import Array, Backend, Buffer, Link, Reduction, Traffic
 from workbench.collectives import (
     adasum_allreduce,
     pairwise_alltoall,
@@ -15,7 +15,6 @@ from workbench.collectives import (
     ring_reduce_scatter,
     tree_broadcast,
 )
-from workbench.collectives.reduction import combine_for
 
 
 class HeapBuffer:
@@ -59,11 +58,18 @@ class LinkBackend:
         """Our algorithms over some of the ranks."""
         return LinkBackend(SubLink(self.link, ranks), self.name)
 
-    def allreduce(self, array: Array, op: str, dtype: str) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
         """Ring: 2(n - 1) messages, 2(n - 1)/n · K bytes per rank; Adasum: log2 n messages of K bytes."""
-        if op == "adasum":
-            return adasum_allreduce(self.link, array, dtype)
-        return ring_allreduce(self.link, array, combine_for(op, dtype))
+        reduction.before(array)
+        if reduction.op == "adasum":
+            traffic = adasum_allreduce(self.link, array, reduction.dtype)
+        else:
+            traffic = self._sum(array, reduction)
+        reduction.after(array)
+        return traffic
+
+    def _sum(self, array: Array, reduction: Reduction) -> Traffic:
+        return ring_allreduce(self.link, array, reduction.combine)
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """Ring: n - 1 messages."""
@@ -77,13 +83,27 @@ class LinkBackend:
         """Pairwise: n - 1 messages."""
         return pairwise_alltoall(self.link, send, send_lengths, recv, recv_lengths)
 
-    def reducescatter(self, array: Array, lengths: Sequence[int], op: str, dtype: str) -> Traffic:
+    def reducescatter(
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+    ) -> Traffic:
         """Ring: n - 1 messages."""
-        return ring_reduce_scatter(self.link, array, lengths, combine_for(op, dtype))
+        reduction.before(array)
+        traffic = ring_reduce_scatter(self.link, array, lengths, reduction.combine)
+        start = sum(lengths[: self.rank])
+        reduction.after(array[start : start + lengths[self.rank]])
+        return traffic
 
     def buffer(self, nbytes: int) -> Buffer:
         """The fusion buffer, in ordinary memory."""
         return self._buffer.grow(nbytes)
+
+    def allocate(self, nbytes: int) -> Array:
+        """Ordinary memory."""
+        return np.empty(nbytes, np.uint8)
+
+    def place(self, array: Array) -> int:
+        """Nobody else can reach it."""
+        return -1
 
     def tick(self, function: Callable[[], None]) -> None:
         """Hand ``function`` to the Link, if it has long waits."""

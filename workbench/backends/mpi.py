@@ -14,7 +14,7 @@ from typing import Any
 
 from mpi4py import MPI
 
-from workbench.backends.base import Array, Traffic
+from workbench.backends.base import Array, Reduction, Traffic
 from workbench.backends.links import LinkBackend
 from workbench.errors import DeadlineError
 
@@ -104,16 +104,16 @@ class MpiBackend(LinkBackend):
     def __init__(self, link: MpiLink) -> None:
         super().__init__(link, "MPI")
 
-    def allreduce(self, array: Array, op: str, dtype: str) -> Traffic:
+    def _sum(self, array: Array, reduction: Reduction) -> Traffic:
         """MPI's algorithm below 32 KiB, the ring above. MPI does not tell what it sent: then counts are 0."""
         if (
-            op not in _OPS
+            reduction.op not in _OPS
             or array.nbytes > _SMALL_BYTES
             or array.dtype.kind not in "fiu"
-            or dtype in ("float16", "bfloat16")
+            or reduction.dtype in ("float16", "bfloat16")
         ):
-            return super().allreduce(array, op, dtype)
+            return super()._sum(array, reduction)
         if self.size > 1:
-            request: Any = self.link.comm.Iallreduce(MPI.IN_PLACE, array, _OPS[op])
+            request: Any = self.link.comm.Iallreduce(MPI.IN_PLACE, array, _OPS[reduction.op])
             wait([request], self.link.tick, self.link.timeout_s)
         return Traffic()

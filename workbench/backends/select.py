@@ -17,6 +17,8 @@ import numpy as np
 from workbench.backends.base import Backend
 from workbench.backends.links import LinkBackend
 from workbench.backends.mpi_process import mpi_process, vendor
+from workbench.backends.node import join_memory
+from workbench.backends.shm import ShmBackend, reserved_bytes
 from workbench.backends.single import SingleLink
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
@@ -50,14 +52,14 @@ def meet(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = None) 
 
     Args:
         launch: how this process was started, see :func:`workbench.config.launch`.
-        settings: ``backend`` may insist on ``mpi`` or ``gloo``; deadlines.
+        settings: ``backend`` may insist on ``shm``, ``mpi`` or ``gloo``; deadlines.
         comm: a communicator to use instead of the world's.
 
     Raises:
         LaunchError: MPI's mpiexec and library do not match, or the meeting point cannot be reached.
     """
-    if settings.backend not in ("auto", "mpi", "gloo"):
-        raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose auto, mpi or gloo.")
+    if settings.backend not in ("auto", "shm", "mpi", "gloo"):
+        raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose auto, shm, mpi or gloo.")
     if comm is not None or (launch.launcher in _MPI_LAUNCHERS and settings.backend != "gloo"):
         return MpiMeeting(launch, settings, comm)
     if launch.launcher in ("torchrun", "slurm"):
@@ -132,10 +134,10 @@ class MpiMeeting:
         return [pickle.loads(piece.tobytes()) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
 
     def backend(self) -> Backend:
-        """MPI, with the ring for large arrays."""
+        """Shared memory on one machine; else MPI, with the ring for large arrays."""
         from workbench.backends.mpi import MpiBackend, MpiLink
 
-        return MpiBackend(MpiLink(self._comm, self._settings.data_timeout_s))
+        return _over_memory(MpiBackend(MpiLink(self._comm, self._settings.data_timeout_s)), self, self._settings)
 
     def broken(self) -> None:
         """This rank will not wait for the others in MPI_Finalize, which could last for ever."""
@@ -170,14 +172,30 @@ class GlooMeeting:
             raise LaunchError(f"init(): not all {self.size} ranks came: {str(error).splitlines()[0]}") from None
 
     def backend(self) -> Backend:
-        """Gloo, with our algorithms over it."""
+        """Shared memory on one machine; else Gloo, with our algorithms over it."""
         from workbench.backends.gloo import GlooLink, prefixed
 
         link = GlooLink(prefixed(self._store, "gloo"), self.rank, self.size, self._settings.data_timeout_s)
-        return LinkBackend(link, "GLOO")
+        return _over_memory(LinkBackend(link, "GLOO"), self, self._settings)
 
     def broken(self) -> None:
         """Nothing waits for the others at the end."""
+
+
+def _over_memory(beneath: Backend, meeting: Meeting, settings: Settings) -> Backend:
+    """Shared memory over ``beneath``, where all ranks share a machine and nobody insists on another backend."""
+    if meeting.size == 1 or settings.backend not in ("auto", "shm"):
+        return beneath
+    nodes = len(set(meeting.exchange(meeting.node)))
+    node, problem = None, f"the ranks are on {nodes} machines"
+    if nodes == 1:
+        reserved = reserved_bytes(settings.fusion_threshold_bytes)
+        node, problem = join_memory(meeting.exchange, meeting.rank, reserved, settings.data_timeout_s)
+    if node is not None:
+        return ShmBackend(beneath, node, settings.fusion_threshold_bytes)
+    if settings.backend == "shm":
+        raise LaunchError(f"WORKBENCH_BACKEND=shm, but {problem}. Unset it, or set it to mpi or gloo.")
+    return beneath
 
 
 def machine() -> str:

@@ -6,12 +6,14 @@ Gloo and the course's simulator all are one, so the function that a student read
 
 from workbench.collectives.adasum import adasum_allreduce
 from workbench.collectives.pairwise import pairwise_alltoall
+from workbench.collectives.reduction import Reduction
 from workbench.collectives.ring import ring_allgather, ring_allreduce, ring_reduce_scatter
 from workbench.collectives.traffic import Link, Traffic
 from workbench.collectives.tree import tree_broadcast
 
 __all__ = [
     "Link",
+    "Reduction",
     "Traffic",
     "adasum_allreduce",
     "pairwise_alltoall",

@@ -6,6 +6,7 @@ reduced in float32, rounded to nearest even on the way back.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,41 @@ _UFUNCS: dict[str, Combine] = {
     "max": np.maximum,
     "product": np.multiply,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """How the arrays of all ranks become one: ``postscale · op(prescale · x) / divisor``.
+
+    Args:
+        op: sum, average, min, max, product or adasum. An average is a sum; its divisor is the number of ranks.
+        dtype: the tensor's dtype name, which differs from the array's for bfloat16.
+        prescale, postscale: factors.
+        divisor: a whole number.
+
+    Example:
+        >>> mean, a, b = Reduction("average", "float32", divisor=2), np.float32([1, 2]), np.float32([3, 4])
+        >>> mean.combine(a, b, out=a); mean.after(a); a
+        array([2., 3.], dtype=float32)
+    """
+
+    op: str
+    dtype: str
+    prescale: float = 1.0
+    postscale: float = 1.0
+    divisor: int = 1
+
+    def before(self, array: Array) -> None:
+        """What every rank does to its own array first, in place."""
+        scale(array, self.dtype, self.prescale)
+
+    def combine(self, a: Array, b: Array, /, *, out: Array) -> None:
+        """Two become one; see :class:`workbench.collectives.ring.Combine`."""
+        combine_for(self.op, self.dtype)(a, b, out=out)
+
+    def after(self, array: Array) -> None:
+        """What is done to the result, in place."""
+        scale(array, self.dtype, self.postscale, self.divisor)
 
 
 def wire_dtype(dtype: str) -> np.dtype[np.generic]:
@@ -61,7 +97,9 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
     elif array.dtype.kind == "f":
         if factor != 1.0:
             np.multiply(array, array.dtype.type(factor), out=array)
-        if divisor != 1:
+        if divisor & (divisor - 1) == 0 and divisor != 1:  # by a power of two: the product is as exact, and faster
+            np.multiply(array, array.dtype.type(1 / divisor), out=array)
+        elif divisor != 1:
             np.divide(array, array.dtype.type(divisor), out=array)
     elif factor == 1.0:
         wide = array.astype(np.int64)

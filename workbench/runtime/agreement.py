@@ -36,6 +36,7 @@ def respond(requests: Requests) -> Response:
         postscale=first.postscale,
         process_set=first.process_set,
         rows=_rows([requests[rank] for rank in ranks]),
+        places=_places([requests[rank] for rank in ranks]),
         all_absent=all(request.absent for request in requests.values()),
     )
 
@@ -182,3 +183,8 @@ def _rows(requests: list[Request]) -> tuple[int, ...]:
         n, length = len(requests), requests[0].shape[0]
         return tuple(length // n + (i < length % n) for i in range(n))
     return ()
+
+
+def _places(requests: list[Request]) -> tuple[int, ...]:
+    places = tuple(request.place for request in requests)
+    return () if -1 in places else places

@@ -215,6 +215,8 @@ class Coordinator:
             return Response(
                 response.name, response.kind, process_set=response.process_set, error=("MismatchError", text)
             )
+        if self._joined:
+            return replace(response, places=())  # not everybody has an array
         if response.kind is Kind.ADD_SET:
             response = replace(response, root=self._next_set)
             self.members[self._next_set], self._next_set = response.rows, self._next_set + 1

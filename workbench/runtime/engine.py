@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from workbench.backends.base import Backend
+from workbench.backends.base import Array, Backend
 from workbench.config import Settings
 from workbench.errors import CollectiveError, ShutDownError
 from workbench.runtime.cache import RankCache
@@ -100,6 +100,14 @@ class Engine(threading.Thread):
         self._control.wake()
         self.left.wait(5.0)
         return together and self._clean
+
+    def allocate(self, nbytes: int) -> Array:
+        """Bytes in memory that the other ranks can reach, if there is such."""
+        return self._backend.allocate(nbytes)
+
+    def place(self, array: Array) -> int:
+        """Where the array lies in memory that the other ranks can reach; -1 if it does not."""
+        return self._backend.place(array)
 
     def settled(self) -> bool:
         """Is nothing in flight on this rank?"""

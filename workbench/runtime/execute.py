@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.backends.base import Backend
-from workbench.collectives.reduction import scale, wire_dtype
+from workbench.collectives.reduction import Reduction, wire_dtype
 from workbench.runtime.fusion import Batch, nbytes, pack, unpack
 from workbench.runtime.messages import Kind, ReduceOp, Response
 from workbench.runtime.pending import Array, Entry
@@ -60,7 +60,7 @@ def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> 
         if sources[0] is not targets[0]:
             targets[0][...] = 0 if sources[0] is None else sources[0]
         with tell(f"{backend.name}_ALLREDUCE"):
-            _reduce(batch[0], targets[0].reshape(-1), backend)
+            backend.allreduce(targets[0].reshape(-1), _reduction(batch[0], backend), batch[0].places)
         return list(targets)
     with tell("INIT_FUSION_BUFFER"):
         buffer = backend.buffer(sum(map(nbytes, batch)))
@@ -68,17 +68,16 @@ def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> 
     with tell("MEMCPY_IN_FUSION_BUFFER"):
         pack(sources, (target.size for target in targets), flat)
     with tell(f"{backend.name}_ALLREDUCE"):
-        _reduce(batch[0], flat, backend)
+        backend.allreduce(flat, _reduction(batch[0], backend))
     with tell("MEMCPY_OUT_FUSION_BUFFER"):
         unpack(flat, targets)
     buffer.release()
     return list(targets)
 
 
-def _reduce(response: Response, flat: Array, backend: Backend) -> None:
-    scale(flat, response.dtype, response.prescale)
-    backend.allreduce(flat, response.op.value, response.dtype)
-    scale(flat, response.dtype, response.postscale, _divisor(response, backend))
+def _reduction(response: Response, backend: Backend) -> Reduction:
+    divisor = backend.size if response.op is ReduceOp.AVERAGE else 1
+    return Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor)
 
 
 def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
@@ -122,17 +121,11 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, te
         scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
     if entry is not None and entry.source is not None:
         scratch[:] = entry.source.reshape(-1)
-    scale(scratch, response.dtype, response.prescale)
     with tell(f"{backend.name}_REDUCESCATTER"):
-        backend.reducescatter(scratch, lengths, response.op.value, response.dtype)
+        backend.reducescatter(scratch, lengths, _reduction(response, backend))
     start = sum(lengths[: backend.rank])
     mine = scratch[start : start + lengths[backend.rank]].copy()
-    scale(mine, response.dtype, response.postscale, _divisor(response, backend))
     return mine.reshape(response.rows[backend.rank], *response.shape[1:])
-
-
-def _divisor(response: Response, backend: Backend) -> int:
-    return backend.size if response.op is ReduceOp.AVERAGE else 1
 
 
 def _target(response: Response, entry: Entry | None) -> Array:

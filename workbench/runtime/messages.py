@@ -63,6 +63,7 @@ class Request:
         group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
             if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
+        place: where the array lies in memory that the other ranks can reach; -1: not in such.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Request:
     group: str = ""
     group_size: int = 0
     absent: bool = False
+    place: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +91,7 @@ class Response:
         root: the sending rank (broadcast), the last rank to come (join), or the new id (process sets).
         rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
             sender (alltoall), or the members (process sets).
+        places: each rank's, where all lie in memory that the others can reach.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
         error: (class name, text), or empty when all is well.
     """
@@ -104,6 +107,7 @@ class Response:
     postscale: float = 1.0
     process_set: int = 0
     rows: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
     all_absent: bool = False
     error: tuple[str, ...] = ()
 
@@ -271,17 +275,17 @@ def _dump(value: Any) -> bytes:
 
 
 def _request(fields: list[Any]) -> Request:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent = fields
+    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, place = fields
     shape, splits = tuple(map(int, shape)), tuple(map(int, splits))
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
-        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent),
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(place),
     )  # fmt: skip
 
 
 def _response(fields: list[Any]) -> Response:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, absent, error = fields
+    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, places, absent, error = fields
     return Response(
-        name, Kind(kind), dtype, tuple(shape), ReduceOp(op), root, device, pre, post, pset, tuple(rows), absent,
-        tuple(error),
+        name, Kind(kind), dtype, tuple(shape), ReduceOp(op), root, device, pre, post, pset, tuple(rows),
+        tuple(places), absent, tuple(error),
     )  # fmt: skip

@@ -1,0 +1,86 @@
+"""The networks of ``training.py``, each with a batch of synthetic data: a small one, a deep one, a heavy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+
+def cnn() -> nn.Module:
+    """Two convolutions and two linear layers, as in PyTorch's MNIST example: 1.2 million parameters."""
+    convolutions = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)]
+    linear = [nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)]
+    return nn.Sequential(*convolutions, nn.Flatten(), *linear)
+
+
+class Block(nn.Module):
+    """ResNet-18's block: two 3 × 3 convolutions beside a shortcut."""
+
+    def __init__(self, inputs: int, width: int, stride: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            *[nn.Conv2d(inputs, width, 3, stride, 1, bias=False), nn.BatchNorm2d(width), nn.ReLU()],
+            *[nn.Conv2d(width, width, 3, 1, 1, bias=False), nn.BatchNorm2d(width)],
+        )
+        same = inputs == width and stride == 1
+        change = [nn.Conv2d(inputs, width, 1, stride, bias=False), nn.BatchNorm2d(width)]
+        self.shortcut = nn.Identity() if same else nn.Sequential(*change)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """(n, inputs, h, w) to (n, width, h / stride, w / stride)."""
+        return torch.relu(self.body(x) + self.shortcut(x))
+
+
+def resnet18() -> nn.Module:
+    """He et al., arXiv:1512.03385, table 1, for 10 classes: 62 tensors, 11.2 million parameters."""
+    first = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
+    widths = [64, 64, 128, 128, 256, 256, 512, 512]
+    blocks = [
+        Block(inputs, width, 1 if inputs == width else 2)
+        for inputs, width in zip([64, *widths[:-1]], widths, strict=True)
+    ]
+    return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
+
+
+def mlp() -> nn.Module:
+    """Four linear layers, 25 million parameters: much to send, little to compute."""
+    sizes = [1024, 3072, 3072, 3072, 1000]
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A network and its data.
+
+    Args:
+        title: as in the table.
+        make: the network.
+        batch: images of one rank in one step.
+        shape: of one image.
+        classes: how many.
+    """
+
+    title: str
+    make: Callable[[], nn.Module]
+    batch: int
+    shape: tuple[int, ...]
+    classes: int
+
+    def data(self, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """A batch, the same in every step."""
+        source = torch.Generator().manual_seed(seed)
+        x = torch.randn(self.batch, *self.shape, generator=source)
+        return x, torch.randint(0, self.classes, (self.batch,), generator=source)
+
+
+TASKS = {
+    "cnn": Task("CNN, 1.2 M, batch 64", cnn, 64, (1, 28, 28), 10),
+    "resnet18": Task("ResNet-18, 11 M, batch 16", resnet18, 16, (3, 64, 64), 10),
+    "mlp": Task("MLP, 25 M, batch 32", mlp, 32, (1024,), 1000),
+}

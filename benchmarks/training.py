@@ -1,0 +1,139 @@
+"""Images per second of whole training steps: ``mpiexec -n 2 python benchmarks/training.py --models cnn mlp``.
+
+zero_grad, forward, backward and step (SGD, momentum 0.9) on data that is there already. The limit is every rank training
+a copy of its own at the same time, without a word to the others. Afterwards all ranks must have the same weights.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import peers
+import torch
+import torch.nn.functional as F
+from figures import Case
+from models import TASKS, Task
+from mpi4py import MPI
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import workbench.torch as hvd
+
+LIMIT = "independent copies"
+# Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; tuned, DDP does not, either.
+_NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
+_NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
+Built = tuple[nn.Module, torch.optim.Optimizer]
+
+
+def main() -> None:
+    """Measure on all ranks; rank 0 prints one JSON line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS))
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="of one round of the limit, about")
+    args = parser.parse_args()
+    comm = peers.start()
+    builders, absent = builders_here()
+    cases = []
+    for name in args.models:
+        task = TASKS[name]
+        # Weights, gradients, momentum and buckets of every peer, and what the forward pass leaves: 400 MB at most.
+        need = (400 << 20) + len(builders) * 4 * 4 * sum(param.numel() for param in task.make().parameters())
+        if peers.fits(comm, need):
+            cases.append(measure(comm, task, builders, args.rounds, args.seconds))
+        else:
+            absent[task.title] = "too little memory here"
+        gc.collect()
+    ours = [name for name in builders if name.startswith("workbench")]
+    peers.finish(comm, {"section": "training", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
+
+
+def builders_here() -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, str]]:
+    """How each peer makes a model train together, and which peers are not to be had."""
+    builders: dict[str, Callable[[nn.Module], Built]] = {
+        LIMIT: lambda model: (model, sgd(model)),
+        "workbench": lambda model: (model, distributed(hvd, model, "plain")),
+        "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
+        "DDP": lambda model: ddp(model),
+        "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **_NO_BUFFERS),
+    }
+    absent = {}
+    if "sharded" not in inspect.signature(hvd.DistributedOptimizer.__init__).parameters:
+        del builders["workbench sharded"]
+        absent["workbench sharded"] = "DistributedOptimizer has no `sharded` yet"
+    if real := peers.horovod():
+        builders["Horovod"] = lambda model: (model, distributed(real, model, "real"))
+    else:
+        absent["Horovod"] = peers.NOT_HERE
+    return builders, absent
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer of all peers."""
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+
+
+def distributed(module: Any, model: nn.Module, prefix: str, **options: Any) -> torch.optim.Optimizer:
+    """Ours or Horovod's; the names of several models must differ."""
+    named = [(f"{prefix}.{name}", param) for name, param in model.named_parameters()]
+    wrapped: torch.optim.Optimizer = module.DistributedOptimizer(sgd(model), named_parameters=named, **options)
+    return wrapped
+
+
+def ddp(model: nn.Module, **options: Any) -> Built:
+    """PyTorch's own, over the Gloo group."""
+    wrapped = DistributedDataParallel(model, **options)
+    return wrapped, sgd(wrapped)
+
+
+def measure(
+    comm: MPI.Intracomm, task: Task, builders: dict[str, Callable[[nn.Module], Built]], rounds: int, seconds: float
+) -> Case:
+    """All peers train one model each, in turns."""
+    x, y = task.data(seed=comm.rank)
+    built: dict[str, Built] = {}
+    for name, build in builders.items():
+        torch.manual_seed(0)
+        built[name] = build(task.make())
+
+    def steps(name: str, count: int) -> None:
+        model, optimizer = built[name]
+        for _ in range(count):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    for name in built:
+        steps(name, 3)  # DDP makes its buckets anew after the first
+    once = comm.allreduce(peers.timed(comm, lambda: steps(LIMIT, 1)), MPI.MAX)
+    count = max(1, round(seconds / once))
+    runs = {name: lambda name=name: steps(name, count) for name in built}
+    times = peers.in_turns(comm, runs, rounds, repeats=1, before=lambda: None)
+    for name, (model, _) in built.items():
+        if name != LIMIT:
+            check(comm, name, model)
+    return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
+
+
+def check(comm: MPI.Intracomm, name: str, model: nn.Module) -> None:
+    """Compare this rank's weights with rank 0's.
+
+    Raises:
+        ArithmeticError: they differ by more than rounding, or are no numbers any more.
+    """
+    for which, param in model.named_parameters():
+        mine = param.detach().numpy()
+        first = mine.copy()
+        comm.Bcast(first)
+        if not (np.isfinite(mine).all() and np.allclose(mine, first, rtol=1e-5, atol=1e-6)):
+            raise ArithmeticError(f"{name}: {which} on rank {comm.rank} is not what it is on rank 0.")
+
+
+if __name__ == "__main__":
+    main()

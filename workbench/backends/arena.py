@@ -1,0 +1,148 @@
+"""Memory of one rank that all ranks of its machine can read and write.
+
+It is an anonymous file in memory (``memfd_create``), which the others open through ``/proc/<pid>/fd/<n>``.
+
+1. It has no name, so nothing is left of it when the ranks end, even by kill -9.
+2. It does not lie in ``/dev/shm``, which in a container often has 64 MB, and ends a process that wants more.
+3. It is as large as the machine's memory, but takes none until it is written to. So it never has to grow, which would
+   need the others.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import threading
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+
+from workbench.backends.base import Array
+
+PAGE = 4096
+_TOKEN = 16  # bytes at the start that say whose memory it is
+_KEEP_BYTES = 1 << 20  # freed memory beyond this is given back to the system
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What another process needs to open an arena: whose file it is, and what stands at its start."""
+
+    pid: int
+    file: int
+    size: int
+    token: bytes
+
+
+class Arena:
+    """One rank's memory.
+
+    Attributes:
+        bytes: all of it, as uint8; begins with the token.
+        address: of the first byte, in this process.
+    """
+
+    def __init__(self, file: int, size: int) -> None:
+        self._mapping = mmap.mmap(file, size)
+        self.bytes: Array = np.frombuffer(self._mapping, np.uint8)
+        self.address: int = self.bytes.ctypes.data
+        self.size = size
+
+    def view(self, start: int, nbytes: int) -> memoryview:
+        """Some of the bytes, for values that are read and written one by one: faster than an array."""
+        return memoryview(self._mapping)[start : start + nbytes]
+
+    def forget(self, start: int, nbytes: int) -> None:
+        """Give whole pages back to the system; they read as zeros afterwards."""
+        self._mapping.madvise(mmap.MADV_REMOVE, start, nbytes)
+
+
+class OwnArena(Arena):
+    """The arena of this rank: made here, and given out piece by piece.
+
+    Args:
+        reserved: bytes at the start that :meth:`allocate` leaves alone.
+
+    Raises:
+        OSError: the system has no such files, or does not let this process map as much.
+    """
+
+    def __init__(self, reserved: int) -> None:
+        size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // PAGE * PAGE
+        self._file = os.memfd_create("workbench")
+        os.ftruncate(self._file, size)
+        super().__init__(self._file, size)
+        token = secrets.token_bytes(_TOKEN)
+        self.bytes[:_TOKEN] = np.frombuffer(token, np.uint8)
+        self.ticket = Ticket(os.getpid(), self._file, size, token)
+        self._lock = threading.Lock()
+        self._free = [(-(-reserved // PAGE) * PAGE, size)]  # (start, end) of what is free, in order
+
+    def seal(self) -> None:
+        """Nobody can open it from now on; who has keeps it."""
+        os.close(self._file)
+
+    def allocate(self, nbytes: int) -> Array:
+        """Bytes that begin on a page; freed with the last array over them.
+
+        Raises:
+            MemoryError: there is no such piece any more.
+        """
+        room = max(1, -(-nbytes // PAGE)) * PAGE
+        with self._lock:
+            for i, (start, end) in enumerate(self._free):
+                if end - start >= room:
+                    self._free[i : i + 1] = [(start + room, end)] if end - start > room else []
+                    break
+            else:
+                raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
+        # Not a slice of self.bytes: arrays over it keep *this* object alive, and end it with the last of them.
+        piece = np.frombuffer(self._mapping, np.uint8, nbytes, start)
+        weakref.finalize(piece, self._release, start, start + room).atexit = False
+        return piece
+
+    def place(self, array: Array) -> int:
+        """Where in this arena the array begins; -1 if it lies elsewhere."""
+        start = array.__array_interface__["data"][0] - self.address
+        return start if 0 <= start < self.size and array.nbytes else -1
+
+    def _release(self, start: int, end: int) -> None:
+        if end - start > _KEEP_BYTES:
+            self.forget(start, end - start)
+        with self._lock:
+            self._free = _merged([*self._free, (start, end)])
+
+
+def open_arena(ticket: Ticket) -> Arena:
+    """Another rank's arena.
+
+    Raises:
+        OSError: the process is not to be seen from here (another container), or may not be looked into.
+    """
+    file = os.open(f"/proc/{ticket.pid}/fd/{ticket.file}", os.O_RDWR)
+    try:
+        arena = Arena(file, ticket.size)
+    except ValueError as error:  # the file is shorter
+        raise OSError(str(error)) from None
+    finally:
+        os.close(file)
+    if arena.bytes[:_TOKEN].tobytes() != ticket.token:
+        raise OSError(f"Process {ticket.pid} is another one in this container.")
+    return arena
+
+
+def _merged(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Pieces in order; neighbours become one.
+
+    Example:
+        >>> _merged([(8, 12), (0, 4), (4, 8), (20, 24)])
+        [(0, 12), (20, 24)]
+    """
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(free):
+        if merged and merged[-1][1] == start:
+            start = merged.pop()[0]
+        merged.append((start, end))
+    return merged

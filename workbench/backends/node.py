@@ -1,0 +1,148 @@
+"""The ranks of one machine: the memory that they share, and how they wait for each other.
+
+Every rank counts, for each other rank, the meetings that it has come to with it, in its own arena, where only it
+writes. All ranks execute collectives in one order, so for two ranks the n-th meeting is the same one, whatever others
+took part. Who waits looks at the others' counts: for a moment again and again, then asleep.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+from workbench.backends import futex
+from workbench.backends.arena import Arena, OwnArena, open_arena
+from workbench.backends.base import Array
+from workbench.errors import DeadlineError
+
+HEADER_BYTES = 8 << 10
+_BELL, _VALUE, _COUNTS = 64, 72, 128  # where they stand in the header
+_MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
+_LOOKS = 50  # before the first sleep, giving way to others in between: some 30 µs
+_TICK_S = 0.05
+_give_way: Callable[[], None] = getattr(os, "sched_yield", lambda: time.sleep(0))
+
+
+class Node:
+    """This rank among the ranks of its machine.
+
+    Args:
+        arenas: of all ranks, by rank; one's own is an ``OwnArena``.
+        rank: this one.
+        timeout_s: deadline of one meeting.
+
+    Attributes:
+        tick: called some twenty times a second amid a long wait; it may raise to end it.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float) -> None:
+        own = arenas[rank]
+        assert isinstance(own, OwnArena)
+        self.own, self.rank, self.size, self.timeout_s = own, rank, len(arenas), timeout_s
+        self.tick: Callable[[], None] = lambda: None
+        self._arenas = arenas
+        self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
+        self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
+        self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
+        self._fence = threading.Lock()
+        self._fence.acquire()
+
+    def array(self, rank: int, place: int, like: Array) -> Array:
+        """The array of a rank that begins at ``place``, as long as ``like`` and of its dtype."""
+        return self._arenas[rank].bytes[place : place + like.nbytes].view(like.dtype)
+
+    def meet(self, members: Sequence[int]) -> None:
+        """Wait until all members have come. What they wrote before can be read after.
+
+        Raises:
+            DeadlineError: not all came in time.
+        """
+        mine = self._counts[self.rank]
+        self._order()
+        for rank in members:
+            if rank != self.rank:
+                mine[rank] += 1
+        bell = self._bells[self.rank]
+        bell[0] = (bell[0] + 1) & 0x7FFFFFFF
+        futex.wake(self._arenas[self.rank].address + _BELL)
+        for rank in members:
+            if rank != self.rank:
+                self._await(rank, mine[rank])
+        self._order()
+
+    def exchange(self, members: Sequence[int], value: int) -> list[int]:
+        """Every member's number, by member; all of them call it."""
+        self._values[self.rank][0] = value
+        self.meet(members)
+        values = [self._values[rank][0] for rank in members]
+        self.meet(members)  # nobody writes the next one before all have read this one
+        return values
+
+    def _await(self, rank: int, count: int) -> None:
+        theirs, bell = self._counts[rank], self._bells[rank]
+        for _ in range(_LOOKS):
+            if theirs[self.rank] >= count:
+                return
+            _give_way()
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            rung = bell[0]  # before the look: if it comes after it, the bell has rung and there is no sleep
+            self._order()
+            if theirs[self.rank] >= count:
+                return
+            futex.sleep_while(self._arenas[rank].address + _BELL, rung, _TICK_S)
+            if bell[0] == rung:
+                self.tick()
+                if time.monotonic() > deadline:
+                    raise DeadlineError(
+                        f"Shared memory: local rank {rank} did not come within {self.timeout_s:g} s "
+                        "(WORKBENCH_DATA_TIMEOUT_S)."
+                    )
+
+    def _order(self) -> None:
+        """All memory accesses before come before all after, on processors that change their order, too.
+
+        To release a lock and then acquire it is a full barrier.
+        """
+        self._fence.release()
+        self._fence.acquire()
+
+
+def join_memory(
+    exchange: Callable[[Any], list[Any]], rank: int, reserved: int, timeout_s: float
+) -> tuple[Node | None, str]:
+    """Share memory with all ranks; all of them call it.
+
+    Args:
+        exchange: every rank's value, by rank.
+        rank: this one.
+        reserved: bytes behind the header that are not given out.
+        timeout_s: deadline of one meeting.
+
+    Returns:
+        The node, or None and the reason, the same on every rank.
+    """
+    own, problem = None, "" if futex.available else "there is no futex on this system"
+    try:
+        own = None if problem else OwnArena(HEADER_BYTES + reserved)
+    except (OSError, AttributeError, ValueError) as error:
+        problem = f"no shared memory could be made: {error}"
+    tickets = exchange(own.ticket if own else None)
+    arenas: list[Arena] = []
+    try:
+        if own and None not in tickets and len(tickets) <= _MOST_RANKS:
+            arenas = [own if r == rank else open_arena(ticket) for r, ticket in enumerate(tickets)]
+        elif own:
+            problem = "another rank has no shared memory" if None in tickets else "too many ranks"
+    except (OSError, ValueError) as error:
+        problem = f"another rank's memory could not be opened: {error}"
+    problems = [text for text in exchange(problem) if text]
+    if own:
+        own.seal()
+    return (None, problems[0]) if problems else (Node(arenas, rank, timeout_s), "")
+
+
