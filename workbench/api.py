@@ -223,6 +223,12 @@ def empty(shape: int | Sequence[int], dtype: str = "float32") -> Array:
     return HOLDER.get().engine.allocate(size * itemsize).view(dtype).reshape(shape)
 
 
+def bucket_bytes() -> int:
+    """How large a bucket of gradients may be; 0: each gradient travels on its own."""
+    settings = HOLDER.get().settings
+    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
+
+
 # --- verbs --------------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,10 @@ class Settings:
         fusion_threshold_bytes: tensors are packed into one buffer up to this size; 0 turns fusion off.
         fusion_window_s: how long the engine holds an announcement back when it knows that more gradients
             are on their way. A lone tensor never waits.
+        bucket_bytes: DistributedOptimizer's gradients live in buckets of this size, each of which travels as one
+            tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
-        backend: ``auto``, ``mpi`` or ``gloo``: who moves the bytes.
+        backend: ``auto``, ``shm``, ``mpi`` or ``gloo``: who moves the bytes.
         init_timeout_s: deadline for all ranks to meet in ``init()``.
         shutdown_timeout_s: how long ``shutdown()`` waits for the other ranks to come, too.
         heartbeat_s: every rank shows a sign of life this often.
@@ -43,6 +45,7 @@ class Settings:
 
     fusion_threshold_bytes: int = 64 << 20
     fusion_window_s: float = 0.001
+    bucket_bytes: int = 16 << 20
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0

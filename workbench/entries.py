@@ -87,9 +87,9 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
         raise
 
 
-def submit(entries: list[Entry], more: bool = False) -> list[Handle]:
+def submit(entries: list[Entry], more: bool = False, at_once: bool = False) -> list[Handle]:
     """Hand entries to the engine and return their handles; see :meth:`workbench.runtime.engine.Engine.submit`."""
-    HOLDER.get().engine.submit(entries, more)
+    HOLDER.get().engine.submit(entries, more, at_once)
     return [entry.handle for entry in entries]
 
 

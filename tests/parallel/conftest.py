@@ -26,6 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
     folder = os.environ.get("WORKBENCH_TEST_OUT")
     if folder:
+        # Of its own: pytest clears old ones away at its end, and the ranks would do so at the same time.
+        config.option.basetemp = str(Path(folder) / f"tmp{LAUNCH.rank}")
         config.pluginmanager.register(Outcomes(Path(folder) / f"{LAUNCH.rank}.json"))
 
 

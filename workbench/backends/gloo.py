@@ -36,7 +36,8 @@ def open_store(address: str, port: int, rank: int, size: int, timeout_s: float) 
     def connect(serve: bool) -> Any:
         store = background(lambda: dist.TCPStore(address, port, size, serve, **common))
         try:
-            return store.result(timeout_s + 1.0)
+            # Its error comes late: torch looks up the names of all C++ frames for it, which takes a second or two.
+            return store.result(timeout_s + 5.0)
         except TimeoutError:  # the constructor's own deadline does not end its wait for an answer
             raise RuntimeError("what listens there does not answer") from None
 

@@ -50,9 +50,10 @@ class Reduction:
         """What every rank does to its own array first, in place."""
         scale(array, self.dtype, self.prescale)
 
-    def combine(self, a: Array, b: Array, /, *, out: Array) -> None:
-        """Two become one; see :class:`workbench.collectives.ring.Combine`."""
-        combine_for(self.op, self.dtype)(a, b, out=out)
+    @property
+    def combine(self) -> Combine:
+        """Makes one of two."""
+        return combine_for(self.op, self.dtype)
 
     def after(self, array: Array) -> None:
         """What is done to the result, in place."""

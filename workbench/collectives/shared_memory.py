@@ -54,8 +54,9 @@ def fold(parts: Sequence[Array], reduction: Reduction, out: Array) -> None:
             reduction.before(part)
     needed_later = any(np.may_share_memory(part, out) for part in parts[2:])
     total, first = np.empty_like(out) if needed_later else out, parts[0]
+    combine = reduction.combine
     for part in parts[1:]:
-        reduction.combine(first, part, out=total)
+        combine(first, part, out=total)
         first = total
     if first is not total:
         total[...] = first

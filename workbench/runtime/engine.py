@@ -57,7 +57,7 @@ class Engine(threading.Thread):
         self._backend, self.sets = backend, SetTable(control.rank, backend)
         self._pending, self._cache = PendingTable(), RankCache()
         self._held, self._held_until = list[Entry](), 0.0  # drained, not announced yet
-        self._holding = self._more = False
+        self._holding = self._more = self._at_once = False
         self._outbox, self.failures = deque[Event](), 0
         self.waits = Waits(control.rank, self.report)
         self._running = True
@@ -67,12 +67,13 @@ class Engine(threading.Thread):
 
     # --- any thread ---------------------------------------------------------------------------------
 
-    def submit(self, entries: list[Entry], more: bool = False) -> None:
+    def submit(self, entries: list[Entry], more: bool = False, at_once: bool = False) -> None:
         """Hand tensors over; their handles finish later.
 
         Args:
             entries: all of them are taken, or none.
             more: further tensors follow at once, so the announcement may wait a moment for them.
+            at_once: it does not wait nevertheless.
 
         Raises:
             DuplicateNameError: a name is in flight already.
@@ -83,8 +84,8 @@ class Engine(threading.Thread):
             entry.handle.owner = self.ident
             entry.handle.blocked = partial(self.waits.blocked, entry.request.process_set, entry.request.name)
         self._pending.add(entries)
-        self._more = more
-        if not (more and self._holding):  # while holding, the engine looks again by itself
+        self._more, self._at_once = more, at_once or not more
+        if self._at_once or not self._holding:  # while holding, the engine looks again by itself
             self._control.wake()
 
     def report(self, event: Event) -> None:
@@ -164,7 +165,7 @@ class Engine(threading.Thread):
         if fresh and not self._held:
             self._held_until = time.monotonic() + self._settings.fusion_window_s
         self._held += fresh
-        self._holding = bool(self._held) and self._more and not events and time.monotonic() < self._held_until
+        self._holding = bool(self._held) and not self._at_once and not events and time.monotonic() < self._held_until
         if self._holding:
             return self._settings.fusion_window_s
         if self._held:

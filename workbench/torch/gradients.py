@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from workbench import api
-from workbench.api import Adasum, ReduceOp
+from workbench.api import Adasum, Average, ReduceOp, Sum
 from workbench.errors import CollectiveError
+from workbench.torch.compression import Compression
+from workbench.torch.flat import FlatBucket, can_be_flat, flat_buckets
 from workbench.torch.ops import allreduce_async
 from workbench.torch.wire import Wire
 from workbench.training.gradients import GradientReducer
@@ -47,11 +49,12 @@ class Gradients:
         self.optimizer, self.wire = optimizer, wire
         self.should_synchronize, self.synchronized = True, False
         self._op, self._names = op, {param: name for name, param in wire.params.items()}
+        self._groups, self._planned_for = groups, object()
         self._hooks: dict[str, Hook] = {}
         self._replaced = False
         self.alone = self._is_alone()
         trained = [name for name, param in wire.params.items() if param.requires_grad]
-        self.reducer = GradientReducer(trained, wire.entry, api.submit, passes, groups)
+        self.reducer = GradientReducer(trained, wire.entries, api.submit, passes, groups)
         for name in trained:
             self._watch(name)
 
@@ -62,7 +65,14 @@ class Gradients:
 
     def ready(self, name: str) -> None:
         """The hook: backward has finished a gradient. A dense one leaves at once, a sparse one at the step."""
-        if not (self.alone or self.adasum or self.wire.topk) and self.wire.dense(name) is not None:
+        if self.alone or self.adasum or self.wire.topk:
+            return
+        if not self.reducer.in_flight:
+            self._leave_buckets_of_old()
+        bucket = self.wire.flat.get(name)
+        if bucket is not None:
+            bucket.take(name)
+        if bucket is not None or self.wire.dense(name) is not None:
             self.reducer.ready(name)
 
     def synchronize(self) -> None:
@@ -82,9 +92,11 @@ class Gradients:
         if self.wire.topk:
             waits = {name: self.wire.gather(name) for name in trained}
         else:
-            reduced = self.reducer.finish(trained)
-            for name, result in reduced.items():
-                self.wire.store(name, result)
+            if not self.reducer.in_flight:
+                self._leave_buckets_of_old()
+            buckets, reduced = self.wire.flat, self.reducer.finish(trained)
+            self._plan_buckets([name for name in trained if name not in buckets and reduced[name] is not None])
+            self.wire.store(reduced, buckets)
             waits = self.wire.gather_sparse([name for name in trained if reduced[name] is None])
         for name, wait in waits.items():
             self.wire.params[name].grad = wait()
@@ -124,6 +136,30 @@ class Gradients:
                     self.reducer.add(name)
                     self._watch(name)
         return found
+
+    def _plan_buckets(self, new: Sequence[str]) -> None:
+        """From the next step on these gradients live in buckets.
+
+        The first time a gradient travels under its own name, so that ranks which disagree about it hear its name. What
+        is decided here follows from the results alone, which are the same on every rank.
+        """
+        limit = api.bucket_bytes()
+        suits = self._op in (Average, Sum) and self.wire.compression is Compression.none and not self._groups
+        new = [name for name in new if can_be_flat(self.wire.params[name])]
+        if not (suits and limit and new):
+            return
+        names = [name for name in self.wire.params if name in self.wire.flat or name in new]
+        self._set_buckets(flat_buckets(self.wire.params, names, limit))
+
+    def _set_buckets(self, buckets: Sequence[FlatBucket]) -> None:
+        self.wire.flat = {name: bucket for bucket in buckets for name in bucket.views}
+        self.reducer.regroup([*self._groups, *(tuple(bucket.views) for bucket in buckets)])
+        self._planned_for = api.world()
+
+    def _leave_buckets_of_old(self) -> None:
+        """In another job other ranks may have come, who begin without buckets."""
+        if self.wire.flat and self._planned_for is not api.world():
+            self._set_buckets([])
 
     def _drop(self) -> None:
         with suppress(CollectiveError):

@@ -13,7 +13,7 @@ So a model pays only for parameters that have a dense gradient on no rank.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,12 @@ from workbench.errors import MismatchError
 from workbench.process_sets import ProcessSet
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Entry
+from workbench.torch.flat import FlatBucket
 from workbench.torch.ops import sparse_allreduce_async
 from workbench.torch.tensors import dtype_name, in_place, tensor_of
 from workbench.torch.topk import TopKCompression
 from workbench.training.compression import Compressor
+from workbench.training.gradients import group_fields
 
 Wait = Callable[[], torch.Tensor]
 
@@ -47,6 +49,9 @@ class Wire:
         op, predivide: how gradients become one; see DistributedOptimizer.
         sparse_as_dense: no gradient stays sparse.
         process_set: who takes part.
+
+    Attributes:
+        flat: for each name the bucket that it lives in, if it does.
     """
 
     def __init__(
@@ -66,6 +71,7 @@ class Wire:
             self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
         # What was compressed, its context, and the gradient's version, which torch counts up at every change.
         self._travelling: dict[str, tuple[torch.Tensor, Any, int]] = {}
+        self.flat: dict[str, FlatBucket] = {}
 
     def dense(self, name: str) -> torch.Tensor | None:
         """The gradient, made dense where it is to be; None without one, or with one that stays sparse."""
@@ -76,10 +82,19 @@ class Wire:
             self.params[name].grad = grad = grad.to_dense()
         return grad
 
-    def entry(self, name: str, group: str, group_size: int) -> Entry:
-        """The dense gradient as it is now. Without one this rank contributes zeros, or nothing if no rank has one."""
+    def entries(self, names: Sequence[str]) -> list[Entry]:
+        """A bucket as one entry, or each dense gradient as it is now."""
+        bucket = self.flat.get(names[0])
+        if bucket is None:
+            return [self._entry(name, group_fields(names)) for name in names]
+        bucket.fill()
+        array, name = bucket.array, bucket.bucket.name
+        return [api.entry(Kind.ALLREDUCE, array, name, dtype=bucket.bucket.dtype, target=array, **self._fields)]
+
+    def _entry(self, name: str, group: dict[str, Any]) -> Entry:
+        """Without a gradient this rank contributes zeros, or nothing if no rank has one."""
         param, grad = self.params[name], self.dense(name)
-        fields = self._fields | {"group": group, "group_size": group_size, "device": param.device.type}
+        fields = self._fields | group | {"device": param.device.type}
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
             small, ctx = self.compression.compress(zeros)
@@ -92,13 +107,26 @@ class Wire:
         array, convert = in_place(small)
         return api.entry(Kind.ALLREDUCE, array, name, dtype=dtype_name(small), target=array, convert=convert, **fields)
 
-    def store(self, name: str, reduced: Any) -> None:
-        """Put one result where the optimizer looks for it; None if no rank had a dense gradient: as in a serial run.
+    def store(self, reduced: dict[str, Any], buckets: Mapping[str, FlatBucket]) -> None:
+        """Put results where the optimizer looks for them; None if no rank had a dense gradient: as in a serial run.
+
+        Args:
+            reduced: by name.
+            buckets: where some of them travelled.
 
         Raises:
-            RuntimeError: the gradient was changed in the meantime.
+            RuntimeError: a gradient was changed in the meantime.
             MismatchError: this rank's gradient is sparse, and another rank's is dense.
         """
+        for bucket in dict.fromkeys(buckets[name] for name in reduced if name in buckets):
+            for name in bucket.changed():
+                raise RuntimeError(_CHANGED.format(name))
+            bucket.give()
+        for name, result in reduced.items():
+            if name not in buckets:
+                self._store(name, result)
+
+    def _store(self, name: str, reduced: Any) -> None:
         param, (small, ctx, version) = self.params[name], self._travelling.pop(name)
         if reduced is None:
             return

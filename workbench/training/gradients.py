@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from workbench.runtime.handle import Handle
 from workbench.runtime.pending import Entry
 
-Submit = Callable[[list[Entry], bool], list[Handle]]
+class Submit(Protocol):
+    """Hands entries to the engine; see :meth:`workbench.runtime.engine.Engine.submit`."""
+
+    def __call__(self, entries: list[Entry], more: bool = False, at_once: bool = False) -> list[Handle]:
+        """Their handles."""
+
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -27,19 +32,19 @@ class GradientReducer:
 
     Args:
         names: one per gradient, in a fixed order that is the same on every rank.
-        make_entry: makes the entry for (name, group, group size), from the gradient as it is now.
-        submit: hands entries to the engine; the flag says that more is to come.
+        make_entries: makes an entry for each of some names, or one for all of them, from the gradients as they are.
+        submit: hands entries to the engine.
         passes: backward passes per step; the gradient travels after the last.
         groups: names that are submitted together, when the last of them is ready; the others go one by one.
 
     Example:
         >>> from workbench.runtime.messages import Kind, Request
-        >>> def make_entry(name, group, size):
-        ...     return Entry(Request(name, Kind.ALLREDUCE), None, None, Handle(name))
-        >>> def submit(entries, more):
+        >>> def make_entries(names):
+        ...     return [Entry(Request(name, Kind.ALLREDUCE), None, None, Handle(name)) for name in names]
+        >>> def submit(entries, more, at_once):
         ...     print([entry.request.name for entry in entries], "more" if more else "last")
         ...     return [entry.handle for entry in entries]
-        >>> reducer = GradientReducer(["w", "b"], make_entry, submit)
+        >>> reducer = GradientReducer(["w", "b"], make_entries, submit)
         >>> reducer.ready("b"); reducer.ready("w")
         ['b'] more
         ['w'] last
@@ -48,16 +53,17 @@ class GradientReducer:
     def __init__(
         self,
         names: Sequence[str],
-        make_entry: Callable[[str, str, int], Entry],
+        make_entries: Callable[[Sequence[str]], list[Entry]],
         submit: Submit,
         passes: int = 1,
         groups: Sequence[Sequence[str]] = (),
     ) -> None:
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes}: there is at least one.")
-        self._make_entry, self._submit, self.passes = make_entry, submit, passes
+        self._make_entries, self._submit, self.passes = make_entries, submit, passes
         self._names = dict.fromkeys(names)
-        self._buckets: dict[str, tuple[str, ...]] = {name: tuple(group) for group in groups for name in group}
+        self._groups: dict[str, tuple[str, ...]] = {}
+        self.regroup(groups)
         self._left: dict[str, int] = {}
         self._ready: set[str] = set()
         self._handles: dict[str, Handle] = {}
@@ -72,6 +78,10 @@ class GradientReducer:
         """Take one more gradient in; nothing if it is known."""
         self._names[name] = None
 
+    def regroup(self, groups: Sequence[Sequence[str]]) -> None:
+        """Submit these together from the next step on."""
+        self._groups = {name: tuple(group) for group in groups for name in group}
+
     def ready(self, name: str) -> None:
         """A backward pass has finished this gradient.
 
@@ -84,7 +94,7 @@ class GradientReducer:
         if self._left[name] > 0:
             return
         self._ready.add(name)
-        bucket = self._buckets.get(name, (name,))
+        bucket = self._groups.get(name, (name,))
         if self._ready.issuperset(bucket):
             self._send(bucket, more=len(self._handles) + len(bucket) < len(self._names))
 
@@ -103,7 +113,7 @@ class GradientReducer:
         try:
             rest = [name for name in (self._names if names is None else names) if name not in self._handles]
             while rest:
-                bucket = self._buckets.get(rest[0], (rest[0],))
+                bucket = self._groups.get(rest[0], (rest[0],))
                 rest = [name for name in rest if name not in bucket]
                 self._send(bucket, more=bool(rest))
             if self._promised:
@@ -113,12 +123,15 @@ class GradientReducer:
             self._handles, self._left, self._ready, self._promised = {}, {}, set(), False
 
     def _send(self, bucket: Sequence[str], more: bool) -> None:
-        group, size = (_group_name(bucket), len(bucket)) if len(bucket) > 1 else ("", 0)
-        entries = [self._make_entry(name, group, size) for name in bucket]
-        self._handles.update(zip(bucket, self._submit(entries, more), strict=True))
-        self._promised = more
+        entries = self._make_entries(bucket)
+        as_one = len(entries) < len(bucket)
+        handles = self._submit(entries, more, as_one)  # nothing is to be packed with it, so nothing is waited for
+        self._handles.update(zip(bucket, handles * len(bucket) if as_one else handles, strict=True))
+        self._promised = more and not as_one
 
 
-def _group_name(bucket: Sequence[str]) -> str:
-    """Equal on two ranks only if all the members are."""
-    return f"group.{bucket[0]}.{zlib.crc32('/'.join(bucket).encode()):08x}"
+def group_fields(names: Sequence[str]) -> dict[str, Any]:
+    """What the requests of a group have in common; its name is equal on two ranks only if all the members are."""
+    if len(names) < 2:
+        return {}
+    return {"group": f"group.{names[0]}.{zlib.crc32('/'.join(names).encode()):08x}", "group_size": len(names)}

@@ -1,0 +1,117 @@
+"""Gradients that live where they are reduced: every ``.grad`` is a view of a bucket in the backend's memory.
+
+Backward adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward
+makes a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+
+from workbench import api
+from workbench.torch.tensors import dtype_name, tensor_of
+from workbench.training.buckets import Bucket, Piece, plan_buckets
+
+Params = Mapping[str, torch.nn.Parameter]
+
+
+class FlatBucket:
+    """The memory of one bucket.
+
+    Attributes:
+        array: all of it, as the engine takes it.
+        flat: the same as a tensor.
+        views: for each name the tensor that stands in ``.grad``.
+    """
+
+    def __init__(self, bucket: Bucket, params: Params) -> None:
+        self.bucket, self._params = bucket, params
+        like = params[bucket.pieces[0].name]
+        self.array = api.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
+        self.array[...] = 0
+        self.flat = tensor_of(self.array, like)
+        self._flags = self.flat[bucket.flags :]
+        self.views = {
+            piece.name: self.part(self.array, start, params[piece.name])
+            for piece, start in zip(bucket.pieces, bucket.starts, strict=True)
+        }
+        self._versions: dict[str, int] = {}
+        self._absent: list[int] = []
+
+    @staticmethod
+    def part(array: api.Array, start: int, param: torch.Tensor) -> torch.Tensor:
+        """The elements from ``start`` on, shaped like the parameter, in the order in which its own lie in memory."""
+        # From the array and not from another tensor: then it counts its changes by itself.
+        return tensor_of(array[start : start + param.numel()], param).as_strided(param.shape, param.stride())
+
+    def take(self, name: str) -> None:
+        """Bring this rank's gradient into the bucket, if it is not there already."""
+        param, view = self._params[name], self.views[name]
+        grad = param.grad
+        if grad is None or grad is view:
+            return
+        with torch.no_grad():
+            view.copy_(grad.to_dense() if grad.layout is not torch.strided else grad)
+        param.grad = view
+
+    def fill(self) -> None:
+        """Before the reduction: take what is there, zeros for what is not, and note which is which."""
+        self._absent = []
+        with torch.no_grad():
+            self._flags.fill_(1)
+            for i, (name, view) in enumerate(self.views.items()):
+                self.take(name)
+                if self._params[name].grad is None:
+                    view.zero_()
+                    self._flags[i] = 0
+                    self._absent.append(i)
+                self._versions[name] = view._version
+
+    def changed(self) -> list[str]:
+        """Names of gradients that somebody changed during the reduction."""
+        return [name for name, view in self.views.items() if view._version != self._versions[name]]
+
+    def give(self) -> None:
+        """After the reduction: parameters without a gradient here get that of the others, if any has one."""
+        if not self._absent:
+            return
+        names = list(self.views)
+        for i in self._absent:
+            if self._flags[i] != 0:
+                self._params[names[i]].grad = self.views[names[i]]
+
+
+def flat_buckets(params: Params, names: Sequence[str], limit_bytes: int) -> list[FlatBucket]:
+    """Buckets for the gradients of these parameters."""
+    by_itemsize: dict[int, list[Piece]] = {}
+    for name in names:
+        param = params[name]
+        piece = Piece(name, param.numel(), dtype_name(param), "" if param.is_contiguous() else str(param.stride()))
+        by_itemsize.setdefault(param.element_size(), []).append(piece)
+    return [
+        FlatBucket(bucket, params)
+        for itemsize, pieces in by_itemsize.items()
+        for bucket in plan_buckets(pieces, limit_bytes, itemsize)
+    ]
+
+
+def can_be_flat(param: torch.Tensor) -> bool:
+    """Does a gradient of it fill its memory without gaps, in the CPU's memory, with numbers that can be reduced?"""
+    dense = param.is_contiguous() or _dense(param)
+    return param.device.type == "cpu" and dense and param.is_floating_point() and param.numel() > 0
+
+
+def _dense(param: torch.Tensor) -> bool:
+    """Not contiguous, but a permutation of something that is, as channels_last."""
+    order = sorted(zip(param.stride(), param.shape, strict=True), reverse=True)
+    expected = int(np.prod([size for _, size in order]))
+    for stride, size in order:
+        if size == 1:
+            continue
+        expected //= size
+        if stride != expected:
+            return False
+    return True
