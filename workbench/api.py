@@ -223,6 +223,22 @@ def empty(shape: int | Sequence[int], dtype: str = "float32") -> Array:
     return HOLDER.get().engine.allocate(size * itemsize).view(dtype).reshape(shape)
 
 
+def shared(length: int, dtype: str, process_set: ProcessSet = global_process_set) -> Array | None:
+    """One array, the same memory on all ranks, or None where they have no memory in common. All ranks call it.
+
+    It is kept until the job ends.
+    """
+    first = (process_set.ranks or [0])[0]
+    backend = HOLDER.get().engine.sets.backend(process_set.process_set_id or 0)
+    if backend is None or backend.size == 1:
+        return None
+    nbytes = length * np.dtype(dtype).itemsize
+    place = np.array([backend.offer(nbytes) if rank() == first else 0])
+    place = broadcast(place, first, "shared memory", process_set)
+    memory = backend.reach(0, int(place[0]), nbytes)
+    return None if memory is None else memory.view(dtype)
+
+
 def bucket_bytes() -> int:
     """How large a bucket of gradients may be; 0: each gradient travels on its own."""
     settings = HOLDER.get().settings

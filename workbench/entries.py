@@ -63,7 +63,7 @@ def entry(
     rows = _splits(full_name, shape or (), splits, len(ranks)) if kind is Kind.ALLTOALL else ()
     if name is None:  # not before the checks: a call that is refused must not use up a number
         full_name = context.auto_name(kind.value, set_id)
-    if kind is Kind.ALLREDUCE and source is not None and target is source:
+    if kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER) and source is not None and target is source:
         fields["place"] = context.engine.place(source)
     request = Request(full_name, kind, dtype or "", shape or (), process_set=set_id, splits=rows, **fields)
     return Entry(request, source, target, Handle(full_name), convert)

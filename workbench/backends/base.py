@@ -84,6 +84,12 @@ class Backend(Protocol):
     def place(self, array: Array) -> int:
         """Where in memory that all ranks can reach this contiguous array lies; -1 if it does not."""
 
+    def offer(self, nbytes: int) -> int:
+        """Make memory for all ranks, which is kept until the end, and tell its place; -1 if it cannot be."""
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """The memory at a place that ``rank`` has told; None if it cannot be reached from here."""
+
     def tick(self, function: Callable[[], None]) -> None:
         """Have ``function`` called some times a second amid long waits; it may raise to end them."""
 

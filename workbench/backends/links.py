@@ -105,6 +105,14 @@ class LinkBackend:
         """Nobody else can reach it."""
         return -1
 
+    def offer(self, nbytes: int) -> int:
+        """Nobody else could reach it."""
+        return -1
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """Nothing of the others' memory."""
+        return None
+
     def tick(self, function: Callable[[], None]) -> None:
         """Hand ``function`` to the Link, if it has long waits."""
         if hasattr(self.link, "tick"):

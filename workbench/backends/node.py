@@ -36,6 +36,7 @@ class Node:
         timeout_s: deadline of one meeting.
 
     Attributes:
+        kept: memory of this rank that others use, for ever.
         tick: called some twenty times a second amid a long wait; it may raise to end it.
     """
 
@@ -44,16 +45,20 @@ class Node:
         assert isinstance(own, OwnArena)
         self.own, self.rank, self.size, self.timeout_s = own, rank, len(arenas), timeout_s
         self.tick: Callable[[], None] = lambda: None
-        self._arenas = arenas
+        self._arenas, self.kept = arenas, list[Array]()
         self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
         self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
         self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
         self._fence = threading.Lock()
         self._fence.acquire()
 
+    def bytes(self, rank: int, place: int, nbytes: int) -> Array:
+        """Some of a rank's memory."""
+        return self._arenas[rank].bytes[place : place + nbytes]
+
     def array(self, rank: int, place: int, like: Array) -> Array:
         """The array of a rank that begins at ``place``, as long as ``like`` and of its dtype."""
-        return self._arenas[rank].bytes[place : place + like.nbytes].view(like.dtype)
+        return self.bytes(rank, place, like.nbytes).view(like.dtype)
 
     def meet(self, members: Sequence[int]) -> None:
         """Wait until all members have come. What they wrote before can be read after.

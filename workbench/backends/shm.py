@@ -131,6 +131,16 @@ class ShmBackend:
         """Where in the arena."""
         return self._node.own.place(array)
 
+    def offer(self, nbytes: int) -> int:
+        """A piece of the arena."""
+        array = self._node.own.allocate(nbytes)
+        self._node.kept.append(array)
+        return self._node.own.place(array)
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """A piece of its arena."""
+        return self._node.bytes(self._members[rank], place, nbytes)
+
     def tick(self, function: Callable[[], None]) -> None:
         """Amid long meetings, and where the backend beneath waits."""
         self._node.tick = function

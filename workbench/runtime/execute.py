@@ -117,6 +117,10 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: T
 
 def _reducescatter(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
     lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
+    if entry is not None and entry.target is not None:  # the caller's array may be overwritten
+        with tell(f"{backend.name}_REDUCESCATTER"):
+            backend.reducescatter(entry.target.reshape(-1), lengths, _reduction(response, backend), response.places)
+        return entry.target
     with tell("ALLOCATE_OUTPUT"):
         scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
     if entry is not None and entry.source is not None:

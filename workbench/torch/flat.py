@@ -44,8 +44,8 @@ class FlatBucket:
     @staticmethod
     def part(array: api.Array, start: int, param: torch.Tensor) -> torch.Tensor:
         """The elements from ``start`` on, shaped like the parameter, in the order in which its own lie in memory."""
-        # From the array and not from another tensor: then it counts its changes by itself.
-        return tensor_of(array[start : start + param.numel()], param).as_strided(param.shape, param.stride())
+        # .data: it counts its changes by itself, and to torch it is no view, which could not be detached in place.
+        return tensor_of(array[start : start + param.numel()], param).as_strided(param.shape, param.stride()).data
 
     def take(self, name: str) -> None:
         """Bring this rank's gradient into the bucket, if it is not there already."""

@@ -7,7 +7,7 @@ So a hook keeps nothing alive, and a new optimizer's hooks replace those of an o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,7 @@ from workbench.errors import CollectiveError
 from workbench.torch.compression import Compression
 from workbench.torch.flat import FlatBucket, can_be_flat, flat_buckets
 from workbench.torch.ops import allreduce_async
+from workbench.torch.sharded import Shards
 from workbench.torch.wire import Wire
 from workbench.training.gradients import GradientReducer
 
@@ -37,16 +38,25 @@ class Gradients:
         op: how gradients become one.
         passes: backward passes per step.
         groups: names that travel together.
+        sharded: each rank updates a part of the parameters.
 
     Attributes:
+        shards: the parts, from the second step on.
         alone: there is nobody to average with.
         should_synchronize, synchronized: see ``skip_synchronize()``.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, wire: Wire, op: ReduceOp, passes: int, groups: Sequence[Sequence[str]]
+        self,
+        optimizer: torch.optim.Optimizer,
+        wire: Wire,
+        op: ReduceOp,
+        passes: int,
+        groups: Sequence[Sequence[str]],
+        sharded: bool = False,
     ) -> None:
-        self.optimizer, self.wire = optimizer, wire
+        self.optimizer, self.wire, self.sharded = optimizer, wire, sharded
+        self.shards: Shards | None = None
         self.should_synchronize, self.synchronized = True, False
         self._op, self._names = op, {param: name for name, param in wire.params.items()}
         self._groups, self._planned_for = groups, object()
@@ -124,10 +134,10 @@ class Gradients:
 
     def trained(self) -> list[str]:
         """What to reduce now: also what was added or unfrozen since the last step, without what was frozen."""
-        found = []
+        found = [name for name in self.shards.names if self.wire.params[name].requires_grad] if self.shards else []
         for g, group in enumerate(self.optimizer.param_groups):
             for i, param in enumerate(group["params"]):
-                if not param.requires_grad:
+                if not param.requires_grad or (self.shards and self.shards.owns(param)):
                     continue
                 name = self._names.setdefault(param, f"noname.{g}.{i}")
                 found.append(name)
@@ -148,8 +158,33 @@ class Gradients:
         new = [name for name in new if can_be_flat(self.wire.params[name])]
         if not (suits and limit and new):
             return
+        if self.shards:
+            return  # what comes later is updated as a whole on every rank
         names = [name for name in self.wire.params if name in self.wire.flat or name in new]
         self._set_buckets(flat_buckets(self.wire.params, names, limit))
+
+    def update(self, step: Callable[[], Any]) -> Any:
+        """The wrapped optimizer's step, and if sharded, what is before and after it."""
+        if self.sharded and not self.shards and self.wire.flat:
+            buckets = list(dict.fromkeys(self.wire.flat.values()))
+            self.shards = self.wire.shards = Shards(self.optimizer, self.wire.params, buckets, self.wire.process_set)
+        if not self.shards:
+            return step()
+        self.shards.check()
+        self.shards.choose()
+        result = step()
+        self.shards.publish()
+        return result
+
+    def complete(self) -> None:
+        """If sharded, bring all gradients to all ranks."""
+        if self.shards:
+            self.shards.complete()
+
+    def check_not_sharded(self) -> None:
+        """Raise a ValueError if the wrapped optimizer holds slices."""
+        if self.shards:
+            raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
 
     def _set_buckets(self, buckets: Sequence[FlatBucket]) -> None:
         self.wire.flat = {name: bucket for bucket in buckets for name in bucket.views}
@@ -159,6 +194,8 @@ class Gradients:
     def _leave_buckets_of_old(self) -> None:
         """In another job other ranks may have come, who begin without buckets."""
         if self.wire.flat and self._planned_for is not api.world():
+            if self.shards:
+                self.shards.check()
             self._set_buckets([])
 
     def _drop(self) -> None:

@@ -18,6 +18,7 @@ from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch.adasum import adasum_step
 from workbench.torch.compression import Compression
 from workbench.torch.gradients import Gradients
+from workbench.torch.sharded import check_elementwise
 from workbench.torch.wire import Wire
 from workbench.training.compression import Compressor
 
@@ -37,6 +38,11 @@ _SCALER = (
     "GradScaler looks at gradients that are still on their way to the other ranks. Call optimizer.synchronize() after "
     "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
     "optimizer.skip_synchronize()."
+)
+
+_SCALER_SHARDED = (
+    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
+    "Use bfloat16, which needs no GradScaler, or leave sharded=True out."
 )
 
 
@@ -62,9 +68,15 @@ class DistributedOptimizer(torch.optim.Optimizer):
         sparse_as_dense: turn sparse gradients into dense ones before the reduction; otherwise they are reduced
             as they are, in ``step()``.
         process_set: the ranks to average over; a rank outside of it trains on its own.
+        sharded: each rank updates its part of the parameters and keeps the optimizer's state for that part only (see
+            ``sharded.py``): less memory, less to compute, the same result. It begins with the second step. For SGD,
+            Adam and others that treat each element by itself, with op=Average, without compression and groups. On one
+            machine the parameters then are one memory for all its ranks: who changes them by hand does so on one rank.
+            ``state_dict()`` is whole, and therefore a collective: all ranks call it.
 
     Raises:
-        ValueError: names missing, twice, or not strings; num_groups negative; a group of unknown parameters.
+        ValueError: names missing, twice, or not strings; num_groups negative; a group of unknown parameters; sharded
+            with what does not go with it.
 
     Example:
         >>> import workbench.torch as hvd
@@ -91,18 +103,26 @@ class DistributedOptimizer(torch.optim.Optimizer):
         groups: Groups | int | None = None,
         sparse_as_dense: bool = False,
         process_set: ProcessSet = global_process_set,
+        *,
+        sharded: bool = False,
     ) -> None:
         if gradient_predivide_factor != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor goes with op=Average only.")
         if isinstance(optimizer, DistributedOptimizer):  # wrapped again, by a notebook's cell that is run again
+            optimizer._distributed.check_not_sharded()
             optimizer = optimizer._distributed.optimizer
         params = _named(optimizer, named_parameters)
+        if sharded:
+            check_elementwise(optimizer)
+            if op is not Average or compression is not Compression.none or num_groups or groups is not None:
+                raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
         self._distributed = Gradients(
             optimizer,
             Wire(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set),
             op,
             backward_passes_per_step,
             _groups(params, num_groups, groups),
+            sharded,
         )
 
     @property  # type: ignore[misc]
@@ -152,17 +172,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 mine.synchronize()
                 return mine.average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
 
-            return mine.optimizer.step(synced)
+            return mine.update(lambda: mine.optimizer.step(synced))
         if mine.should_synchronize:
             if mine.synchronized:
                 warnings.warn(_STEP_TWICE, stacklevel=2)
             mine.synchronize()
         mine.synchronized = False
-        return mine.optimizer.step()
+        return mine.update(mine.optimizer.step)
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
         self._distributed.synchronize()
+        self._distributed.complete()
         self._distributed.synchronized = True
 
     @contextmanager
@@ -205,17 +226,22 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if self._distributed.reducer.in_flight:
             raise AssertionError(_ZERO_GRAD)
         self._distributed.optimizer.zero_grad(set_to_none=set_to_none)
+        if self._distributed.shards:
+            self._distributed.shards.zero_grad(set_to_none)
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
         if self._distributed.reducer.in_flight:
             raise RuntimeError(_SCALER)
+        if self._distributed.sharded:
+            raise RuntimeError(_SCALER_SHARDED)
         return getattr(self._distributed.optimizer, "_step_supports_amp_scaling", False)
 
     def state_dict(self) -> Any:
-        """As the wrapped optimizer's, so that it can be loaded without this wrapper."""
-        return self._distributed.optimizer.state_dict()
+        """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
+        shards = self._distributed.shards
+        return shards.state_dict() if shards else self._distributed.optimizer.state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
@@ -223,7 +249,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As the wrapped optimizer's, whose class knows how."""
-        self._distributed.optimizer.load_state_dict(state_dict)
+        (self._distributed.shards or self._distributed.optimizer).load_state_dict(state_dict)
 
     def __repr__(self) -> str:
         return f"Distributed{self._distributed.optimizer!r}"

@@ -27,6 +27,7 @@ from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Entry
 from workbench.torch.flat import FlatBucket
 from workbench.torch.ops import sparse_allreduce_async
+from workbench.torch.sharded import Shards
 from workbench.torch.tensors import dtype_name, in_place, tensor_of
 from workbench.torch.topk import TopKCompression
 from workbench.training.compression import Compressor
@@ -52,6 +53,7 @@ class Wire:
 
     Attributes:
         flat: for each name the bucket that it lives in, if it does.
+        shards: what each rank updates, if sharded.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class Wire:
         # What was compressed, its context, and the gradient's version, which torch counts up at every change.
         self._travelling: dict[str, tuple[torch.Tensor, Any, int]] = {}
         self.flat: dict[str, FlatBucket] = {}
+        self.shards: Shards | None = None
 
     def dense(self, name: str) -> torch.Tensor | None:
         """The gradient, made dense where it is to be; None without one, or with one that stays sparse."""
@@ -88,6 +91,8 @@ class Wire:
         if bucket is None:
             return [self._entry(name, group_fields(names)) for name in names]
         bucket.fill()
+        if self.shards:
+            return [self.shards.entry(bucket)]
         array, name = bucket.array, bucket.bucket.name
         return [api.entry(Kind.ALLREDUCE, array, name, dtype=bucket.bucket.dtype, target=array, **self._fields)]
 
@@ -121,7 +126,8 @@ class Wire:
         for bucket in dict.fromkeys(buckets[name] for name in reduced if name in buckets):
             for name in bucket.changed():
                 raise RuntimeError(_CHANGED.format(name))
-            bucket.give()
+            if not self.shards:
+                bucket.give()
         for name, result in reduced.items():
             if name not in buckets:
                 self._store(name, result)
