@@ -4,10 +4,10 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical test check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full test check lab lessons lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^#   \([A-Z_]*=.*\)/  \1/p' .ci/setup
 
 setup: ## make .venv: pinned packages, this project, and mpiexec (choices below)
@@ -18,6 +18,12 @@ demo: setup ## what it is about, in a minute
 
 practical: setup ## the practical session: 1 and 2 ranks side by side
 	@.venv/bin/python benchmarks/practical.py $(ARGS)
+
+bench: setup ## every peer in the same run, some minutes: tables and a picture in benchmarks/results
+	@.venv/bin/python benchmarks/bench.py $(ARGS)
+
+bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
+	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
 
 test: check ## the checks, then the tests (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)

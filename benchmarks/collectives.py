@@ -87,7 +87,7 @@ def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, real: 
 
 def make(comm: MPI.Intracomm, nbytes: int, real: Any) -> dict[str, Peer]:
     """All peers; all but the first work on one and the same ordinary array."""
-    mine: Array = getattr(wb, "empty", np.empty)((nbytes // 4,), np.float32)
+    mine: Array = getattr(wb, "empty", np.empty)((nbytes // 4,), "float32")
     array, other = np.empty(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
     tensor, link = torch.from_numpy(array), SendrecvLink(comm)
     if hasattr(wb, "allreduce_"):

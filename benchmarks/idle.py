@@ -1,9 +1,9 @@
 """What the runtime itself costs: ``mpiexec -n 2 python benchmarks/idle.py workbench`` (or ``gloo``).
 
-Idle: CPU time of a rank whose cells are all done, in percent of one core. At work: CPU time of the engine thread (and of
-rank 0's coordinator) in a step with as many gradients as ResNet-50 has, 161, but of 8 numbers each, so that next to no
-bytes move and what is left is Python per tensor. ``caller`` is what the same step costs the script's own thread, beyond
-a plain SGD step.
+Idle: CPU time of a rank that has nothing to do, in percent of one core. At work: CPU time of the engine thread (and of
+rank 0's coordinator) in a step with as many gradients as ResNet-50 has, 161, but of 8 numbers each: next to no bytes
+move, and what is left is Python per tensor. ``caller`` is what the same step costs the script's own thread, beyond a
+plain SGD step.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import nn
@@ -38,10 +39,7 @@ def resnet18() -> nn.Module:
     """He et al., arXiv:1512.03385, table 1, for 10 classes: 62 tensors, 11.2 million parameters."""
     first = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2, 1)]
     widths = [64, 64, 128, 128, 256, 256, 512, 512]
-    blocks = [
-        Block(inputs, width, 1 if inputs == width else 2)
-        for inputs, width in zip([64, *widths[:-1]], widths, strict=True)
-    ]
+    blocks = [Block(inputs, width, 1 if inputs == width else 2) for inputs, width in pairwise([64, *widths])]
     return nn.Sequential(*first, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 10))
 
 
@@ -49,7 +47,7 @@ def mlp() -> nn.Module:
     """Four linear layers, 25 million parameters: much to send, little to compute."""
     sizes = [1024, 3072, 3072, 3072, 1000]
     layers: list[nn.Module] = []
-    for inputs, outputs in zip(sizes[:-1], sizes[1:], strict=True):
+    for inputs, outputs in pairwise(sizes):
         layers += [nn.Linear(inputs, outputs), nn.ReLU()]
     return nn.Sequential(*layers[:-1])
 

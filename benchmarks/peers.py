@@ -81,7 +81,11 @@ def fits(comm: MPI.Intracomm, nbytes: int) -> bool:
 
 
 def in_turns(
-    comm: MPI.Intracomm, peers: Mapping[str, Callable[[], object]], rounds: int, repeats: int, before: Callable[[], object]
+    comm: MPI.Intracomm,
+    peers: Mapping[str, Callable[[], object]],
+    rounds: int,
+    repeats: int,
+    before: Callable[[], object],
 ) -> Seconds:
     """Time all peers, round by round, each round in another order.
 

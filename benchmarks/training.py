@@ -1,7 +1,7 @@
 """Images per second of whole training steps: ``mpiexec -n 2 python benchmarks/training.py --models cnn mlp``.
 
-zero_grad, forward, backward and step (SGD, momentum 0.9) on data that is there already. The limit is every rank training
-a copy of its own at the same time, without a word to the others. Afterwards all ranks must have the same weights.
+zero_grad, forward, backward and step (SGD, momentum 0.9) on data that is there already. The limit: every rank trains a
+copy of its own at the same time, without a word to the others. Afterwards all ranks must have the same weights.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.nn.parallel import DistributedDataParallel
 import workbench.torch as hvd
 
 LIMIT = "independent copies"
-# Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; tuned, DDP does not, either.
+# Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; nor does DDP, tuned.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
 Built = tuple[nn.Module, torch.optim.Optimizer]
@@ -106,7 +106,8 @@ def measure(
         model, optimizer = built[name]
         for _ in range(count):
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            loss: Any = F.cross_entropy(model(x), y)  # its backward() is not typed
+            loss.backward()
             optimizer.step()
 
     for name in built:

@@ -130,9 +130,9 @@ def test_a_peer_that_wins_is_said_to_win() -> None:
         case("4 KiB", ours=[4.0] * 3, peer=[1.0] * 3, limit=[0.1] * 3),
         case("1 MiB", ours=[1.0] * 3, peer=[2.0] * 3),
     ]
-    assert report.wins(cases, "ours", ["peer"]) == "- Where a peer wins over `ours`: 4 KiB: peer (0.25 of our time)."
+    assert report.wins(cases, "ours", ["peer"]) == "- Where a peer wins over `ours`: 4 KiB: peer (0.250 of our time)."
     doubtful = case(ours=[1.0] * 5, peer=[0.5, 0.9, 0.9, 1.5, 1.5])
-    assert "peer (0.90 of our time, within the noise)" in report.wins([doubtful], "ours", ["peer"])
+    assert "peer (0.900 of our time, within the noise)" in report.wins([doubtful], "ours", ["peer"])
     assert report.wins(cases[1:], "ours", ["peer"]).endswith("nowhere here.")
 
 

@@ -1,0 +1,160 @@
+"""Every peer in the same run: ``make bench`` (quick), ``make bench-full``, or ``python benchmarks/bench.py``.
+
+Starts each worker with each number of ranks, one after the other, and writes ``bench-quick`` (or ``bench-full``) as
+``.json``, with all that was measured, as ``.md`` and as ``.svg``. The exit code is 1 if a worker failed, gave a wrong
+sum, or passed its deadline; times are shown, never judged. What is measured, and how to read it: ``README.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import children
+import machine
+from figures import Case, quartiles, ratios
+from picture import draw
+from report import Result, markdown
+
+HERE = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What to run.
+
+    Args:
+        kind: the files' name.
+        ranks: how many, run after run.
+        deadline_s: of one worker.
+        words: worker → its command lines' words.
+    """
+
+    kind: str
+    ranks: tuple[int, ...]
+    deadline_s: float
+    words: dict[str, tuple[str, ...]]
+
+
+def sizes(*exponents: int) -> str:
+    """Powers of two, as words."""
+    return " ".join(str(1 << exponent) for exponent in exponents)
+
+
+SMOKE = Plan(
+    "smoke",
+    (2,),
+    60.0,
+    {
+        "collectives": (f"--bytes {sizes(12, 16)} --rounds 2 --repeats 2",),
+        "many": ("--tensors 20 --floats 100 --rounds 2 --repeats 2",),
+        "training": ("--models cnn --rounds 2 --seconds 0.01",),
+        "idle": ("workbench --seconds 0.2 --steps 3", "gloo --seconds 0.2"),
+    },
+)
+QUICK = Plan(
+    "quick",
+    (2,),
+    150.0,
+    {
+        "collectives": (f"--bytes {sizes(12, 20, 24, 26)} --rounds 9",),
+        "many": ("--rounds 9 --repeats 3",),
+        "training": ("--rounds 5 --seconds 1",),
+        "idle": ("workbench --seconds 5", "gloo --seconds 5"),
+    },
+)
+FULL = Plan(
+    "full",
+    (2, 4),
+    1800.0,
+    {
+        "collectives": (f"--bytes {sizes(12, 14, 16, 18, 20, 22, 24, 26, 28)} --rounds 21",),
+        "many": ("--rounds 21",),
+        "training": ("--rounds 15 --seconds 2",),
+        "idle": ("workbench --seconds 20 --steps 200", "gloo --seconds 20"),
+    },
+)
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--full", dest="plan", action="store_const", const=FULL, default=QUICK)
+    which.add_argument("--smoke", dest="plan", action="store_const", const=SMOKE, help="does it run at all?")
+    parser.add_argument("--ranks", metavar="1,2,4", help="instead of the plan's")
+    parser.add_argument("--only", choices=list(QUICK.words), help="one worker")
+    parser.add_argument("--out", type=Path, default=HERE / "results", metavar="DIR")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run everything and write the files; return the exit code."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the ranks are ended then, too
+    args = options(argv)
+    plan: Plan = args.plan
+    ranks = tuple(int(each) for each in args.ranks.split(",")) if args.ranks else plan.ranks
+    others, load_before = machine.Others(), machine.load()
+    results = []
+    for n in ranks:
+        for worker in [args.only] if args.only else plan.words:
+            for words in plan.words[worker]:
+                results.append(measure(n, worker, words.split(), plan.deadline_s))
+    about = machine.about() | {"load_before": load_before, "load_after": machine.load()}
+    about |= {"others_percent": others.percent(), "mpi": next((each["mpi"] for each in results if "mpi" in each), "?")}
+    settings = {"ranks": ranks, "deadline_s": plan.deadline_s, "words": plan.words}
+    args.out.mkdir(parents=True, exist_ok=True)
+    stem = args.out / f"bench-{plan.kind}"
+    text = markdown(plan.kind, about, results)
+    everything = {
+        "kind": plan.kind,
+        "machine": about,
+        "settings": settings,
+        "results": [with_summary(r) for r in results],
+    }
+    stem.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(text)
+    draw(results, stem.with_suffix(".svg"))
+    print(text)
+    return int(any("failed" in result for result in results))
+
+
+def measure(ranks: int, worker: str, words: list[str], deadline_s: float) -> Result:
+    """One run of one worker; rank 0's last line is the result."""
+    print(f"$ mpiexec -n {ranks} python benchmarks/{worker}.py {' '.join(words)}", file=sys.stderr, flush=True)
+    others = machine.Others()
+    try:
+        output = children.run(ranks, HERE / f"{worker}.py", words, deadline_s)
+        result: Result = json.loads(output.strip().splitlines()[-1])
+    except children.ChildError as error:
+        return {"section": worker, "ranks": ranks, "failed": str(error)}
+    result["others_percent"] = others.percent()
+    return result
+
+
+def with_summary(result: Result) -> dict[str, Any]:
+    """The result, and beside the seconds of every round what the text is made of."""
+    summed: dict[str, Any] = dict(result)
+    if "cases" in result:
+        summed["cases"] = [case | {"summary": summary(case, result["ours"])} for case in result["cases"]]
+    return summed
+
+
+def summary(case: Case, ours: Sequence[str]) -> dict[str, Any]:
+    """Quartiles of each peer's seconds, and of its ratios to each of ours."""
+    return {
+        "seconds": {name: quartiles(values)._asdict() for name, values in case["seconds"].items()},
+        "ratio_to": {
+            mine: {name: ratio._asdict() for name, ratio in ratios(case["seconds"], mine).items()} for mine in ours
+        },
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
