@@ -251,6 +251,7 @@ class ControlClient:
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
+        self._woken = False  # there is a byte on its way already
         self._poller = zmq.Poller()
         self._poller.register(self._socket, zmq.POLLIN)
         self._poller.register(self._wake_read.fileno(), zmq.POLLIN)
@@ -283,6 +284,9 @@ class ControlClient:
 
     def wake(self) -> None:
         """End :meth:`receive` early; from any thread."""
+        if self._woken:
+            return
+        self._woken = True
         with contextlib.suppress(OSError):  # full of wake-ups already, or closed
             self._wake_write.send(b"!")
 
@@ -358,7 +362,7 @@ class ControlClient:
         self._wake_write.close()
 
     def _wait(self, timeout_s: float) -> None:
-        while timeout_s > 0 and time.monotonic() < self._spin_until:
+        while timeout_s > 0 and time.monotonic() < self._spin_until and not self._woken:
             if _readable(self._socket):
                 self._spin_until = 0.0
                 return
@@ -367,6 +371,7 @@ class ControlClient:
         ready = self._poller.poll(int(timeout_s * 1000) + (timeout_s > 0))
         if any(end == self._wake_read.fileno() for end, _ in ready):
             self._wake_read.recv(4096)
+            self._woken = False  # before the caller looks what there is to do
 
 
 def _asks(item: Outgoing) -> bool:

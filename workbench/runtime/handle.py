@@ -12,6 +12,7 @@ from workbench.errors import DeadlineError
 from workbench.runtime.waits import REPORT_AFTER_S
 
 Callback = Callable[["Handle"], None]
+Lock = type(threading.Lock())
 
 
 class Handle:
@@ -26,21 +27,22 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_lock", "_value", "blocked", "name", "owner")
+    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "blocked", "name", "owner")
+    _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.owner: int | None = None  # ident of the engine's thread, which must never wait
         self.blocked: Callable[[], AbstractContextManager[None]] = nullcontext  # tells of a wait that takes long
-        self._lock = threading.Lock()
-        self._done = threading.Event()
+        self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks: list[Callback] = []
+        self._waiters: list[Lock] = []  # one held lock per thread that waits
 
     def poll(self) -> bool:
         """True when :meth:`wait` would not block."""
-        return self._done.is_set()
+        return self._done
 
     def wait(self, timeout_s: float | None = None) -> Any:
         """Block until the result is there, and return it; Ctrl-C interrupts the wait.
@@ -63,11 +65,17 @@ class Handle:
         return self._value
 
     def _wait(self, timeout_s: float | None) -> bool:
-        first = REPORT_AFTER_S if timeout_s is None else min(timeout_s, REPORT_AFTER_S)
-        if self._done.wait(first):
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._lock:
+            if self._done:
+                return True
+            self._waiters.append(waiter)
+        first = REPORT_AFTER_S if timeout_s is None else max(0.0, min(timeout_s, REPORT_AFTER_S))
+        if waiter.acquire(timeout=first):
             return True
         with self.blocked():
-            return self._done.wait(None if timeout_s is None else timeout_s - first)
+            return waiter.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s - first))
 
     @property
     def error(self) -> BaseException | None:
@@ -85,7 +93,7 @@ class Handle:
         An exception in a callback is logged and changes nothing else.
         """
         with self._lock:
-            if not self._done.is_set():
+            if not self._done:
                 self._callbacks.append(callback)
                 return
         _call(callback, self)
@@ -93,11 +101,13 @@ class Handle:
     def finish(self, value: Any = None, error: BaseException | None = None) -> None:
         """Set the result or the error; the first call wins. For the engine."""
         with self._lock:
-            if self._done.is_set():
+            if self._done:
                 return
-            self._value, self._error = value, error
-            self._done.set()
+            self._value, self._error, self._done = value, error, True
             callbacks, self._callbacks = self._callbacks, []
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.release()
         for callback in callbacks:
             _call(callback, self)
 
