@@ -8,6 +8,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import Any
 
 from workbench.backends.select import Meeting
 from workbench.config import Settings
@@ -17,12 +18,13 @@ from workbench.runtime.control import ControlClient, ControlServer
 from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.engine import Engine
 from workbench.runtime.liveness import host_id
-from workbench.runtime.messages import Began, Ended, Raised
+from workbench.runtime.messages import Began, Ended, Raised, Request
 from workbench.runtime.recorder import Recorder
 from workbench.runtime.stall import StallInspector
 from workbench.runtime.timeline import Timeline
 
 _SETTLE_S = 0.3
+_MOST_REQUESTS = 10_000
 _AFTER_ERROR_S = 3.0  # the others are told at once; those that compute for longer find out when they come
 
 
@@ -77,6 +79,7 @@ class Context:
     server: ControlServer | None
     timeline: Timeline
     pid: int = field(default_factory=os.getpid)
+    requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
     _failures: int = 0  # how many collectives had failed when the numbers began at 0
@@ -85,6 +88,12 @@ class Context:
     def rank(self) -> int:
         """This rank."""
         return self.world.rank
+
+    def remember(self, known: Any, request: Request) -> None:
+        """Have a request at hand for the next step; steps are alike."""
+        if len(self.requests) >= _MOST_REQUESTS:
+            self.requests.clear()
+        self.requests[known] = request
 
     def auto_name(self, kind: str, process_set: int = 0) -> str:
         """A name for a tensor that the caller did not name; the same on every rank if all submit in one order."""

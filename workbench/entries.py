@@ -14,6 +14,7 @@ from workbench.runtime.messages import Kind, ReduceOp, Request
 from workbench.runtime.pending import Array, Entry
 
 _LONGEST_NAME = 4096
+_IN_PLACE = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
 _INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
 DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"))
 """Names of the dtypes that can travel."""
@@ -50,23 +51,41 @@ def entry(
         ValueError: an unknown rank, or splits that do not fit.
     """
     context = HOLDER.get()
-    set_id = _set_id(process_set, context)
-    full_name = f"{kind.value}.{'noname' if name is None else name}"
     if source is not None:
         dtype, shape = dtype or source.dtype.name, source.shape if shape is None else shape
+    if kind in _IN_PLACE and source is not None and target is source:
+        fields["place"] = context.engine.place(source)
+    known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
+    request = context.requests.get(known)
+    if request is None:
+        request = _request(kind, name, dtype or "", shape or (), splits, process_set, context, fields)
+        if name is not None and splits is None:
+            context.remember(known, request)
+    return Entry(request, source, target, Handle(request.name), convert)
+
+
+def _request(
+    kind: Kind,
+    name: str | None,
+    dtype: str,
+    shape: tuple[int, ...],
+    splits: Sequence[int] | None,
+    process_set: ProcessSet,
+    context: Context,
+    fields: dict[str, Any],
+) -> Request:
+    set_id = _set_id(process_set, context)
+    full_name = f"{kind.value}.{'noname' if name is None else name}"
     if len(full_name) > _LONGEST_NAME:
         raise ValueError(
             f"A name of {len(full_name)} characters is too long; {_LONGEST_NAME} are allowed: {full_name[:50]}…"
         )
     ranks = context.engine.sets.members[set_id]
-    _check(kind, full_name, dtype or "", shape or (), ranks, fields)
-    rows = _splits(full_name, shape or (), splits, len(ranks)) if kind is Kind.ALLTOALL else ()
+    _check(kind, full_name, dtype, shape, ranks, fields)
+    rows = _splits(full_name, shape, splits, len(ranks)) if kind is Kind.ALLTOALL else ()
     if name is None:  # not before the checks: a call that is refused must not use up a number
         full_name = context.auto_name(kind.value, set_id)
-    if kind in (Kind.ALLREDUCE, Kind.REDUCESCATTER) and source is not None and target is source:
-        fields["place"] = context.engine.place(source)
-    request = Request(full_name, kind, dtype or "", shape or (), process_set=set_id, splits=rows, **fields)
-    return Entry(request, source, target, Handle(full_name), convert)
+    return Request(full_name, kind, dtype, shape, process_set=set_id, splits=rows, **fields)
 
 
 def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
@@ -87,9 +106,9 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
         raise
 
 
-def submit(entries: list[Entry], more: bool = False, at_once: bool = False) -> list[Handle]:
+def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     """Hand entries to the engine and return their handles; see :meth:`workbench.runtime.engine.Engine.submit`."""
-    HOLDER.get().engine.submit(entries, more, at_once)
+    HOLDER.get().engine.submit(entries, at_once)
     return [entry.handle for entry in entries]
 
 

@@ -107,13 +107,13 @@ class Rank0:
         body = encode_responses(self.number, list(items), list(evicted))
         self.socket.send_multipart([self.peer, Seal(SECRET, b"down").close(0, self.number, body)])
 
-    def submit(self, *names: str, length: int = 3, more: bool = False) -> list[Handle]:
+    def submit(self, *names: str, length: int = 3, at_once: bool = True) -> list[Handle]:
         """Submit ones under some names."""
         entries = []
         for name in names:
             array = np.ones(length, np.float32)
             entries.append(Entry(request(name, length), array, np.empty_like(array), Handle(name)))
-        self.engine.submit(entries, more)
+        self.engine.submit(entries, at_once)
         return [entry.handle for entry in entries]
 
     def close(self) -> None:
@@ -203,25 +203,26 @@ def test_what_was_ready_together_is_reduced_together(rank0: Rank0) -> None:
     assert rank0.backend.lengths == [7]
 
 
-def test_a_lone_tensor_does_not_wait_for_the_window() -> None:
-    """Only a submitter that says that more is coming makes the engine hold back, and then no longer than the window."""
+def test_an_announcement_waits_until_somebody_waits() -> None:
+    """Neighbours are announced together, when somebody waits for one of them or the window ends, or at once on demand."""
     window_s = 1.0
     played = Rank0(Settings(heartbeat_s=60.0, fusion_window_s=window_s))
     try:
         started = time.monotonic()
-        played.submit("lone")
+        played.submit("lone", at_once=True)
         assert played.hear(Announce).items == (request("lone"),)
         assert time.monotonic() - started < window_s
         started = time.monotonic()
-        played.submit("first", more=True)
-        played.submit("second", more=True)
+        played.submit("first", at_once=False)
+        played.submit("second", at_once=False)
         assert played.hear(Announce).items == (request("first"), request("second"))
         assert time.monotonic() - started >= window_s
         started = time.monotonic()
-        played.submit("third", more=True)
-        played.submit("last", more=False)
-        items = played.hear(Announce).items
-        assert request("last") in items or played.hear(Announce).items == (request("last"),)
+        played.submit("third", at_once=False)
+        (last,) = played.submit("last", at_once=False)
+        with pytest.raises(DeadlineError):
+            last.wait(timeout_s=0.05)
+        assert played.hear(Announce).items == (request("third"), request("last"))
         assert time.monotonic() - started < window_s
     finally:
         played.close()

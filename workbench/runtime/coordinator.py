@@ -166,6 +166,9 @@ class Coordinator:
         self._newest = now
         waiting.requests[rank] = request
         waiting.cache_ids.add(item if isinstance(item, int) else -1)
+        members = self.members.get(key[0], ())
+        if len(waiting.requests) + len(self._joined) < len(members):
+            return []  # at a glance; most announcements end here
         return [] if self._missing(key) else self._complete(key)
 
     def _complete(self, key: Key) -> list[Outgoing]:

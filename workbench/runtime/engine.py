@@ -7,8 +7,8 @@
     handles ◄── execute ◄── plan (fusion) ◄── obey
 
 Only this thread touches the backend after ``init()``. It sleeps until a tensor is submitted or a response
-arrives. It holds an announcement back only when the submitter said that more is on its way, and then for
-at most ``fusion_window_s``.
+arrives. It holds announcements back, so that neighbours travel together, until somebody waits for one of them or none
+has come for ``fusion_window_s``.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ from workbench.runtime.process_sets import SetTable
 from workbench.runtime.timeline import Timeline
 from workbench.runtime.waits import Waits
 
+_MOST_WINDOWS = 5  # however fast tensors follow each other, the first is not held back for longer
+
 
 class Engine(threading.Thread):
     """The runtime of one rank.
@@ -56,8 +58,9 @@ class Engine(threading.Thread):
         self._control, self._settings, self._timeline = control, settings, timeline or Timeline()
         self._backend, self.sets = backend, SetTable(control.rank, backend)
         self._pending, self._cache = PendingTable(), RankCache()
-        self._held, self._held_until = list[Entry](), 0.0  # drained, not announced yet
-        self._holding = self._more = self._at_once = False
+        self._held = list[Entry]()  # drained, not announced yet
+        self._held_since = self._held_until = 0.0
+        self._holding = self._hurry = False
         self._outbox, self.failures = deque[Event](), 0
         self.waits = Waits(control.rank, self.report)
         self._running = True
@@ -67,13 +70,12 @@ class Engine(threading.Thread):
 
     # --- any thread ---------------------------------------------------------------------------------
 
-    def submit(self, entries: list[Entry], more: bool = False, at_once: bool = False) -> None:
+    def submit(self, entries: list[Entry], at_once: bool = False) -> None:
         """Hand tensors over; their handles finish later.
 
         Args:
             entries: all of them are taken, or none.
-            more: further tensors follow at once, so the announcement may wait a moment for them.
-            at_once: it does not wait nevertheless.
+            at_once: nothing follows that they should travel together with.
 
         Raises:
             DuplicateNameError: a name is in flight already.
@@ -82,10 +84,16 @@ class Engine(threading.Thread):
         self.waits.submits(self.ident)
         for entry in entries:
             entry.handle.owner = self.ident
+            entry.handle.awaited = self._hurry_up
             entry.handle.blocked = partial(self.waits.blocked, entry.request.process_set, entry.request.name)
         self._pending.add(entries)
-        self._more, self._at_once = more, at_once or not more
-        if self._at_once or not self._holding:  # while holding, the engine looks again by itself
+        self._hurry |= at_once
+        if self._hurry or not self._holding:  # while holding, the engine looks again by itself
+            self._control.wake()
+
+    def _hurry_up(self) -> None:
+        if self._held or self._pending.new():
+            self._hurry = True
             self._control.wake()
 
     def report(self, event: Event) -> None:
@@ -162,16 +170,18 @@ class Engine(threading.Thread):
         self._holding = False  # before draining: who submits from here on wakes us
         events = len(self._outbox)  # before draining, too: what was submitted before an event is announced before it
         fresh = self._pending.drain()
-        if fresh and not self._held:
-            self._held_until = time.monotonic() + self._settings.fusion_window_s
+        now, window_s = time.monotonic(), self._settings.fusion_window_s
+        if fresh:
+            self._held_since = self._held_since if self._held else now
+            self._held_until = min(now, self._held_since + _MOST_WINDOWS * window_s) + window_s
         self._held += fresh
-        self._holding = bool(self._held) and not self._at_once and not events and time.monotonic() < self._held_until
+        self._holding = bool(self._held) and not self._hurry and not events and now < self._held_until
         if self._holding:
-            return self._settings.fusion_window_s
+            return window_s
         if self._held:
             self._timeline.announces(self._held)
-            self._control.announce([self._cache.shorten(entry.request) for entry in self._held], urgent=not self._more)
-            self._held = []
+            self._control.announce([self._cache.shorten(entry.request) for entry in self._held], urgent=self._hurry)
+            self._held, self._hurry = [], False
         self._tell(events)
         return self._settings.heartbeat_s
 

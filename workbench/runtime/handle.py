@@ -27,12 +27,13 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "blocked", "name", "owner")
+    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "awaited", "blocked", "name", "owner")
     _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.owner: int | None = None  # ident of the engine's thread, which must never wait
+        self.awaited: Callable[[], None] = _nothing  # tells that somebody waits
         self.blocked: Callable[[], AbstractContextManager[None]] = nullcontext  # tells of a wait that takes long
         self._done = False
         self._value: Any = None
@@ -71,6 +72,7 @@ class Handle:
             if self._done:
                 return True
             self._waiters.append(waiter)
+        self.awaited()
         first = REPORT_AFTER_S if timeout_s is None else max(0.0, min(timeout_s, REPORT_AFTER_S))
         if waiter.acquire(timeout=first):
             return True
@@ -110,6 +112,10 @@ class Handle:
             waiter.release()
         for callback in callbacks:
             _call(callback, self)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _call(callback: Callback, handle: Handle) -> None:

@@ -82,6 +82,9 @@ class Request:
     absent: bool = False
     place: int = -1
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name
+
 
 @dataclass(frozen=True, slots=True)
 class Response:

@@ -1,8 +1,7 @@
 """When does which gradient travel? Shared by all frameworks; knows names and entries, but no tensors.
 
 A gradient is submitted as soon as it is ready, while the rest of backward still runs: communication hides
-behind computation. All but the last of a step are submitted with the hint that more is to come, so that
-neighbours are announced and fused together.
+behind computation.
 """
 
 from __future__ import annotations
@@ -14,10 +13,11 @@ from typing import Any, Protocol
 from workbench.runtime.handle import Handle
 from workbench.runtime.pending import Entry
 
+
 class Submit(Protocol):
     """Hands entries to the engine; see :meth:`workbench.runtime.engine.Engine.submit`."""
 
-    def __call__(self, entries: list[Entry], more: bool = False, at_once: bool = False) -> list[Handle]:
+    def __call__(self, entries: list[Entry], at_once: bool = False) -> list[Handle]:
         """Their handles."""
 
 
@@ -41,13 +41,13 @@ class GradientReducer:
         >>> from workbench.runtime.messages import Kind, Request
         >>> def make_entries(names):
         ...     return [Entry(Request(name, Kind.ALLREDUCE), None, None, Handle(name)) for name in names]
-        >>> def submit(entries, more, at_once):
-        ...     print([entry.request.name for entry in entries], "more" if more else "last")
+        >>> def submit(entries, at_once):
+        ...     print([entry.request.name for entry in entries])
         ...     return [entry.handle for entry in entries]
         >>> reducer = GradientReducer(["w", "b"], make_entries, submit)
         >>> reducer.ready("b"); reducer.ready("w")
-        ['b'] more
-        ['w'] last
+        ['b']
+        ['w']
     """
 
     def __init__(
@@ -67,7 +67,6 @@ class GradientReducer:
         self._left: dict[str, int] = {}
         self._ready: set[str] = set()
         self._handles: dict[str, Handle] = {}
-        self._promised = False  # the last submission said that more is to come
 
     @property
     def in_flight(self) -> bool:
@@ -96,7 +95,7 @@ class GradientReducer:
         self._ready.add(name)
         bucket = self._groups.get(name, (name,))
         if self._ready.issuperset(bucket):
-            self._send(bucket, more=len(self._handles) + len(bucket) < len(self._names))
+            self._send(bucket)
 
     def finish(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Submit what was not ready (of ``names``, default all), wait for everything, and begin the next step.
@@ -115,19 +114,16 @@ class GradientReducer:
             while rest:
                 bucket = self._groups.get(rest[0], (rest[0],))
                 rest = [name for name in rest if name not in bucket]
-                self._send(bucket, more=bool(rest))
-            if self._promised:
-                self._submit([], False)  # nothing follows after all
+                self._send(bucket)
             return {name: handle.wait() for name, handle in self._handles.items()}
         finally:
-            self._handles, self._left, self._ready, self._promised = {}, {}, set(), False
+            self._handles, self._left, self._ready = {}, {}, set()
 
-    def _send(self, bucket: Sequence[str], more: bool) -> None:
+    def _send(self, bucket: Sequence[str]) -> None:
         entries = self._make_entries(bucket)
         as_one = len(entries) < len(bucket)
-        handles = self._submit(entries, more, as_one)  # nothing is to be packed with it, so nothing is waited for
+        handles = self._submit(entries, as_one)  # nothing is to be packed with it, so nothing is waited for
         self._handles.update(zip(bucket, handles * len(bucket) if as_one else handles, strict=True))
-        self._promised = more and not as_one
 
 
 def group_fields(names: Sequence[str]) -> dict[str, Any]:
