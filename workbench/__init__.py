@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 # Elsewhere than in workbench.api.
 _HOMES = {
     "doctor": "workbench.inspection.checkup",
+    "empty": "workbench.memory",
     "fingerprint": "workbench.inspection.fingerprints",
     "mpi_threads_supported": "workbench.built",
     "run": "workbench.runner",
@@ -45,7 +46,6 @@ if TYPE_CHECKING:
         broadcast,
         cross_rank,
         cross_size,
-        empty,
         global_process_set,
         init,
         is_homogeneous,
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from workbench.inspection.checkup import doctor
     from workbench.inspection.fingerprints import fingerprint
     from workbench.inspection.names import who_has
+    from workbench.memory import empty
     from workbench.runner import run
 else:
 

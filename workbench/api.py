@@ -1,6 +1,6 @@
 """``init``, ``rank``, ``size`` … and the verbs on numpy arrays.
 
-Framework modules stand on :func:`entry` and :func:`submit` (``entries.py``).
+Framework modules stand on :func:`entry`, :func:`submit` and :func:`wait_for` (``entries.py``).
 
 What all verbs share:
 
@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from workbench import config
 from workbench.backends.select import Meeting, meet
 from workbench.context import HOLDER, World, start
-from workbench.entries import auto_name, entry, group_name, submit
+from workbench.entries import auto_name, entry, group_name, submit, wait_for
 from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind, Raised, ReduceOp
@@ -206,45 +206,6 @@ def is_homogeneous() -> bool:
     return world().homogeneous
 
 
-# --- memory -------------------------------------------------------------------------------------------
-
-
-def empty(shape: int | Sequence[int], dtype: str = "float32") -> Array:
-    """An array in memory that all ranks of the machine can reach: reduced in place there, nothing is copied.
-
-    In-place verbs, such as ``workbench.torch.allreduce_`` on ``torch.from_numpy`` of it, take the short way where
-    every rank's tensor lies in such memory; without shared memory it is an ordinary array. Its values are arbitrary.
-
-    Example:
-        >>> run_threads(2, lambda: empty((2, 3)).shape)
-        [(2, 3), (2, 3)]
-    """
-    itemsize, size = np.dtype(dtype).itemsize, int(np.prod(shape))
-    return HOLDER.get().engine.allocate(size * itemsize).view(dtype).reshape(shape)
-
-
-def shared(length: int, dtype: str, process_set: ProcessSet = global_process_set) -> Array | None:
-    """One array, the same memory on all ranks, or None where they have no memory in common. All ranks call it.
-
-    It is kept until the job ends.
-    """
-    first = (process_set.ranks or [0])[0]
-    backend = HOLDER.get().engine.sets.backend(process_set.process_set_id or 0)
-    if backend is None or backend.size == 1:
-        return None
-    nbytes = length * np.dtype(dtype).itemsize
-    place = np.array([backend.offer(nbytes) if rank() == first else 0])
-    place = broadcast(place, first, "shared memory", process_set)
-    memory = backend.reach(0, int(place[0]), nbytes)
-    return None if memory is None else memory.view(dtype)
-
-
-def bucket_bytes() -> int:
-    """How large a bucket of gradients may be; 0: each gradient travels on its own."""
-    settings = HOLDER.get().settings
-    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
-
-
 # --- verbs --------------------------------------------------------------------------------------------
 
 
@@ -261,7 +222,7 @@ def allreduce(array: Array, name: str | None = None, op: ReduceOp = Average, **o
         >>> run_threads(2, lambda: allreduce(np.array([rank(), 1.0])).tolist())
         [[0.5, 1.0], [0.5, 1.0]]
     """
-    return allreduce_async(array, name, op, **options).wait()  # type: ignore[no-any-return]
+    return wait_for(allreduce_async, array, name, op, **options)  # type: ignore[no-any-return]
 
 
 def allreduce_async(
@@ -359,7 +320,7 @@ def join(device: int = -1) -> int:
 
 
 def _wait(one: Entry) -> Any:
-    return submit([one])[0].wait()
+    return submit([one], at_once=True)[0].wait()
 
 
 def poll(handle: Handle) -> bool:
@@ -422,5 +383,6 @@ __all__ = [
     "stop_timeline",
     "submit",
     "synchronize",
+    "wait_for",
     "world",
 ]

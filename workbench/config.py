@@ -24,10 +24,11 @@ class Settings:
 
     Args:
         fusion_threshold_bytes: tensors are packed into one buffer up to this size; 0 turns fusion off.
-        fusion_window_s: how long the engine holds an announcement back when it knows that more gradients
-            are on their way. A lone tensor never waits.
+        fusion_window_s: how long the engine holds announcements back while nobody waits for the tensors and more
+            come. One that somebody waits for is announced at once.
         bucket_bytes: DistributedOptimizer's gradients live in buckets of this size, each of which travels as one
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
+        riding_bytes: a tensor up to this size rides on its announcement, and its result on the response; 0: none does.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, ``mpi`` or ``gloo``: who moves the bytes.
         init_timeout_s: deadline for all ranks to meet in ``init()``.
@@ -46,6 +47,7 @@ class Settings:
     fusion_threshold_bytes: int = 64 << 20
     fusion_window_s: float = 0.001
     bucket_bytes: int = 16 << 20
+    riding_bytes: int = 4096
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0

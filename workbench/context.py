@@ -80,6 +80,7 @@ class Context:
     timeline: Timeline
     pid: int = field(default_factory=os.getpid)
     requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
+    waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
     _failures: int = 0  # how many collectives had failed when the numbers began at 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from threading import get_ident
 from typing import Any
 
 from workbench.context import HOLDER, Context
@@ -54,7 +55,7 @@ def entry(
     if source is not None:
         dtype, shape = dtype or source.dtype.name, source.shape if shape is None else shape
     if kind in _IN_PLACE and source is not None and target is source:
-        fields["place"] = context.engine.place(source)
+        fields["place"] = context.engine.sets.everybody.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
     request = context.requests.get(known)
     if request is None:
@@ -108,8 +109,25 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
 
 def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     """Hand entries to the engine and return their handles; see :meth:`workbench.runtime.engine.Engine.submit`."""
-    HOLDER.get().engine.submit(entries, at_once)
+    context = HOLDER.get()
+    context.engine.submit(entries, at_once or get_ident() in context.waiters)
     return [entry.handle for entry in entries]
+
+
+def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Begin a collective and wait for it: then its announcement is not held back, for nothing can follow it.
+
+    Args:
+        begin: an asynchronous verb; its handle has ``wait()``.
+        args, options: the verb's.
+    """
+    waiters, me = HOLDER.get().waiters, get_ident()
+    waiters.add(me)
+    try:
+        handle = begin(*args, **options)
+    finally:
+        waiters.discard(me)
+    return handle.wait()
 
 
 def _set_id(process_set: ProcessSet, context: Context) -> int:

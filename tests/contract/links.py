@@ -16,7 +16,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -426,7 +426,7 @@ class _Renumbered:
 
 # --- worlds of processes ------------------------------------------------------------------------------
 
-ELSEWHERE = ["mpi-2", "mpi-3", "gloo-2"]
+ELSEWHERE = ["mpi-2", "mpi-3", "gloo-2", "shm-2", "shm-3"]
 _LAUNCHERS = ("PMI", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_", "WORKBENCH_", "HOROVOD_")
 
 
@@ -459,9 +459,9 @@ def outcome(world: str) -> dict[str, str]:
 
 def _commands(name: str, n: int) -> Iterator[tuple[list[str], dict[str, str]]]:
     env = {key: text for key, text in os.environ.items() if not key.startswith(_LAUNCHERS)}
-    env |= {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    env |= {"WORKBENCH_BACKEND": name, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, "-W", "error", "-X", "faulthandler", str(Path(__file__).resolve())]
-    if name == "mpi":
+    if name in ("mpi", "shm"):
         from workbench.launch.mpi import command
 
         yield [*command(n), *words], env
@@ -491,13 +491,13 @@ def main(folder: Path) -> None:
     from workbench import config
     from workbench.backends.select import meet
 
-    backend: Any = meet(config.launch(), config.Settings(data_timeout_s=20.0)).backend()
+    settings = replace(config.settings(), data_timeout_s=20.0)
+    backend = meet(config.launch(), settings).backend()
 
     def impatient(timeout_s: float) -> Link:
-        late: Any = meet(config.launch(), config.Settings(data_timeout_s=timeout_s)).backend()
-        return late.link  # type: ignore[no-any-return]
+        return link_of(meet(config.launch(), replace(settings, data_timeout_s=timeout_s)).backend())
 
-    rank = Rank(backend.link, backend, impatient)
+    rank = Rank(link_of(backend), backend, impatient)
     with (folder / f"{backend.rank}.json").open("w") as ends:
         for check in BACKEND_CHECKS + LINK_CHECKS:
             problem = ""
@@ -506,6 +506,11 @@ def main(folder: Path) -> None:
             except BaseException as error:  # noqa: BLE001 - it is written down, and the parent judges it
                 problem = f"rank {backend.rank}: {''.join(traceback.format_exception(error))}"
             print(json.dumps((check.__name__, problem)), file=ends, flush=True)
+
+
+def link_of(backend: Any) -> Link:
+    """The backend's own, or that of the one beneath it."""
+    return getattr(backend, "_beneath", backend).link  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ class Job:
         """Does an answer to ``name`` come to a rank?"""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and self.server.is_alive():
-            for items, _ in self.ranks[rank].receive(0.05):
+            for items, *_ in self.ranks[rank].receive(0.05):
                 if any(not isinstance(item, int) and item[0].name == name for item in items):
                     return True
         return False
@@ -191,7 +191,7 @@ def test_messages_come_in_order(job: Job) -> None:
         order: list[str] = []
         deadline = time.monotonic() + 20
         while len(order) < len(names) and time.monotonic() < deadline:
-            for items, _ in client.receive(0.05):
+            for items, *_ in client.receive(0.05):
                 order += [response.name for response, _ in items]
         orders.append(order)
     assert sorted(orders[0]) == sorted(names)
@@ -488,7 +488,7 @@ def test_a_rank_believes_rank_0_only(start: Callable[..., Job]) -> None:
     got: list[Outgoing] = []
     deadline = time.monotonic() + 10
     while 9 not in got and time.monotonic() < deadline:
-        got += [item for items, _ in client.receive(0.1) for item in items]
+        got += [item for items, *_ in client.receive(0.1) for item in items]
     assert got == [7, 9]
 
 

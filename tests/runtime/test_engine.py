@@ -204,7 +204,7 @@ def test_what_was_ready_together_is_reduced_together(rank0: Rank0) -> None:
 
 
 def test_an_announcement_waits_until_somebody_waits() -> None:
-    """Neighbours are announced together, when somebody waits for one of them or the window ends, or at once on demand."""
+    """Neighbours are announced together, when somebody waits for one of them or the window ends, or at once."""
     window_s = 1.0
     played = Rank0(Settings(heartbeat_s=60.0, fusion_window_s=window_s))
     try:

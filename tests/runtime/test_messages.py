@@ -113,7 +113,7 @@ def test_an_event_survives_the_wire(event: Event) -> None:
 @given(COUNT, st.lists(st.one_of(st.tuples(RESPONSES, st.integers(-1, 2**40)), COUNT), max_size=4), st.lists(COUNT))
 def test_responses_survive_the_wire(number: int, items: list[tuple[Response, int] | int], evicted: list[int]) -> None:
     """Decoding a message of rank 0 gives its number, its responses in order, and the void cache ids."""
-    assert decode_responses(encode_responses(number, items, evicted)) == (number, items, evicted)
+    assert decode_responses(encode_responses(number, items, evicted)) == (number, items, evicted, {})
 
 
 @PROPERTY

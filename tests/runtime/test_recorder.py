@@ -135,10 +135,10 @@ def test_ranks_record_in_order_of_time() -> None:
     """On every rank: submitted, announced, answered, packed, moved, unpacked, done; one batch has one number."""
 
     def job() -> Snapshot:
-        wb.allreduce(np.ones(5), name="alone")
-        together = [wb.allreduce_async(np.ones(4), name=f"x{i}") for i in range(3)]
-        assert [handle.wait().tolist() for handle in together] == [[1.0] * 4] * 3
-        wb.allgather(np.ones(wb.rank() + 1), name="g")
+        wb.allreduce(np.ones(5000), name="alone")
+        together = [wb.allreduce_async(np.ones(4000), name=f"x{i}") for i in range(3)]
+        assert all((handle.wait() == 1.0).all() for handle in together)
+        wb.allgather(np.ones(3000 * (wb.rank() + 1)), name="g")
         wb.barrier()
         return snapshot()
 
@@ -152,7 +152,7 @@ def test_ranks_record_in_order_of_time() -> None:
         by_name = {name: one for one in found["collectives"] for name in one["names"]}
         assert [phase[0] for phase in by_name["allreduce.alone"]["phases"]] == ["THREADS_ALLREDUCE"]
         assert "THREADS_ALLGATHER" in [phase[0] for phase in by_name["allgather.g"]["phases"]]
-        assert by_name["allgather.g"]["bytes"] == 24
+        assert by_name["allgather.g"]["bytes"] == 72_000
         assert {f"allreduce.x{i}" for i in range(3)} <= by_name.keys()
     numbered = [[(one["index"], one["names"]) for one in found["collectives"]] for found in records]
     assert numbered[0] == numbered[1]

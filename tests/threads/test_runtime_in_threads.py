@@ -719,7 +719,7 @@ def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None
 
         if wb.rank() == 0:
             HOLDER.get().engine._backend.allreduce = fail
-        wb.allreduce(np.ones(2), "x")
+        wb.allreduce(np.ones(2000), "x")
 
     before = set(threading.enumerate())
     for _ in range(2):

@@ -16,7 +16,9 @@ import os
 import secrets
 import threading
 import weakref
+from collections import deque
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -67,19 +69,27 @@ class OwnArena(Arena):
         reserved: bytes at the start that :meth:`allocate` leaves alone.
 
     Raises:
-        OSError: the system has no such files, or does not let this process map as much.
+        OSError: the system has no such files, does not let this process map as much, or has less memory than is
+            reserved.
     """
 
     def __init__(self, reserved: int) -> None:
         size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // PAGE * PAGE
+        if reserved >= size:
+            raise OSError(f"{reserved} bytes are more than the machine has")
         self._file = os.memfd_create("workbench")
-        os.ftruncate(self._file, size)
-        super().__init__(self._file, size)
+        try:
+            os.ftruncate(self._file, size)
+            super().__init__(self._file, size)
+        except (OSError, ValueError):
+            os.close(self._file)
+            raise
         token = secrets.token_bytes(_TOKEN)
         self.bytes[:_TOKEN] = np.frombuffer(token, np.uint8)
         self.ticket = Ticket(os.getpid(), self._file, size, token)
         self._lock = threading.Lock()
         self._free = [(-(-reserved // PAGE) * PAGE, size)]  # (start, end) of what is free, in order
+        self._returned = deque[tuple[int, int]]()  # free as well
 
     def seal(self) -> None:
         """Nobody can open it from now on; who has keeps it."""
@@ -93,6 +103,8 @@ class OwnArena(Arena):
         """
         room = max(1, -(-nbytes // PAGE)) * PAGE
         with self._lock:
+            returned = [self._returned.popleft() for _ in range(len(self._returned))]
+            self._free = _merged([*self._free, *returned])
             for i, (start, end) in enumerate(self._free):
                 if end - start >= room:
                     self._free[i : i + 1] = [(start + room, end)] if end - start > room else []
@@ -108,14 +120,21 @@ class OwnArena(Arena):
         """Where in this arena the array begins; -1 if it lies elsewhere."""
         if not (array.nbytes and array.flags.writeable):
             return -1
-        start = ctypes.addressof(ctypes.c_char.from_buffer(array)) - self.address  # array.ctypes takes ten times as long
+        memory: Any = array  # its own ``ctypes`` takes ten times as long
+        start = ctypes.addressof(ctypes.c_char.from_buffer(memory)) - self.address
         return start if 0 <= start < self.size else -1
 
     def _release(self, start: int, end: int) -> None:
+        """Runs wherever the last array dies.
+
+        1. It may be amid allocate(), when the garbage collector comes by: so there is no lock here.
+        2. It may be in a process that was forked from this one, where the memory still is the rank's.
+        """
+        if os.getpid() != self.ticket.pid:
+            return
         if end - start > _KEEP_BYTES:
             self.forget(start, end - start)
-        with self._lock:
-            self._free = _merged([*self._free, (start, end)])
+        self._returned.append((start, end))
 
 
 def open_arena(ticket: Ticket) -> Arena:

@@ -36,5 +36,3 @@ def sleep_while(address: int, value: int, timeout_s: float) -> None:
 def wake(address: int) -> None:
     """Wake all who sleep at ``address``, in whatever process."""
     _call(_number, ctypes.c_void_p(address), _wake, _all, None)
-
-

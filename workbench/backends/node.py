@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-
 from workbench.backends import futex
 from workbench.backends.arena import Arena, OwnArena, open_arena
 from workbench.backends.base import Array
@@ -36,16 +35,19 @@ class Node:
         timeout_s: deadline of one meeting.
 
     Attributes:
-        kept: memory of this rank that others use, for ever.
+        own: memory of this rank to give out; None when the node is closed.
+        kept: memory of this rank that others use, until the end.
+        spare: places in it that nobody uses any more.
         tick: called some twenty times a second amid a long wait; it may raise to end it.
     """
 
     def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float) -> None:
         own = arenas[rank]
         assert isinstance(own, OwnArena)
-        self.own, self.rank, self.size, self.timeout_s = own, rank, len(arenas), timeout_s
+        self.own: OwnArena | None = own
+        self.rank, self.size, self.timeout_s = rank, len(arenas), timeout_s
         self.tick: Callable[[], None] = lambda: None
-        self._arenas, self.kept = arenas, list[Array]()
+        self._arenas, self.kept, self.spare = list(arenas), list[Array](), list[int]()
         self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
         self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
         self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
@@ -86,6 +88,12 @@ class Node:
         values = [self._values[rank][0] for rank in members]
         self.meet(members)  # nobody writes the next one before all have read this one
         return values
+
+    def close(self) -> None:
+        """Let go of all memory, one's own too; it ends with the last array over it."""
+        self.own = None
+        for each in (self._arenas, self._counts, self._bells, self._values, self.kept):
+            each.clear()
 
     def _await(self, rank: int, count: int) -> None:
         theirs, bell = self._counts[rank], self._bells[rank]
@@ -149,5 +157,3 @@ def join_memory(
     if own:
         own.seal()
     return (None, problems[0]) if problems else (Node(arenas, rank, timeout_s), "")
-
-

@@ -184,9 +184,13 @@ class GlooMeeting:
 
 def _over_memory(beneath: Backend, meeting: Meeting, settings: Settings) -> Backend:
     """Shared memory over ``beneath``, where all ranks share a machine and nobody insists on another backend."""
-    if meeting.size == 1 or settings.backend not in ("auto", "shm"):
+    if meeting.size == 1:
         return beneath
-    nodes = len(set(meeting.exchange(meeting.node)))
+    everybody = meeting.exchange((meeting.node, settings))
+    settings = everybody[0][1]  # rank 0's, as everywhere: all must take the same way
+    if settings.backend not in ("auto", "shm"):
+        return beneath
+    nodes = len({node for node, _ in everybody})
     node, problem = None, f"the ranks are on {nodes} machines"
     if nodes == 1:
         reserved = reserved_bytes(settings.fusion_threshold_bytes)

@@ -14,6 +14,7 @@ What does not gain by it (alltoall, Adasum) goes the way of the backend beneath.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from itertools import count
 
@@ -21,8 +22,9 @@ import numpy as np
 
 from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
 from workbench.backends.node import HEADER_BYTES, Node
+from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
-from workbench.collectives.shared_memory import fold, reduce_across, reduce_into
+from workbench.collectives.shared_memory import reduce_across, reduce_into
 
 SEGMENT_BYTES = 1 << 20
 _SHORT_BYTES = 16 << 10
@@ -55,8 +57,10 @@ class ShmBackend:
         self._slot = count()
         self._stages = [_STAGE] * self.size
         if members is not None:  # a stage of their own: a rank in two sets may be slow in one of them
-            self._stage = node.own.allocate(_STAGE_BYTES)
-            self._stages = node.exchange(self._members, node.own.place(self._stage))
+            # Used again when this set is gone, but not freed: a slow rank may still read the last result there.
+            stage = node.spare.pop() if node.spare else self.offer(_STAGE_BYTES)
+            weakref.finalize(self, node.spare.append, stage).atexit = False
+            self._stages = node.exchange(self._members, stage)
 
     def index(self, rank: int) -> int:
         """As the backend beneath."""
@@ -72,7 +76,7 @@ class ShmBackend:
         if self.size == 1 or reduction.op == "adasum" or not array.nbytes:
             return self._beneath.allreduce(array, reduction)
         if not places and self._is_fusion_buffer(array):
-            places = [self._node.own.place(array)] * self.size
+            places = [self.place(array)] * self.size
             self._meet()  # each has filled its own
         if places:
             self._where_they_lie(array, reduction, places)
@@ -121,25 +125,27 @@ class ShmBackend:
         """The fusion buffer, which begins at one place in every rank's arena."""
         if nbytes > self._fusion_bytes:
             return self._beneath.buffer(nbytes)
-        return _FusionBuffer(self._node.own.bytes[_FUSION : _FUSION + nbytes])
+        return _FusionBuffer(self._node.bytes(self._node.rank, _FUSION, nbytes))
 
     def allocate(self, nbytes: int) -> Array:
-        """A piece of the arena."""
-        return self._node.own.allocate(nbytes)
+        """A piece of the arena; ordinary memory when the job has ended."""
+        own = self._node.own
+        return own.allocate(nbytes) if own else self._beneath.allocate(nbytes)
 
     def place(self, array: Array) -> int:
         """Where in the arena."""
-        return self._node.own.place(array)
+        own = self._node.own
+        return own.place(array) if own else -1
 
     def offer(self, nbytes: int) -> int:
         """A piece of the arena."""
-        array = self._node.own.allocate(nbytes)
+        array = self.allocate(nbytes)
         self._node.kept.append(array)
-        return self._node.own.place(array)
+        return self.place(array)
 
     def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
         """A piece of its arena."""
-        return self._node.bytes(self._members[rank], place, nbytes)
+        return None if place < 0 else self._node.bytes(self._members[rank], place, nbytes)
 
     def tick(self, function: Callable[[], None]) -> None:
         """Amid long meetings, and where the backend beneath waits."""
@@ -149,6 +155,7 @@ class ShmBackend:
     def close(self, clean: bool = True) -> None:
         """Close the backend beneath. Memory ends with the last array over it."""
         self._beneath.close(clean)
+        self._node.close()
 
     # --- the ways -----------------------------------------------------------------------------------
 
@@ -209,7 +216,7 @@ class ShmBackend:
     # --- memory -------------------------------------------------------------------------------------
 
     def _is_fusion_buffer(self, array: Array) -> bool:
-        return _FUSION <= self._node.own.place(array) < _FUSION + self._fusion_bytes
+        return _FUSION <= self.place(array) < _FUSION + self._fusion_bytes
 
     def _next_slot(self) -> int:
         return next(self._slot) % _SLOTS * SEGMENT_BYTES

@@ -6,6 +6,7 @@ reduced in float32, rounded to nearest even on the way back.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -36,7 +37,7 @@ class Reduction:
 
     Example:
         >>> mean, a, b = Reduction("average", "float32", divisor=2), np.float32([1, 2]), np.float32([3, 4])
-        >>> mean.combine(a, b, out=a); mean.after(a); a
+        >>> total = mean.combine(a, b, out=a); mean.after(a); a
         array([2., 3.], dtype=float32)
     """
 
@@ -58,6 +59,30 @@ class Reduction:
     def after(self, array: Array) -> None:
         """What is done to the result, in place."""
         scale(array, self.dtype, self.postscale, self.divisor)
+
+
+def fold(parts: Sequence[Array], reduction: Reduction, out: Array) -> None:
+    """Reduce arrays of all ranks into ``out``, which may be one of them, in the order of the ranks.
+
+    Example:
+        >>> out = np.empty(2); fold([np.array([1.0, 2]), np.array([3.0, 4])], Reduction("sum", "float64"), out); out
+        array([4., 6.])
+    """
+    if reduction.prescale != 1.0:
+        parts = [part.copy() for part in parts]
+        for part in parts:
+            reduction.before(part)
+    needed_later = any(np.may_share_memory(part, out) for part in parts[2:])
+    total, first = np.empty_like(out) if needed_later else out, parts[0]
+    combine = reduction.combine
+    for part in parts[1:]:
+        combine(first, part, out=total)
+        first = total
+    if first is not total:
+        total[...] = first
+    reduction.after(total)
+    if total is not out:
+        out[...] = total
 
 
 def wire_dtype(dtype: str) -> np.dtype[np.generic]:

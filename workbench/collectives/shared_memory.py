@@ -11,9 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-
-from workbench.collectives.reduction import Reduction
+from workbench.collectives.reduction import Reduction, fold
 from workbench.collectives.traffic import Array
 
 BLOCK_BYTES = 256 << 10
@@ -29,6 +27,7 @@ def reduce_across(arrays: Sequence[Array], start: int, stop: int, reduction: Red
         reduction: what is done to it.
 
     Example:
+        >>> import numpy as np
         >>> arrays = [np.float32([1, 2, 3, 4]), np.float32([10, 20, 30, 40])]
         >>> reduce_across(arrays, 0, 2, Reduction("sum", "float32")); arrays[1]
         array([11., 22., 30., 40.], dtype=float32)
@@ -44,25 +43,6 @@ def reduce_into(out: Array, arrays: Sequence[Array], start: int, reduction: Redu
     """Reduce ``len(out)`` elements from ``start`` on of every rank's array into ``out``, which may be a part of one."""
     for low, high in blocks(0, len(out), out.itemsize):
         fold([array[start + low : start + high] for array in arrays], reduction, out[low:high])
-
-
-def fold(parts: Sequence[Array], reduction: Reduction, out: Array) -> None:
-    """Reduce one block in the order of the ranks; ``out`` may be one of the parts."""
-    if reduction.prescale != 1.0:
-        parts = [part.copy() for part in parts]
-        for part in parts:
-            reduction.before(part)
-    needed_later = any(np.may_share_memory(part, out) for part in parts[2:])
-    total, first = np.empty_like(out) if needed_later else out, parts[0]
-    combine = reduction.combine
-    for part in parts[1:]:
-        combine(first, part, out=total)
-        first = total
-    if first is not total:
-        total[...] = first
-    reduction.after(total)
-    if total is not out:
-        out[...] = total
 
 
 def blocks(start: int, stop: int, itemsize: int) -> Iterator[tuple[int, int]]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from workbench.runtime.messages import Outgoing, Request, Response
+from workbench.runtime.messages import Kind, Outgoing, Request, Response, Values
 from workbench.runtime.pending import Entry
 
 Find = Callable[[int, str], Entry | None]
@@ -109,24 +109,28 @@ class RankCache:
         """The id of a request that was negotiated before, or the request itself."""
         return self._ids.get(request, request)
 
-    def read(self, items: list[Outgoing], evicted: list[int], find: Find) -> list[Response]:
+    def read(self, items: list[Outgoing], evicted: list[int], results: Values, find: Find) -> list[Response]:
         """The responses of one message, in order; remember those that got an id, forget the ids that are void.
 
         Args:
             items: responses with their new ids, or ids.
             evicted: void from now on.
+            results: that came with them, by index.
             find: this rank's entry by (process set, name); None if it takes no part.
         """
         responses: list[Response] = []
-        for item in items:
+        for i, item in enumerate(items):
             if isinstance(item, int):
-                responses += [self._known[item][1]] if item in self._known else []
-                continue
-            response, cache_id = item
-            responses.append(response)
-            entry = find(response.process_set, response.name)
-            if cache_id != -1 and entry is not None:
-                self.put(cache_id, entry.request, response)
+                if item not in self._known:
+                    continue
+                response = self._known[item][1]
+            else:
+                response, cache_id = item
+                entry = find(response.process_set, response.name)
+                if cache_id != -1 and entry is not None:
+                    self.put(cache_id, entry.request, response)
+            if response.kind is not Kind.STACKS:  # answered already, by whoever took the message
+                responses.append(replace(response, result=results[i]) if i in results else response)
         self.evict(evicted)
         return responses
 

@@ -33,6 +33,7 @@ from workbench.runtime.messages import (
     Request,
     Response,
     Stack,
+    Values,
     decode_event,
     decode_responses,
     encode_event,
@@ -44,8 +45,8 @@ from workbench.runtime.timeline import Timeline
 
 log = logging.getLogger("workbench")
 
-Message = tuple[list[Outgoing], list[int]]
-"""What one message of rank 0 says: what to do, in order, and which cache ids are void."""
+Message = tuple[list[Outgoing], list[int], Values]
+"""What one message of rank 0 says: what to do, in order, which cache ids are void, and results that came with it."""
 
 _LOOK_EVERY_S = 0.05  # whether a rank that is missed can still come
 # A lone tensor's answer comes within this time; to sleep and be woken would double it.
@@ -215,7 +216,8 @@ class ControlServer(threading.Thread):
         if self._timeline.on:
             for item in items:
                 self._timeline.responded(self._coordinator.name_of(item))
-        body = encode_responses(self._number, items, self._coordinator.cache.take_evicted(self._number))
+        results = self._coordinator.take_results(items)
+        body = encode_responses(self._number, items, self._coordinator.cache.take_evicted(self._number), results)
         message = self._down.close(0, self._number, body)
         for peer in self._peers.values():
             self._socket.send_multipart([peer, message], copy=False)
@@ -268,16 +270,17 @@ class ControlClient:
             self._socket.send(self._up.close(self.rank, self._number, body), zmq.NOBLOCK)
         self._beat_at = time.monotonic() + self._heartbeat_s
 
-    def announce(self, items: Sequence[Request | int], urgent: bool = False) -> None:
+    def announce(self, items: Sequence[Request | int], values: Values | None = None, urgent: bool = False) -> None:
         """Announce tensors, in as many messages as rank 0's limit on their size asks for.
 
         Args:
+            values: of small ones, by index.
             urgent: somebody waits for the answer, so look out for it for a moment instead of sleeping.
         """
         self._spin_until = time.monotonic() + _SPIN_S if urgent else 0.0
-        body = encode_event(Announce(self.rank, tuple(items), self.seen))
+        body = encode_event(Announce(self.rank, tuple(items), self.seen, values or {}))
         if len(body) > _LARGEST // 2 and len(items) > 1:
-            self.announce(items[: len(items) // 2])
+            self.announce(items[: len(items) // 2])  # without values, all of them take the long way
             self.announce(items[len(items) // 2 :])
         else:
             self._send(body)
@@ -305,10 +308,10 @@ class ControlClient:
         while _readable(self._socket):
             opened = self._down.open(self._socket.recv())
             if opened is not None and opened[1] > self._newest:
-                self._newest, items, evicted = decode_responses(opened[2])
+                self._newest, items, evicted, results = decode_responses(opened[2])
                 if any(map(_asks, items)):  # answered here, so also amid a long wait, where it is wanted most
                     self.send(Stack(self.rank, main_stack()))
-                self._inbox.append((self._newest, ([item for item in items if not _asks(item)], evicted)))
+                self._inbox.append((self._newest, (items, evicted, results)))
         if time.monotonic() >= self._beat_at:
             self.send(Beat(self.rank))
 
@@ -317,7 +320,7 @@ class ControlClient:
         gone = _readable(self._monitor)
         if gone:
             self.pump()  # its last words may lie in the socket
-        for _, (items, _evicted) in self._inbox:
+        for _, (items, *_) in self._inbox:
             for item in items:
                 if not isinstance(item, int) and item[0].kind is Kind.SHUTDOWN:
                     return item[0].exception()

@@ -26,8 +26,10 @@ from workbench.runtime.messages import (
     ReduceOp,
     Request,
     Response,
+    Values,
 )
 from workbench.runtime.recorder import label, label_of
+from workbench.runtime.riding import result_of
 from workbench.runtime.stall import Stalled, StallInspector
 
 
@@ -38,6 +40,7 @@ class Waiting:
     since: float
     requests: dict[int, Request] = field(default_factory=dict)
     cache_ids: set[int] = field(default_factory=set)  # -1 for a rank that announced in full
+    values: dict[int, bytes] = field(default_factory=dict)  # by rank, where they came with it
 
 
 @dataclass(slots=True)
@@ -79,6 +82,7 @@ class Coordinator:
         self._joined: list[int] = []  # ranks without further data, in the order of their coming
         self._next_set = 1
         self.number = 0  # of the message in which the next responses travel; its sender keeps it up to date
+        self._results: dict[Key, bytes] = {}  # of names that are complete, and have taken the short way
         self._failed: dict[Key, int] = {}  # names that failed, and in which message the ranks are told
         self._ended = False
 
@@ -92,9 +96,10 @@ class Coordinator:
         self._attendance.take(event, now)
         out: list[Outgoing] = []
         match event:
-            case Announce(rank, items, seen):
+            case Announce(rank, items, seen, values):
                 self.cache.seen(rank, seen)
-                out = [ready for item in items for ready in self._announce(rank, item, seen, now)]
+                found = ((item, values.get(i, b"")) for i, item in enumerate(items))
+                out = [ready for item, value in found for ready in self._announce(rank, item, seen, now, value)]
                 return out + self.expire(now) if self._attendance.final else out
             case Raised(rank, traceback, final=False):
                 out = self._abandon(rank, traceback)
@@ -137,6 +142,14 @@ class Coordinator:
         """What is told to the ranks, in full; for observers."""
         return [self.cache.response(item) if isinstance(item, int) else item[0] for item in items]
 
+    def take_results(self, items: list[Outgoing]) -> Values:
+        """The results of what has taken the short way, by their index in ``items``."""
+        if not self._results:
+            return {}
+        results, self._results = self._results, {}
+        keys = [(response.process_set, response.name) for response in self.responses(items)]
+        return {i: results[key] for i, key in enumerate(keys) if key in results}
+
     def undecided(self, now: float) -> bool:
         """True while a name waits for a rank that may still come: :meth:`expire` has to be called again."""
         return bool(self._waiting) and self._attendance.undecided(self._newest, now)
@@ -153,7 +166,7 @@ class Coordinator:
 
     # --- a name becomes complete --------------------------------------------------------------------
 
-    def _announce(self, rank: int, item: Request | int, seen: int, now: float) -> list[Outgoing]:
+    def _announce(self, rank: int, item: Request | int, seen: int, now: float, value: bytes) -> list[Outgoing]:
         request = self.cache.request(item, rank) if isinstance(item, int) else item
         if request is None:
             return []  # nonsense, from a rank that has lost its mind; what else it says may still be true
@@ -166,6 +179,8 @@ class Coordinator:
         self._newest = now
         waiting.requests[rank] = request
         waiting.cache_ids.add(item if isinstance(item, int) else -1)
+        if value:
+            waiting.values[rank] = value
         members = self.members.get(key[0], ())
         if len(waiting.requests) + len(self._joined) < len(members):
             return []  # at a glance; most announcements end here
@@ -193,6 +208,11 @@ class Coordinator:
         return [self._outgoing(*member) for member in _all_or_none(group.ready)]
 
     def _outgoing(self, waiting: Waiting, response: Response) -> Outgoing:
+        if waiting.values:
+            size = len(self.members.get(response.process_set, ()))
+            result = result_of(response, waiting.requests, waiting.values, size)
+            if result:
+                self._results[response.process_set, response.name] = result
         cache_id = next(iter(waiting.cache_ids)) if len(waiting.cache_ids) == 1 else -1
         if cache_id != -1 and not response.error and self.cache.current(cache_id):
             return cache_id

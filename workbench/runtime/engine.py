@@ -7,8 +7,7 @@
     handles ◄── execute ◄── plan (fusion) ◄── obey
 
 Only this thread touches the backend after ``init()``. It sleeps until a tensor is submitted or a response
-arrives. It holds announcements back, so that neighbours travel together, until somebody waits for one of them or none
-has come for ``fusion_window_s``.
+arrives. It holds announcements back for a moment, so that neighbours travel together (``window.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from functools import partial
 
-from workbench.backends.base import Array, Backend
+from workbench.backends.base import Backend
 from workbench.config import Settings
 from workbench.errors import CollectiveError, ShutDownError
 from workbench.runtime.cache import RankCache
@@ -30,10 +29,10 @@ from workbench.runtime.fusion import Batch, plan
 from workbench.runtime.messages import Event, Kind, Left, Raised
 from workbench.runtime.pending import Entry, PendingTable
 from workbench.runtime.process_sets import SetTable
+from workbench.runtime.riding import values_of
 from workbench.runtime.timeline import Timeline
 from workbench.runtime.waits import Waits
-
-_MOST_WINDOWS = 5  # however fast tensors follow each other, the first is not held back for longer
+from workbench.runtime.window import Window
 
 
 class Engine(threading.Thread):
@@ -58,13 +57,10 @@ class Engine(threading.Thread):
         self._control, self._settings, self._timeline = control, settings, timeline or Timeline()
         self._backend, self.sets = backend, SetTable(control.rank, backend)
         self._pending, self._cache = PendingTable(), RankCache()
-        self._held = list[Entry]()  # drained, not announced yet
-        self._held_since = self._held_until = 0.0
-        self._holding = self._hurry = False
+        self._window = Window(settings.fusion_window_s)  # drained, not announced yet
         self._outbox, self.failures = deque[Event](), 0
         self.waits = Waits(control.rank, self.report)
-        self._running = True
-        self._clean = False
+        self._running, self._clean = True, False
         self.left = threading.Event()
         self.begin: Callable[[], None] = lambda: None
 
@@ -87,13 +83,14 @@ class Engine(threading.Thread):
             entry.handle.awaited = self._hurry_up
             entry.handle.blocked = partial(self.waits.blocked, entry.request.process_set, entry.request.name)
         self._pending.add(entries)
-        self._hurry |= at_once
-        if self._hurry or not self._holding:  # while holding, the engine looks again by itself
+        if at_once:
+            self._hurry_up()
+        elif not self._window.open:
             self._control.wake()
 
     def _hurry_up(self) -> None:
-        if self._held or self._pending.new():
-            self._hurry = True
+        if self._window.held or self._pending.new():
+            self._window.hurry = True
             self._control.wake()
 
     def report(self, event: Event) -> None:
@@ -109,14 +106,6 @@ class Engine(threading.Thread):
         self._control.wake()
         self.left.wait(5.0)
         return together and self._clean
-
-    def allocate(self, nbytes: int) -> Array:
-        """Bytes in memory that the other ranks can reach, if there is such."""
-        return self._backend.allocate(nbytes)
-
-    def place(self, array: Array) -> int:
-        """Where the array lies in memory that the other ranks can reach; -1 if it does not."""
-        return self._backend.place(array)
 
     def settled(self) -> bool:
         """Is nothing in flight on this rank?"""
@@ -153,7 +142,7 @@ class Engine(threading.Thread):
         Raises:
             CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
         """
-        if not (self._held or self._pending.new()):
+        if not (self._window.held or self._pending.new()):
             self._tell()
         self._control.pump()
         self._check()
@@ -161,27 +150,20 @@ class Engine(threading.Thread):
             raise ShutDownError("This rank has left the job amid a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
-        error = error or (self._control.hopeless() if self._running else None)
-        if error is not None:
+        if error := error or (self._control.hopeless() if self._running else None):
             raise error
 
     def _announce(self) -> float:
         """Send what is new, or hold it back a moment; return how long to sleep."""
-        self._holding = False  # before draining: who submits from here on wakes us
+        self._window.open = False  # before draining: who submits from here on wakes us
         events = len(self._outbox)  # before draining, too: what was submitted before an event is announced before it
-        fresh = self._pending.drain()
-        now, window_s = time.monotonic(), self._settings.fusion_window_s
-        if fresh:
-            self._held_since = self._held_since if self._held else now
-            self._held_until = min(now, self._held_since + _MOST_WINDOWS * window_s) + window_s
-        self._held += fresh
-        self._holding = bool(self._held) and not self._hurry and not events and now < self._held_until
-        if self._holding:
-            return window_s
-        if self._held:
-            self._timeline.announces(self._held)
-            self._control.announce([self._cache.shorten(entry.request) for entry in self._held], urgent=self._hurry)
-            self._held, self._hurry = [], False
+        if self._window.add(self._pending.drain(), time.monotonic()) and not events:
+            return self._window.window_s
+        urgent, entries = self._window.hurry, self._window.take()
+        if entries:
+            self._timeline.announces(entries)
+            values = values_of(entries, self._control.rank, self._settings.riding_bytes)
+            self._control.announce([self._cache.shorten(entry.request) for entry in entries], values, urgent)
         self._tell(events)
         return self._settings.heartbeat_s
 
@@ -197,8 +179,7 @@ class Engine(threading.Thread):
         if first.kind is Kind.SHUTDOWN:
             self._running, self._clean = False, error is None
             return self._check(error)
-        backend = self.sets.backend(first.process_set)
-        if backend is None:
+        if (backend := self.sets.backend(first.process_set)) is None:
             return  # of a process set without this rank
         entries = [self._pending.find(response.process_set, response.name) for response in batch]
         with self._timeline.batch(batch, entries):

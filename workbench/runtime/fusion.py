@@ -37,6 +37,8 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     for response in responses:
         # Adasum weighs each tensor by its own angle, so its tensors travel one by one.
         alone = response.kind is not Kind.ALLREDUCE or response.op is ReduceOp.ADASUM
+        # In shared memory nothing is won by packing.
+        alone = alone or bool(response.result or response.places)
         if alone or response.error or response.all_absent:
             batches.append([response])
             continue

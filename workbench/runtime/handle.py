@@ -12,7 +12,6 @@ from workbench.errors import DeadlineError
 from workbench.runtime.waits import REPORT_AFTER_S
 
 Callback = Callable[["Handle"], None]
-Lock = type(threading.Lock())
 
 
 class Handle:
@@ -39,7 +38,7 @@ class Handle:
         self._value: Any = None
         self._error: BaseException | None = None
         self._callbacks: list[Callback] = []
-        self._waiters: list[Lock] = []  # one held lock per thread that waits
+        self._waiters: list[threading.Lock] = []  # one held lock per thread that waits
 
     def poll(self) -> bool:
         """True when :meth:`wait` would not block."""

@@ -3,13 +3,13 @@
 A rank sends *events* to rank 0 (:class:`Announce`, :class:`Raised`, :class:`Blocked`, :class:`Beat`, …);
 rank 0 sends *responses* to every rank. The wire format is JSON: a student can read a captured message,
 and decoding bytes never runs code. In a steady step a request and its response shrink to one integer
-each (see ``cache.py``).
+each (see ``cache.py``). The values of small tensors ride along: raw bytes behind the JSON's line (see ``riding.py``).
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, field, fields
 from enum import Enum
 from operator import attrgetter
 from typing import Any
@@ -97,6 +97,7 @@ class Response:
         places: each rank's, where all lie in memory that the others can reach.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
         error: (class name, text), or empty when all is well.
+        result: the elements of a small tensor's result, when they came with the response; not a part of its wire form.
     """
 
     name: str
@@ -113,11 +114,15 @@ class Response:
     places: tuple[int, ...] = ()
     all_absent: bool = False
     error: tuple[str, ...] = ()
+    result: bytes = b""
 
     def exception(self) -> CollectiveError | None:
         """The error as an exception, or None."""
         return from_wire(self.error[0], self.error[1]) if self.error else None
 
+
+Values = dict[int, bytes]
+"""The elements of small tensors, by the index in a message of what they belong to."""
 
 # --- events, from a rank to the coordinator ---------------------------------------------------------
 
@@ -129,11 +134,13 @@ class Announce:
     Args:
         seen: number of the last response message that this rank has read; what was evicted from the
             cache before it can be forgotten.
+        values: of small tensors, by their index in ``items``.
     """
 
     rank: int
     items: tuple[Request | int, ...]
     seen: int = 0
+    values: Values = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,14 +222,14 @@ Event = Announce | Raised | Began | Ended | Blocked | Stack | Left | Beat | Lost
 
 # As astuple(), which copies deeply and takes ten times as long.
 _request_fields = attrgetter(*(field.name for field in fields(Request)))
-_response_fields = attrgetter(*(field.name for field in fields(Response)))
+_response_fields = attrgetter(*(field.name for field in fields(Response) if field.name != "result"))
 
 
 def encode_event(event: Event) -> bytes:
     """One event as bytes."""
     if isinstance(event, Announce):
         items = [item if isinstance(item, int) else _request_fields(item) for item in event.items]
-        return _dump(["Announce", event.rank, items, event.seen])
+        return _with_values(["Announce", event.rank, items, event.seen], event.values)
     if isinstance(event, Raised) and len(event.traceback) > _LONGEST_TEXT:
         event = Raised(event.rank, "[…]\n" + event.traceback[-_LONGEST_TEXT:], event.final)
     return _dump([type(event).__name__, *astuple(event)])
@@ -235,12 +242,14 @@ def decode_event(data: bytes) -> Event:
         ValueError: these bytes are not an event.
     """
     try:
+        data, values = _split_values(data)
         name, rank, *rest = json.loads(data)
         if type(rank) is not int:
             raise TypeError("the rank must be a number")
         if name == "Announce":
             items, seen = rest
-            return Announce(rank, tuple(item if type(item) is int else _request(item) for item in items), int(seen))
+            found = tuple(item if type(item) is int else _request(item) for item in items)
+            return Announce(rank, found, int(seen), values)
         if name == "Raised":
             return Raised(rank, str(rest[0]), bool(rest[1]))
         if name == "Beat":
@@ -261,16 +270,40 @@ Outgoing = tuple[Response, int] | int
 """What a response message holds: (response, its new cache id or -1), or the id of a cached response."""
 
 
-def encode_responses(number: int, items: list[Outgoing], evicted: list[int]) -> bytes:
-    """One message from rank 0 to all: its number, what to do, and which cache ids are void from now on."""
+def encode_responses(number: int, items: list[Outgoing], evicted: list[int], results: Values | None = None) -> bytes:
+    """One message from rank 0 to all: its number, what to do, and which cache ids are void from now on.
+
+    Args:
+        results: of small tensors, by their index in ``items``; nothing is to be done for these any more.
+    """
     plain = [item if isinstance(item, int) else [*_response_fields(item[0]), item[1]] for item in items]
-    return _dump([number, plain, evicted])
+    return _with_values([number, plain, evicted], results or {})
 
 
-def decode_responses(data: bytes) -> tuple[int, list[Outgoing], list[int]]:
+def decode_responses(data: bytes) -> tuple[int, list[Outgoing], list[int], Values]:
     """Undo :func:`encode_responses`."""
+    data, results = _split_values(data)
     number, plain, evicted = json.loads(data)
-    return number, [item if isinstance(item, int) else (_response(item[:-1]), item[-1]) for item in plain], evicted
+    items = [item if isinstance(item, int) else (_response(item[:-1]), item[-1]) for item in plain]
+    return number, items, evicted, results
+
+
+def _with_values(value: list[Any], values: Values) -> bytes:
+    """The JSON; behind it, if there are values, a line with their indices and lengths, and they themselves."""
+    if not values:
+        return _dump(value)
+    lengths = _dump([[index, len(each)] for index, each in values.items()])
+    return b"\n".join([_dump(value), lengths, b"".join(values.values())])
+
+
+def _split_values(data: bytes) -> tuple[bytes, Values]:
+    plain, line, rest = data.partition(b"\n")
+    values: Values = {}
+    if line:
+        lengths, _, rest = rest.partition(b"\n")
+        for index, length in json.loads(lengths):
+            values[int(index)], rest = rest[:length], rest[length:]
+    return plain, values
 
 
 def _dump(value: Any) -> bytes:

@@ -19,6 +19,11 @@ class SetTable:
         self._backends = {0: backend}  # only of the sets that this rank belongs to
         self.members: dict[int, tuple[int, ...]] = {0: tuple(range(backend.size))}
 
+    @property
+    def everybody(self) -> Backend:
+        """The backend of all ranks."""
+        return self._backends[0]
+
     def backend(self, set_id: int) -> Backend | None:
         """The backend of a set; None if this rank does not belong to it."""
         return self._backends.get(set_id)

@@ -19,7 +19,7 @@ from workbench.api import Average, ReduceOp, Sum
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch import ops
 from workbench.torch.compression import Compression
-from workbench.torch.ops import choose_op, synchronize
+from workbench.torch.ops import choose_op
 from workbench.training.compression import Compressor
 
 _LINEAR = (Average, Sum)
@@ -31,7 +31,7 @@ class _Allreduce(Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, op: ReduceOp, pre: float, post: float, pset: ProcessSet
     ) -> Any:
         ctx.args = op, pre, post, pset
-        return synchronize(ops.allreduce_async(tensor, None, name, op, pre, post, pset))
+        return api.wait_for(ops.allreduce_async, tensor, None, name, op, pre, post, pset)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -49,7 +49,7 @@ class _GroupedAllreduce(Function):
         ctx: Any, name: str | None, op: ReduceOp, pre: float, post: float, pset: ProcessSet, *tensors: torch.Tensor
     ) -> Any:
         ctx.args = op, pre, post, pset
-        return tuple(synchronize(ops.grouped_allreduce_async(tensors, None, name, op, pre, post, pset)))
+        return tuple(api.wait_for(ops.grouped_allreduce_async, tensors, None, name, op, pre, post, pset))
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -65,7 +65,7 @@ class _Allgather(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, name: str | None, pset: ProcessSet) -> Any:
         ctx.rows, ctx.pset = tensor.shape[0] if tensor.dim() else 0, pset
-        return synchronize(ops.allgather_async(tensor, name, pset))
+        return api.wait_for(ops.allgather_async, tensor, name, pset)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -79,7 +79,7 @@ class _Broadcast(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, pset: ProcessSet) -> Any:
         ctx.root, ctx.pset = root_rank, pset
-        return synchronize(ops.broadcast_async(tensor, root_rank, name, pset))
+        return api.wait_for(ops.broadcast_async, tensor, root_rank, name, pset)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -91,7 +91,7 @@ class _Alltoall(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, pset: ProcessSet) -> Any:
         n, ctx.pset = pset.size() or 1, pset
-        result = synchronize(ops.alltoall_async(tensor, splits, name, pset))
+        result = api.wait_for(ops.alltoall_async, tensor, splits, name, pset)
         rows = [tensor.shape[0] // n] * n if splits is None else splits
         ctx.back = torch.tensor(rows, dtype=torch.int32) if splits is None else result[1]
         if splits is not None:
@@ -109,7 +109,7 @@ class _Reducescatter(Function):
         ctx: Any, tensor: torch.Tensor, name: str | None, op: ReduceOp, pre: float, post: float, pset: ProcessSet
     ) -> Any:
         ctx.args = op, pre, post, pset
-        return synchronize(ops.reducescatter_async(tensor, name, op, pset, pre, post))
+        return api.wait_for(ops.reducescatter_async, tensor, name, op, pset, pre, post)
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -180,7 +180,7 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Allgather several tensors; none starts before all are ready on every rank. Not differentiable."""
-    return synchronize(ops.grouped_allgather_async(tensors, name, process_set))  # type: ignore[no-any-return]
+    return api.wait_for(ops.grouped_allgather_async, tensors, name, process_set)  # type: ignore[no-any-return]
 
 
 def broadcast(
@@ -230,7 +230,6 @@ def grouped_reducescatter(
 ) -> list[torch.Tensor]:
     """Reduce-scatter several tensors; none starts before all are ready on every rank. Not differentiable."""
     small = [compression.compress(tensor) for tensor in tensors]
-    handle = ops.grouped_reducescatter_async(
-        [t for t, _ in small], name, op, process_set, prescale_factor, postscale_factor
-    )
-    return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(synchronize(handle), small, strict=True)]
+    factors = prescale_factor, postscale_factor
+    reduced = api.wait_for(ops.grouped_reducescatter_async, [t for t, _ in small], name, op, process_set, *factors)
+    return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, small, strict=True)]

@@ -1,7 +1,7 @@
 """Gradients that live where they are reduced: every ``.grad`` is a view of a bucket in the backend's memory.
 
-Backward adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward
-makes a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
+Backward adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None,
+backward makes a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
-from workbench import api
+from workbench import api, memory
 from workbench.torch.tensors import dtype_name, tensor_of
 from workbench.training.buckets import Bucket, Piece, plan_buckets
 
@@ -24,13 +24,14 @@ class FlatBucket:
     Attributes:
         array: all of it, as the engine takes it.
         flat: the same as a tensor.
-        views: for each name the tensor that stands in ``.grad``.
+        views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
+            tensor can give it other memory, as ``model.float()`` does.
     """
 
     def __init__(self, bucket: Bucket, params: Params) -> None:
         self.bucket, self._params = bucket, params
         like = params[bucket.pieces[0].name]
-        self.array = api.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
+        self.array = memory.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
         self.array[...] = 0
         self.flat = tensor_of(self.array, like)
         self._flags = self.flat[bucket.flags :]
@@ -38,6 +39,7 @@ class FlatBucket:
             piece.name: self.part(self.array, start, params[piece.name])
             for piece, start in zip(bucket.pieces, bucket.starts, strict=True)
         }
+        self._given = {name: view.data for name, view in self.views.items()}
         self._versions: dict[str, int] = {}
         self._absent: list[int] = []
 
@@ -51,28 +53,42 @@ class FlatBucket:
         """Bring this rank's gradient into the bucket, if it is not there already."""
         param, view = self._params[name], self.views[name]
         grad = param.grad
-        if grad is None or grad is view:
+        if grad is None or (grad is self._given[name] and grad.data_ptr() == view.data_ptr()):
             return
         with torch.no_grad():
             view.copy_(grad.to_dense() if grad.layout is not torch.strided else grad)
-        param.grad = view
+        self.show(name)
+
+    def show(self, name: str) -> None:
+        """Let the parameter's ``.grad`` be its part of the bucket."""
+        given = self._given[name]
+        if given.data_ptr() != self.views[name].data_ptr():
+            given = self._given[name] = self.views[name].data
+        self._params[name].grad = given
+
+    def suits(self, name: str) -> bool:
+        """Has the parameter still the bucket's dtype?"""
+        return self._params[name].dtype is self.flat.dtype
 
     def fill(self) -> None:
         """Before the reduction: take what is there, zeros for what is not, and note which is which."""
-        self._absent = []
+        self._absent, self._versions = [], {}
         with torch.no_grad():
             self._flags.fill_(1)
             for i, (name, view) in enumerate(self.views.items()):
                 self.take(name)
-                if self._params[name].grad is None:
+                grad = self._params[name].grad
+                if grad is None:
                     view.zero_()
                     self._flags[i] = 0
                     self._absent.append(i)
-                self._versions[name] = view._version
+                else:
+                    self._versions[name] = grad._version
 
     def changed(self) -> list[str]:
         """Names of gradients that somebody changed during the reduction."""
-        return [name for name, view in self.views.items() if view._version != self._versions[name]]
+        now = {name: self._params[name].grad for name in self._versions}
+        return [name for name, grad in now.items() if grad is not None and grad._version != self._versions[name]]
 
     def give(self) -> None:
         """After the reduction: parameters without a gradient here get that of the others, if any has one."""
@@ -81,7 +97,7 @@ class FlatBucket:
         names = list(self.views)
         for i in self._absent:
             if self._flags[i] != 0:
-                self._params[names[i]].grad = self.views[names[i]]
+                self.show(names[i])
 
 
 def flat_buckets(params: Params, names: Sequence[str], limit_bytes: int) -> list[FlatBucket]:

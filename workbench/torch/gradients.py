@@ -7,13 +7,13 @@ So a hook keeps nothing alive, and a new optimizer's hooks replace those of an o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import torch
 
-from workbench import api
+from workbench import api, memory
 from workbench.api import Adasum, Average, ReduceOp, Sum
 from workbench.errors import CollectiveError
 from workbench.torch.compression import Compression
@@ -80,6 +80,9 @@ class Gradients:
         if not self.reducer.in_flight:
             self._leave_buckets_of_old()
         bucket = self.wire.flat.get(name)
+        if bucket is not None and not (bucket.suits(name) or self.reducer.in_flight):
+            self._set_buckets([])  # the model has another dtype now
+            bucket = None
         if bucket is not None:
             bucket.take(name)
         if bucket is not None or self.wire.dense(name) is not None:
@@ -153,7 +156,7 @@ class Gradients:
         The first time a gradient travels under its own name, so that ranks which disagree about it hear its name. What
         is decided here follows from the results alone, which are the same on every rank.
         """
-        limit = api.bucket_bytes()
+        limit = memory.bucket_bytes()
         suits = self._op in (Average, Sum) and self.wire.compression is Compression.none and not self._groups
         new = [name for name in new if can_be_flat(self.wire.params[name])]
         if not (suits and limit and new):
@@ -163,18 +166,21 @@ class Gradients:
         names = [name for name in self.wire.params if name in self.wire.flat or name in new]
         self._set_buckets(flat_buckets(self.wire.params, names, limit))
 
-    def update(self, step: Callable[[], Any]) -> Any:
-        """The wrapped optimizer's step, and if sharded, what is before and after it."""
+    def hand_over(self) -> None:
+        """If sharded, give the wrapped optimizer the gradients of its slices."""
         if self.sharded and not self.shards and self.wire.flat:
             buckets = list(dict.fromkeys(self.wire.flat.values()))
             self.shards = self.wire.shards = Shards(self.optimizer, self.wire.params, buckets, self.wire.process_set)
-        if not self.shards:
-            return step()
-        self.shards.check()
-        self.shards.choose()
-        result = step()
-        self.shards.publish()
-        return result
+            for name in self.shards.names:
+                self._hooks[name].in_common = True
+        if self.shards:
+            self.shards.check()
+            self.shards.choose()
+
+    def publish(self) -> None:
+        """If sharded, wait until all ranks have updated their parts."""
+        if self.shards:
+            self.shards.publish()
 
     def complete(self) -> None:
         """If sharded, bring all gradients to all ranks."""
@@ -207,6 +213,8 @@ class Gradients:
         for old in list((param._post_accumulate_grad_hooks or {}).values()):
             if isinstance(old, Hook):
                 old.remove()
+                if old.in_common:  # a sharded optimizer's: from now on each rank updates its own again
+                    param.data = param.data.clone()
                 owner = old.owner()
                 if owner is not None:
                     owner.give_way()
@@ -224,7 +232,10 @@ class Hook:
 
     Attributes:
         owner: weak, so that a model and its optimizer are freed as soon as nobody else has them.
+        in_common: the parameter's memory is that of all ranks.
     """
+
+    in_common = False
 
     def __init__(self, owner: Gradients, name: str, param: torch.nn.Parameter) -> None:
         self.owner, self._name = weakref.ref(owner), name

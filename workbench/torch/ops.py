@@ -76,8 +76,8 @@ def allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> torch.Tensor:
     """As :func:`allreduce_async_`, and wait."""
-    handle = allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set)
-    return synchronize(handle)  # type: ignore[no-any-return]
+    factors = prescale_factor, postscale_factor
+    return api.wait_for(allreduce_async_, tensor, average, name, op, *factors, process_set)  # type: ignore[no-any-return]
 
 
 class GroupHandle:
@@ -135,8 +135,8 @@ def grouped_allreduce_(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """As :func:`grouped_allreduce_async_`, and wait."""
-    handle = grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set)
-    return synchronize(handle)  # type: ignore[no-any-return]
+    factors = prescale_factor, postscale_factor
+    return api.wait_for(grouped_allreduce_async_, tensors, average, name, op, *factors, process_set)  # type: ignore[no-any-return]
 
 
 def allgather_async(
@@ -181,7 +181,7 @@ def broadcast_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> torch.Tensor:
     """As :func:`broadcast_async_`, and wait."""
-    return synchronize(broadcast_async_(tensor, root_rank, name, process_set))  # type: ignore[no-any-return]
+    return api.wait_for(broadcast_async_, tensor, root_rank, name, process_set)  # type: ignore[no-any-return]
 
 
 def alltoall_async(

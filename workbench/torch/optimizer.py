@@ -170,15 +170,21 @@ class DistributedOptimizer(torch.optim.Optimizer):
             def synced() -> Any:
                 loss = closure()
                 mine.synchronize()
+                mine.hand_over()
                 return mine.average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
 
-            return mine.update(lambda: mine.optimizer.step(synced))
+            loss = mine.optimizer.step(synced)
+            mine.publish()
+            return loss
         if mine.should_synchronize:
             if mine.synchronized:
                 warnings.warn(_STEP_TWICE, stacklevel=2)
             mine.synchronize()
         mine.synchronized = False
-        return mine.update(mine.optimizer.step)
+        mine.hand_over()
+        mine.optimizer.step()
+        mine.publish()
+        return None
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""

@@ -15,12 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any
 
 import numpy as np
 import torch
 
-from workbench import api
+from workbench import api, memory
 from workbench.collectives.ring import chunk_lengths
 from workbench.process_sets import ProcessSet
 from workbench.runtime.messages import Kind
@@ -31,9 +32,13 @@ from workbench.torch.tensors import tensor_of
 
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)
-    for name in "SGD Adam AdamW Adamax NAdam RAdam Adagrad Adadelta RMSprop Rprop ASGD".split()
+    for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
 )
 
+_MOVED = (
+    "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded=True) "
+    "was made, and what it updates is no longer the model's. Make a new one."
+)
 _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
     "with it. Make a new one, and load a state_dict() that was taken before."
@@ -81,7 +86,7 @@ class Shards:
         self._params = {name: params[name] for name in self.names}
         self._index = {param: name for name, param in self._params.items()}
         self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
-        self._slices = {name: part for memory in self._memory for name, part in memory.slices.items()}
+        self._slices = {name: part for each in self._memory for name, part in each.slices.items()}
         self._owned = {part.param for part in self._slices.values()}
         self._whole = [list(group["params"]) for group in optimizer.param_groups]
         for group in optimizer.param_groups:
@@ -103,31 +108,39 @@ class Shards:
 
     def choose(self) -> None:
         """Give the slices their gradients, but for parameters of which no rank has one: as in a serial run."""
-        present = np.array([self._params[name].grad is not None for name in self.names], np.uint8)
-        about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self._set}
-        api.submit([api.entry(Kind.ALLREDUCE, present, "which gradients there are", **about)])[0].wait()
-        for name, there in zip(self.names, present.tolist(), strict=True):
-            if name in self._slices:
-                part = self._slices[name]
-                part.param.grad = part.grad if there else None
+        there = self._there()
+        for name, part in self._slices.items():
+            part.param.grad = part.grad if name in there else None
 
     def complete(self) -> None:
         """Bring every rank's part of the gradients to all, for who wants to look at them or clip them."""
-        for memory in self._memory:
-            memory.complete()
+        there = self._there()
+        for each in self._memory:
+            each.complete(there)
+
+    def _there(self) -> set[str]:
+        """Names of parameters of which some rank has a gradient."""
+        present = np.array([self._params[name].grad is not None for name in self.names], np.uint8)
+        about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self._set}
+        api.submit([api.entry(Kind.ALLREDUCE, present, "which gradients there are", **about)])[0].wait()
+        return {name for name, found in zip(self.names, present.tolist(), strict=True) if found}
 
     def publish(self) -> None:
         """After the update: every rank has all parameters when this returns."""
-        if all(memory.shared for memory in self._memory):
+        if all(each.shared for each in self._memory):
             api.submit([api.entry(Kind.BARRIER, None, "updated", process_set=self._set)])[0].wait()
         else:
-            for memory in self._memory:
-                memory.publish()
+            for each in self._memory:
+                each.publish()
 
     def check(self) -> None:
-        """Raise a RuntimeError if the job that the slices belong to has ended."""
+        """Raise a RuntimeError if the slices are no longer what the model trains with."""
         if self._job is not api.world():
             raise RuntimeError(_LOST)
+        for each in self._memory:
+            for name, view in each.views.items():
+                if self._params[name].data_ptr() != view.data_ptr():
+                    raise RuntimeError(_MOVED.format(name))
 
     def zero_grad(self, set_to_none: bool) -> None:
         """As an optimizer's, for the parameters as the model knows them."""
@@ -149,14 +162,14 @@ class Shards:
         everybody = allgather_object(mine, "sharded state", self._set)
         found = self._optimizer.state_dict()
         state: dict[int, Any] = {}
-        for number, param in enumerate(param for group in self._whole for param in group):
+        for number, param in enumerate(param for group in self._groups() for param in group):
             name = self._index.get(param)
             pieces = [rank[name] for rank in everybody if name in rank] if name else []
             if pieces:
                 state[number] = _joined(pieces, param)
             elif name is None and param in self._optimizer.state:
                 state[number] = dict(self._optimizer.state[param])
-        ends = np.cumsum([0, *(len(group) for group in self._whole)]).tolist()
+        ends = np.cumsum([0, *map(len, self._groups())]).tolist()
         groups = [
             {**group, "params": list(range(ends[i], ends[i + 1]))} for i, group in enumerate(found["param_groups"])
         ]
@@ -165,7 +178,7 @@ class Shards:
     def load_state_dict(self, whole: Any) -> None:
         """Take this rank's part of what :meth:`state_dict` gave; each rank takes it on its own."""
         state, groups, number, slot = {}, [], 0, 0
-        for params, group in zip(self._whole, whole["param_groups"], strict=True):
+        for params, group in zip(self._groups(), whole["param_groups"], strict=True):
             slots = []
             for param in params:
                 for part in self._parts(param):
@@ -178,6 +191,10 @@ class Shards:
                 number += 1
             groups.append({**group, "params": slots})
         self._optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
+
+    def _groups(self) -> list[list[torch.nn.Parameter]]:
+        """The model's parameters in their groups, with those that were added later."""
+        return [*self._whole, *(group["params"] for group in self._optimizer.param_groups[len(self._whole) :])]
 
     def _parts(self, param: torch.nn.Parameter) -> list[torch.nn.Parameter]:
         """What stands for a parameter on this rank: its slice, nothing, or itself if it does not live in a bucket."""
@@ -192,6 +209,7 @@ class _Memory:
 
     Attributes:
         shared: is it the memory of all ranks?
+        views: of all its parameters, by name.
         slices: this rank's, by name.
     """
 
@@ -201,29 +219,31 @@ class _Memory:
         lengths = chunk_lengths(plan.flags, int(process_set.size() or 1))
         rank = int(process_set.rank() or 0)
         self._start, self._stop = sum(lengths[:rank]), sum(lengths[: rank + 1])
-        memory = api.shared(plan.flags, bucket.array.dtype.name, process_set)
-        self.shared = memory is not None
-        self._array = api.empty(plan.flags, bucket.array.dtype.name) if memory is None else memory
+        together = memory.shared(plan.flags, bucket.array.dtype.name, process_set)
+        self.shared = together is not None
+        self._array = memory.empty(plan.flags, bucket.array.dtype.name) if together is None else together
         self._flat = tensor_of(self._array, like)
         self.slices: dict[str, Slice] = {}
-        views = {}
+        self.views: dict[str, torch.Tensor] = {}
         for piece, start in zip(plan.pieces, plan.starts, strict=True):
             param, name = params[piece.name], piece.name
             bucket.take(name)
-            views[name] = bucket.part(self._array, start, param)
+            self.views[name] = bucket.part(self._array, start, param)
             if not self.shared or rank == 0:
-                views[name].copy_(param.detach())
+                self.views[name].copy_(param.detach())
             low, high = max(start, self._start), min(start + piece.length, self._stop)
             if low < high:
                 part = torch.nn.Parameter(self._flat[low:high])
                 self.slices[name] = Slice(low - start, high - start, part, bucket.flat[low:high])
         api.barrier(process_set)  # nobody lets go of its own before all is copied
-        for name, view in views.items():
-            params[name].data = view
+        for name, view in self.views.items():
+            params[name].data = view.data
 
-    def complete(self) -> None:
-        """Gather the gradients."""
+    def complete(self, there: set[str]) -> None:
+        """Gather the gradients, and show those of other ranks where this one has none."""
         self._gather(self._bucket.array[: self._bucket.bucket.flags], "gradients")
+        for name in there.intersection(self.views):
+            self._bucket.show(name)
 
     def publish(self) -> None:
         """Gather the parameters."""
@@ -239,7 +259,8 @@ class _Memory:
 def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
     """Raise a ValueError if the optimizer looks at more than one element at a time."""
     known = next((kind for kind in _ELEMENTWISE if isinstance(optimizer, kind)), None)
-    if known is None or type(optimizer).step is not known.step:
+    # torch wraps step() of the class of every optimizer that is made, also where the class has it from another one.
+    if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
         names = ", ".join(kind.__name__ for kind in _ELEMENTWISE)
         raise ValueError(
             f"sharded=True updates slices of parameters, and {type(optimizer).__name__} may need whole ones. "
@@ -249,7 +270,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
 
 def _cut(value: Any, part: Slice, param: torch.Tensor) -> Any:
     """This rank's part of a value of the state, if it has one number per element of the parameter."""
-    if isinstance(value, torch.Tensor) and value.shape == param.shape and value.dim():
+    if isinstance(value, torch.Tensor) and value.shape == param.shape:
         return in_memory_order(value, param)[part.start : part.stop].clone()
     return value
 

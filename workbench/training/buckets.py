@@ -69,7 +69,7 @@ def plan_buckets(pieces: Sequence[Piece], limit_bytes: int, itemsize: int = 4) -
 
     Example:
         >>> pieces = [Piece("a", 10, "float32"), Piece("b", 100, "float32"), Piece("c", 5, "float32")]
-        >>> for bucket in plan_buckets(pieces, limit_bytes=500):
+        >>> for bucket in plan_buckets(pieces, limit_bytes=450):
         ...     print([piece.name for piece in bucket.pieces], bucket.starts, bucket.flags, bucket.length)
         ['c', 'b'] (0, 16) 128 130
         ['a'] (0,) 16 17
