@@ -52,10 +52,10 @@ def test_a_late_rank_is_the_one_waited_for(rank: int, n: int, tmp_path: Path) ->
 def test_every_rank_has_the_same_picture(rank: int, n: int) -> None:
     """All ranks get the same bytes; the picture's own allgather is in none."""
     for i in range(3):
-        handles = [hvd.allreduce_async(np.full(10, float(rank)), name=f"g{k}") for k in range(10)]
+        handles = [hvd.allreduce_async(np.full(1000, float(rank)), name=f"g{k}") for k in range(10)]
         for handle in handles:
             handle.wait()
-        hvd.allgather(np.ones((rank, 2)), name=f"rows{i}")
+        hvd.allgather(np.ones((1000 * (rank + 1), 2)), name=f"rows{i}")
     first = hvd.timeline()
     assert len(everyone_s(first)) == 1
     again = hvd.timeline(last=50)

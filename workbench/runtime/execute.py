@@ -41,7 +41,7 @@ def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline
     if first.kind in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET):
         return [first.root]
     if first.result:
-        return [_ridden(first, entries[0])]
+        return [_ridden(response, entry) for response, entry in zip(batch, entries, strict=True)]
     tell = partial(timeline.activity, labels(batch))
     if first.kind is Kind.ALLREDUCE:
         return _allreduce(batch, entries, backend, tell)

@@ -25,7 +25,8 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     """What travels together: allreduces alike in all but name and shape, up to ``threshold_bytes``.
 
     A pure function of the responses, which are the same on every rank, so every rank finds the same plan.
-    Batches are in the order of their first member. A tensor larger than the threshold travels alone.
+    Batches are in the order of their first member. A tensor larger than the threshold travels alone, and so does one
+    that all ranks can reach where it lies, for which nothing is won by packing.
 
     Example:
         >>> small = [Response(f"grad{i}", Kind.ALLREDUCE, "float32", (10,)) for i in range(3)]
@@ -37,9 +38,7 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     for response in responses:
         # Adasum weighs each tensor by its own angle, so its tensors travel one by one.
         alone = response.kind is not Kind.ALLREDUCE or response.op is ReduceOp.ADASUM
-        # In shared memory nothing is won by packing.
-        alone = alone or bool(response.result or response.places)
-        if alone or response.error or response.all_absent:
+        if alone or response.error or response.all_absent or (response.places and not response.result):
             batches.append([response])
             continue
         key = (
@@ -49,6 +48,7 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
             response.device,
             response.prescale,
             response.postscale,
+            bool(response.result),
         )
         batch, filled = open_batches.get(key, ([], 0))
         size = nbytes(response)

@@ -213,8 +213,6 @@ class Gradients:
         for old in list((param._post_accumulate_grad_hooks or {}).values()):
             if isinstance(old, Hook):
                 old.remove()
-                if old.in_common:  # a sharded optimizer's: from now on each rank updates its own again
-                    param.data = param.data.clone()
                 owner = old.owner()
                 if owner is not None:
                     owner.give_way()
@@ -238,7 +236,7 @@ class Hook:
     in_common = False
 
     def __init__(self, owner: Gradients, name: str, param: torch.nn.Parameter) -> None:
-        self.owner, self._name = weakref.ref(owner), name
+        self.owner, self._name, self._param = weakref.ref(owner), name, weakref.ref(param)
         self._handle = param.register_post_accumulate_grad_hook(self)
 
     def __call__(self, param: torch.Tensor) -> None:
@@ -247,8 +245,11 @@ class Hook:
             owner.ready(self._name)
 
     def remove(self) -> None:
-        """Hear no more of the parameter."""
+        """Hear no more of the parameter; it is this rank's own again."""
         self._handle.remove()
+        param = self._param()
+        if self.in_common and param is not None:
+            self.in_common, param.data = False, param.data.clone()
 
 
 __all__ = ["Gradients"]
