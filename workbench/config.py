@@ -29,6 +29,7 @@ class Settings:
         bucket_bytes: DistributedOptimizer's gradients live in buckets of this size, each of which travels as one
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
         riding_bytes: a tensor up to this size rides on its announcement, and its result on the response; 0: none does.
+        hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, ``mpi`` or ``gloo``: who moves the bytes.
         init_timeout_s: deadline for all ranks to meet in ``init()``.
@@ -48,6 +49,7 @@ class Settings:
     fusion_window_s: float = 0.001
     bucket_bytes: int = 16 << 20
     riding_bytes: int = 4096
+    hierarchical_bytes: int = 8 << 20
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0

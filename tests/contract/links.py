@@ -426,7 +426,7 @@ class _Renumbered:
 
 # --- worlds of processes ------------------------------------------------------------------------------
 
-ELSEWHERE = ["mpi-2", "mpi-3", "gloo-2", "shm-2", "shm-3"]
+ELSEWHERE = ["mpi-2", "mpi-3", "gloo-2", "shm-2", "shm-3", "hosts-3", "hosts-4"]
 _LAUNCHERS = ("PMI", "HYDRA_", "MPI_LOCAL", "OMPI_", "PRTE_", "SLURM_", "WORKBENCH_", "HOROVOD_")
 
 
@@ -461,10 +461,14 @@ def _commands(name: str, n: int) -> Iterator[tuple[list[str], dict[str, str]]]:
     env = {key: text for key, text in os.environ.items() if not key.startswith(_LAUNCHERS)}
     env |= {"WORKBENCH_BACKEND": name, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     words = [sys.executable, "-W", "error", "-X", "faulthandler", str(Path(__file__).resolve())]
-    if name in ("mpi", "shm"):
+    if name in ("mpi", "shm", "hosts"):
         from workbench.launch.mpi import command
 
-        yield [*command(n), *words], env
+        # Several hosts on one machine: MPI takes ranks of different names for ranks that share no memory.
+        hosts = ["-launcher", "fork", "-hosts", "here:2,there:2"] if name == "hosts" else []
+        env |= {"WORKBENCH_BACKEND": "auto", "WORKBENCH_HIERARCHICAL_BYTES": "100"} if name == "hosts" else {}
+        starter, *rest = command(n)
+        yield [starter, *hosts, *rest, *words], env
         return
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -510,7 +514,7 @@ def main(folder: Path) -> None:
 
 def link_of(backend: Any) -> Link:
     """The backend's own, or that of the one beneath it."""
-    return getattr(backend, "_beneath", backend).link  # type: ignore[no-any-return]
+    return getattr(backend, "_flat", getattr(backend, "_beneath", backend)).link  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

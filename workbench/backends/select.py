@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from workbench.backends.base import Backend
+from workbench.backends.hierarchical import HierarchicalBackend
 from workbench.backends.links import LinkBackend
 from workbench.backends.mpi_process import mpi_process, vendor
 from workbench.backends.node import join_memory
@@ -134,7 +135,7 @@ class MpiMeeting:
         return [pickle.loads(piece.tobytes()) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
 
     def backend(self) -> Backend:
-        """Shared memory on one machine; else MPI, with the ring for large arrays."""
+        """MPI, with the ring for large arrays; shared memory inside a machine."""
         from workbench.backends.mpi import MpiBackend, MpiLink
 
         return _over_memory(MpiBackend(MpiLink(self._comm, self._settings.data_timeout_s)), self, self._settings)
@@ -172,7 +173,7 @@ class GlooMeeting:
             raise LaunchError(f"init(): not all {self.size} ranks came: {str(error).splitlines()[0]}") from None
 
     def backend(self) -> Backend:
-        """Shared memory on one machine; else Gloo, with our algorithms over it."""
+        """Gloo, with our algorithms over it; shared memory inside a machine."""
         from workbench.backends.gloo import GlooLink, prefixed
 
         link = GlooLink(prefixed(self._store, "gloo"), self.rank, self.size, self._settings.data_timeout_s)
@@ -183,23 +184,29 @@ class GlooMeeting:
 
 
 def _over_memory(beneath: Backend, meeting: Meeting, settings: Settings) -> Backend:
-    """Shared memory over ``beneath``, where all ranks share a machine and nobody insists on another backend."""
+    """Shared memory inside a machine, ``beneath`` between machines, unless somebody insists on another way."""
     if meeting.size == 1:
         return beneath
     everybody = meeting.exchange((meeting.node, settings))
     settings = everybody[0][1]  # rank 0's, as everywhere: all must take the same way
-    if settings.backend not in ("auto", "shm"):
+    nodes = [node for node, _ in everybody]
+    if settings.backend not in ("auto", "shm") or len(set(nodes)) == meeting.size:
         return beneath
-    nodes = len({node for node, _ in everybody})
-    node, problem = None, f"the ranks are on {nodes} machines"
-    if nodes == 1:
-        reserved = reserved_bytes(settings.fusion_threshold_bytes)
-        node, problem = join_memory(meeting.exchange, meeting.rank, reserved, settings.data_timeout_s)
-    if node is not None:
+    here = [rank for rank, node in enumerate(nodes) if node == meeting.node]
+    node, problem = join_memory(
+        lambda value: [each for rank, each in enumerate(meeting.exchange(value)) if rank in here],
+        here.index(meeting.rank),
+        reserved_bytes(settings.fusion_threshold_bytes),
+        settings.data_timeout_s,
+    )
+    problems = list(filter(None, meeting.exchange(problem)))
+    if problems and settings.backend == "shm":
+        raise LaunchError(f"WORKBENCH_BACKEND=shm, but {problems[0]}. Unset it, or set it to mpi or gloo.")
+    if problems or node is None:
+        return beneath
+    if len(set(nodes)) == 1:
         return ShmBackend(beneath, node, settings.fusion_threshold_bytes)
-    if settings.backend == "shm":
-        raise LaunchError(f"WORKBENCH_BACKEND=shm, but {problem}. Unset it, or set it to mpi or gloo.")
-    return beneath
+    return HierarchicalBackend(beneath, nodes, node, settings.fusion_threshold_bytes, settings.hierarchical_bytes)
 
 
 def machine() -> str:

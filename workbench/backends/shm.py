@@ -110,7 +110,9 @@ class ShmBackend:
 
     def broadcast(self, array: Array, root: int) -> Traffic:
         """The root copies to the stage, and all others from there."""
-        step = SEGMENT_BYTES // max(1, array.itemsize)
+        if self.size == 1:
+            return Traffic()
+        step = SEGMENT_BYTES // array.itemsize
         for low in range(0, len(array), step):
             pieces = [array[:0]] * self.size
             pieces[root] = array[low : low + step]
