@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 import threading
 import time
 from collections import Counter
@@ -160,20 +161,15 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     one_host = len({host for _, host, _, _ in hello}) == 1
     timeline = Timeline(Recorder())
     server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
-    candidates, port = meeting.exchange(
-        (
-            [settings.control_address or "127.0.0.1"] if one_host or settings.control_address else addresses(),
-            server.port,
-        )
-        if server
-        else None
-    )[0]
+    hosts = [settings.control_address] if settings.control_address else ["127.0.0.1"] if one_host else addresses()
+    candidates, port, nearby = meeting.exchange((hosts, server.port, server.address) if server else None)[0]
     if server is not None:
         address, zmq_context = server.inproc, server.context
     else:
         import zmq
 
-        address, zmq_context = f"tcp://{reachable(candidates, port)}:{port}", zmq.Context.instance()
+        zmq_context = zmq.Context.instance()
+        address = f"tcp://{reachable(candidates, port)}:{port}" if port else nearby
     control = ControlClient(meeting.rank, address, secret, settings.heartbeat_s, zmq_context, settings.peer_timeout_s)
     backend = meeting.backend()
     control.introduce(settings.init_timeout_s, server.missing if server else None)
@@ -188,7 +184,8 @@ def start(meeting: Meeting, settings: Settings) -> Context:
 def _serve(meeting: Meeting, settings: Settings, secret: bytes, one_host: bool, timeline: Timeline) -> ControlServer:
     stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
     coordinator = Coordinator(meeting.size, settings.cache_capacity, settings.failed_rank_grace_s, stall)
-    interface = settings.control_address or ("127.0.0.1" if one_host else "0.0.0.0")  # sealed, see seal.py
+    local = "" if sys.platform == "linux" else "127.0.0.1"
+    interface = settings.control_address or (local if one_host else "0.0.0.0")  # sealed, see seal.py
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:

@@ -6,6 +6,7 @@ import json
 import os
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -503,6 +504,30 @@ def test_it_listens_on_loopback_only(job: Job) -> None:
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == job.server.port
     ]
     assert [address.ip for address in listening] == ["127.0.0.1"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
+def test_on_one_machine_no_port_is_open() -> None:
+    """Without an interface ranks meet over the machine's own sockets: nothing listens that a network could reach."""
+    before = {connection.laddr for connection in psutil.Process().net_connections(kind="inet")}
+    server = ControlServer(Coordinator(2), SECRET, "", HEARTBEAT_S)
+    server.start()
+    clients = [
+        ControlClient(rank, address, SECRET, HEARTBEAT_S, context)
+        for rank, (address, context) in enumerate([(server.inproc, server.context), (server.address, zmq.Context())])
+    ]
+    try:
+        helper = threading.Thread(target=clients[0].introduce, args=[20.0])
+        helper.start()
+        clients[1].introduce(20.0)
+        helper.join(20.0)
+        assert not helper.is_alive()
+        assert {connection.laddr for connection in psutil.Process().net_connections(kind="inet")} == before
+    finally:
+        for client in clients:
+            client.close()
+        server.stop.set()
+        server.join(20.0)
 
 
 def test_no_other_address_of_this_host_answers(job: Job) -> None:

@@ -101,6 +101,17 @@ class OwnArena(Arena):
         Raises:
             MemoryError: there is no such piece any more.
         """
+        start, end = self._take(nbytes)
+        # Not a slice of self.bytes: arrays over it keep *this* object alive, and end it with the last of them.
+        piece = np.frombuffer(self._mapping, np.uint8, nbytes, start)
+        weakref.finalize(piece, self._release, start, end).atexit = False
+        return piece
+
+    def keep(self, nbytes: int) -> int:
+        """The place of bytes that are nobody else's until the arena ends, as :meth:`place` would tell it."""
+        return self._take(nbytes)[0]
+
+    def _take(self, nbytes: int) -> tuple[int, int]:
         room = max(1, -(-nbytes // PAGE)) * PAGE
         with self._lock:
             returned = [self._returned.popleft() for _ in range(len(self._returned))]
@@ -108,13 +119,8 @@ class OwnArena(Arena):
             for i, (start, end) in enumerate(self._free):
                 if end - start >= room:
                     self._free[i : i + 1] = [(start + room, end)] if end - start > room else []
-                    break
-            else:
-                raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
-        # Not a slice of self.bytes: arrays over it keep *this* object alive, and end it with the last of them.
-        piece = np.frombuffer(self._mapping, np.uint8, nbytes, start)
-        weakref.finalize(piece, self._release, start, start + room).atexit = False
-        return piece
+                    return start, start + room
+        raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
 
     def place(self, array: Array) -> int:
         """Where in this arena the array begins; -1 if it lies elsewhere."""

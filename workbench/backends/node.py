@@ -36,8 +36,7 @@ class Node:
 
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
-        kept: memory of this rank that others use, until the end.
-        spare: places in it that nobody uses any more.
+        spare: places in it for the stage of a process set.
         tick: called some twenty times a second amid a long wait; it may raise to end it.
     """
 
@@ -47,7 +46,7 @@ class Node:
         self.own: OwnArena | None = own
         self.rank, self.size, self.timeout_s = rank, len(arenas), timeout_s
         self.tick: Callable[[], None] = lambda: None
-        self._arenas, self.kept, self.spare = list(arenas), list[Array](), list[int]()
+        self._arenas, self.spare = list(arenas), list[int]()
         self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
         self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
         self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
@@ -92,7 +91,7 @@ class Node:
     def close(self) -> None:
         """Let go of all memory, one's own too; it ends with the last array over it."""
         self.own = None
-        for each in (self._arenas, self._counts, self._bells, self._values, self.kept):
+        for each in (self._arenas, self._counts, self._bells, self._values):
             each.clear()
 
     def _await(self, rank: int, count: int) -> None:

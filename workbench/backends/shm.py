@@ -141,9 +141,8 @@ class ShmBackend:
 
     def offer(self, nbytes: int) -> int:
         """A piece of the arena."""
-        array = self.allocate(nbytes)
-        self._node.kept.append(array)
-        return self.place(array)
+        own = self._node.own
+        return own.keep(nbytes) if own else -1
 
     def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
         """A piece of its arena."""
