@@ -512,10 +512,8 @@ def test_on_one_machine_no_port_is_open() -> None:
     before = {connection.laddr for connection in psutil.Process().net_connections(kind="inet")}
     server = ControlServer(Coordinator(2), SECRET, "", HEARTBEAT_S)
     server.start()
-    clients = [
-        ControlClient(rank, address, SECRET, HEARTBEAT_S, context)
-        for rank, (address, context) in enumerate([(server.inproc, server.context), (server.address, zmq.Context())])
-    ]
+    ways = enumerate([server.inproc, server.address])
+    clients = [ControlClient(rank, way, SECRET, HEARTBEAT_S, server.context) for rank, way in ways]
     try:
         helper = threading.Thread(target=clients[0].introduce, args=[20.0])
         helper.start()
@@ -526,8 +524,7 @@ def test_on_one_machine_no_port_is_open() -> None:
     finally:
         for client in clients:
             client.close()
-        server.stop.set()
-        server.join(20.0)
+        server.release(together=True)
 
 
 def test_no_other_address_of_this_host_answers(job: Job) -> None:
