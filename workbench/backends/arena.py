@@ -31,12 +31,13 @@ _KEEP_BYTES = 1 << 20  # freed memory beyond this is given back to the system
 
 @dataclass(frozen=True)
 class Ticket:
-    """What another process needs to open an arena: whose file it is, and what stands at its start."""
+    """What another process needs to open an arena: whose file it is, what stands at its start, and where."""
 
     pid: int
     file: int
     size: int
     token: bytes
+    address: int
 
 
 class Arena:
@@ -86,7 +87,7 @@ class OwnArena(Arena):
             raise
         token = secrets.token_bytes(_TOKEN)
         self.bytes[:_TOKEN] = np.frombuffer(token, np.uint8)
-        self.ticket = Ticket(os.getpid(), self._file, size, token)
+        self.ticket = Ticket(os.getpid(), self._file, size, token, self.address)
         self._lock = threading.Lock()
         self._free = [(-(-reserved // PAGE) * PAGE, size)]  # (start, end) of what is free, in order
         self._returned = deque[tuple[int, int]]()  # free as well

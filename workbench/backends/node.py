@@ -16,6 +16,7 @@ from typing import Any
 from workbench.backends import futex
 from workbench.backends.arena import Arena, OwnArena, open_arena
 from workbench.backends.base import Array
+from workbench.backends.process_memory import works
 from workbench.errors import DeadlineError
 
 HEADER_BYTES = 8 << 10
@@ -33,6 +34,7 @@ class Node:
         arenas: of all ranks, by rank; one's own is an ``OwnArena``.
         rank: this one.
         timeout_s: deadline of one meeting.
+        pids: of the ranks' processes, if they can read and write each other's memory.
 
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
@@ -40,7 +42,8 @@ class Node:
         tick: called some twenty times a second amid a long wait; it may raise to end it.
     """
 
-    def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float) -> None:
+    def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float, pids: Sequence[int] = ()) -> None:
+        self.pids = pids
         own = arenas[rank]
         assert isinstance(own, OwnArena)
         self.own: OwnArena | None = own
@@ -80,12 +83,16 @@ class Node:
                 self._await(rank, mine[rank])
         self._order()
 
-    def exchange(self, members: Sequence[int], value: int) -> list[int]:
-        """Every member's number, by member; all of them call it."""
+    def tell(self, members: Sequence[int], value: int) -> list[int]:
+        """Every member's number, by member; all of them call it, and meet once more before the next one."""
         self._values[self.rank][0] = value
         self.meet(members)
-        values = [self._values[rank][0] for rank in members]
-        self.meet(members)  # nobody writes the next one before all have read this one
+        return [self._values[rank][0] for rank in members]
+
+    def exchange(self, members: Sequence[int], value: int) -> list[int]:
+        """As :meth:`tell`, with the second meeting."""
+        values = self.tell(members, value)
+        self.meet(members)
         return values
 
     def close(self) -> None:
@@ -152,7 +159,11 @@ def join_memory(
             problem = "another rank has no shared memory" if None in tickets else "too many ranks"
     except (OSError, ValueError) as error:
         problem = f"another rank's memory could not be opened: {error}"
-    problems = [text for text in exchange(problem) if text]
+    remote = not problem and all(works(ticket.pid, ticket.address, ticket.token) for ticket in tickets)
+    found = exchange((problem, remote))
     if own:
         own.seal()
-    return (None, problems[0]) if problems else (Node(arenas, rank, timeout_s), "")
+    if problems := [text for text, _ in found if text]:
+        return None, problems[0]
+    pids = [ticket.pid for ticket in tickets] if all(there for _, there in found) else []
+    return Node(arenas, rank, timeout_s, pids), ""

@@ -1,11 +1,12 @@
 """Shared memory: the data plane of ranks on one machine. Each rank reduces its own chunk across all ranks' memory.
 
-Three ways of an allreduce:
+Four ways of an allreduce:
 
 1. *Where it lies*: every rank's array lies in shared memory, in places that the response tells. Nothing is copied, and
    since all have announced that theirs is ready, the ranks meet only once, at the end.
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
-3. *All others* go over the stage in segments that stay in the cache, in a pipeline: while segment k is copied in,
+3. *Wherever they lie*: where the system lets ranks read and write each other's memory (``remote.py``).
+4. Else they go over the stage in segments that stay in the cache, in a pipeline: while segment k is copied in,
    k - 1 is reduced and k - 2 copied out, with one meeting per segment. A rank's own chunk is not copied in, for only
    this rank reads it.
 
@@ -22,6 +23,7 @@ import numpy as np
 
 from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
 from workbench.backends.node import HEADER_BYTES, Node
+from workbench.backends.remote import RemoteMemory
 from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
 from workbench.collectives.shared_memory import reduce_across, reduce_into
@@ -56,6 +58,7 @@ class ShmBackend:
         self.rank, self.size = self._members.index(node.rank), len(self._members)
         self._slot = count()
         self._stages = [_STAGE] * self.size
+        self._remote = RemoteMemory(node, self._members) if node.pids else None
         if members is not None:  # a stage of their own: a rank in two sets may be slow in one of them
             # Used again when this set is gone, but not freed: a slow rank may still read the last result there.
             stage = node.spare.pop() if node.spare else self.offer(_STAGE_BYTES)
@@ -82,6 +85,8 @@ class ShmBackend:
             self._where_they_lie(array, reduction, places)
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction)
+        elif self._remote:
+            self._remote.allreduce(array, reduction)
         else:
             self._staged(array, reduction)
         return Traffic()
@@ -99,7 +104,10 @@ class ShmBackend:
         return Traffic()
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
-        """Each rank copies its part to the stage, and all others from there."""
+        """Each rank copies its part to the stage, and all others from there; or they read it where it lies."""
+        if self._remote and array.nbytes > _SHORT_BYTES:
+            self._remote.allgather(array, lengths)
+            return Traffic()
         ends = np.cumsum(lengths)
         parts = [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
         step = SEGMENT_BYTES // array.itemsize
@@ -109,8 +117,11 @@ class ShmBackend:
         return Traffic()
 
     def broadcast(self, array: Array, root: int) -> Traffic:
-        """The root copies to the stage, and all others from there."""
+        """The root copies to the stage, and all others from there; or they read it where it lies."""
         if self.size == 1:
+            return Traffic()
+        if self._remote and array.nbytes > _SHORT_BYTES:
+            self._remote.broadcast(array, root)
             return Traffic()
         step = SEGMENT_BYTES // array.itemsize
         for low in range(0, len(array), step):

@@ -45,12 +45,12 @@ def reduce_into(out: Array, arrays: Sequence[Array], start: int, reduction: Redu
         fold([array[start + low : start + high] for array in arrays], reduction, out[low:high])
 
 
-def blocks(start: int, stop: int, itemsize: int) -> Iterator[tuple[int, int]]:
-    """``start`` to ``stop`` in pieces of :data:`BLOCK_BYTES`.
+def blocks(start: int, stop: int, itemsize: int, nbytes: int = BLOCK_BYTES) -> Iterator[tuple[int, int]]:
+    """``start`` to ``stop`` in pieces of so many bytes.
 
     Example:
         >>> list(blocks(0, 100_000, itemsize=4))
         [(0, 65536), (65536, 100000)]
     """
-    step = BLOCK_BYTES // itemsize
+    step = nbytes // itemsize
     return ((low, min(low + step, stop)) for low in range(start, stop, step))
