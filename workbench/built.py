@@ -72,19 +72,19 @@ def ccl_built() -> bool:
 
 
 def mpi_enabled() -> bool:
-    """Does MPI move the bytes of the running job?"""
+    """Does MPI connect the ranks of the running job? Inside a machine bytes may go through shared memory instead."""
     return _link() == "MpiLink"
 
 
 def gloo_enabled() -> bool:
-    """Does Gloo move the bytes of the running job?"""
+    """Does Gloo connect the ranks of the running job? As :func:`mpi_enabled`."""
     return _link() == "GlooLink"
 
 
 def _link() -> str:
     context = HOLDER.find()
     backend = context.engine.sets.backend(0) if context is not None else None
-    return type(getattr(backend, "link", None)).__name__
+    return type(getattr(getattr(backend, "beneath", backend), "link", None)).__name__
 
 
 def mpi_threads_supported() -> bool:

@@ -514,7 +514,7 @@ def main(folder: Path) -> None:
 
 def link_of(backend: Any) -> Link:
     """The backend's own, or that of the one beneath it."""
-    return getattr(backend, "_flat", getattr(backend, "_beneath", backend)).link  # type: ignore[no-any-return]
+    return getattr(backend, "beneath", backend).link  # type: ignore[no-any-return]
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ class HierarchicalBackend:
     """See :class:`workbench.backends.base.Backend`.
 
     Args:
-        flat: connects all ranks.
+        beneath: connects all ranks; the flat way.
         nodes: for each rank the name of its machine.
         node: the ranks of this machine.
         fusion_bytes: size of the fusion buffer.
@@ -34,14 +34,14 @@ class HierarchicalBackend:
     """
 
     def __init__(
-        self, flat: Backend, nodes: Sequence[str], node: Node, fusion_bytes: int, least_bytes: int = 0
+        self, beneath: Backend, nodes: Sequence[str], node: Node, fusion_bytes: int, least_bytes: int = 0
     ) -> None:
-        self._flat, self._node, self._fusion_bytes, self._least_bytes = flat, node, fusion_bytes, least_bytes
-        self.name, self.rank, self.size = f"{flat.name}+SHM", flat.rank, flat.size
-        self._here = [rank for rank, name in enumerate(nodes) if name == nodes[flat.rank]]
-        self._local = ShmBackend(flat.subset(self._here), node, fusion_bytes)
+        self.beneath, self._node, self._fusion_bytes, self._least_bytes = beneath, node, fusion_bytes, least_bytes
+        self.name, self.rank, self.size = f"{beneath.name}+SHM", beneath.rank, beneath.size
+        self._here = [rank for rank, name in enumerate(nodes) if name == nodes[beneath.rank]]
+        self._local = ShmBackend(beneath.subset(self._here), node, fusion_bytes)
         leaders = [nodes.index(name) for name in dict.fromkeys(nodes)]
-        self._leaders = flat.subset(leaders) if flat.rank in leaders else None
+        self._leaders = beneath.subset(leaders) if beneath.rank in leaders else None
 
     def index(self, rank: int) -> int:
         """All ranks take part."""
@@ -51,13 +51,13 @@ class HierarchicalBackend:
         """Shared memory if all of them are on this machine; else the flat way."""
         if set(ranks) <= set(self._here):
             members = [self._here.index(rank) for rank in ranks]
-            return ShmBackend(self._flat.subset(ranks), self._node, self._fusion_bytes, members)
-        return self._flat.subset(ranks)
+            return ShmBackend(self.beneath.subset(ranks), self._node, self._fusion_bytes, members)
+        return self.beneath.subset(ranks)
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
         """Inside the machine, between machines, inside the machine; the same bits on every rank."""
         if array.nbytes < self._least_bytes or reduction.op == "adasum":
-            return self._flat.allreduce(array, reduction)
+            return self.beneath.allreduce(array, reduction)
         inside = replace(reduction, postscale=1.0, divisor=1)
         traffic = self._local.allreduce(array, inside, [places[rank] for rank in self._here] if places else ())
         if self._leaders:
@@ -66,21 +66,21 @@ class HierarchicalBackend:
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
         """The flat way."""
-        return self._flat.allgather(array, lengths)
+        return self.beneath.allgather(array, lengths)
 
     def broadcast(self, array: Array, root: int) -> Traffic:
         """The flat way."""
-        return self._flat.broadcast(array, root)
+        return self.beneath.broadcast(array, root)
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """The flat way."""
-        return self._flat.alltoall(send, send_lengths, recv, recv_lengths)
+        return self.beneath.alltoall(send, send_lengths, recv, recv_lengths)
 
     def reducescatter(
         self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
     ) -> Traffic:
         """The flat way."""
-        return self._flat.reducescatter(array, lengths, reduction)
+        return self.beneath.reducescatter(array, lengths, reduction)
 
     def buffer(self, nbytes: int) -> Buffer:
         """The machine's."""
@@ -105,9 +105,9 @@ class HierarchicalBackend:
     def tick(self, function: Callable[[], None]) -> None:
         """Wherever something waits."""
         self._local.tick(function)
-        self._flat.tick(function)
+        self.beneath.tick(function)
 
     def close(self, clean: bool = True) -> None:
         """Close both."""
         self._node.close()
-        self._flat.close(clean)
+        self.beneath.close(clean)

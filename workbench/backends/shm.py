@@ -53,7 +53,7 @@ class ShmBackend:
     name = "SHM"
 
     def __init__(self, beneath: Backend, node: Node, fusion_bytes: int, members: Sequence[int] | None = None) -> None:
-        self._beneath, self._node, self._fusion_bytes = beneath, node, fusion_bytes
+        self.beneath, self._node, self._fusion_bytes = beneath, node, fusion_bytes
         self._members = list(range(node.size) if members is None else members)
         self.rank, self.size = self._members.index(node.rank), len(self._members)
         self._slot = count()
@@ -67,17 +67,17 @@ class ShmBackend:
 
     def index(self, rank: int) -> int:
         """As the backend beneath."""
-        return self._beneath.index(rank)
+        return self.beneath.index(rank)
 
     def subset(self, ranks: Sequence[int]) -> Backend:
         """Some of the ranks, over the same memory."""
         members = [self._members[self.index(rank)] for rank in ranks]
-        return ShmBackend(self._beneath.subset(ranks), self._node, self._fusion_bytes, members)
+        return ShmBackend(self.beneath.subset(ranks), self._node, self._fusion_bytes, members)
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
         """Each rank its chunk; nothing is sent."""
         if self.size == 1 or reduction.op == "adasum" or not array.nbytes:
-            return self._beneath.allreduce(array, reduction)
+            return self.beneath.allreduce(array, reduction)
         if not places and self._is_fusion_buffer(array):
             places = [self.place(array)] * self.size
             self._meet()  # each has filled its own
@@ -96,7 +96,7 @@ class ShmBackend:
     ) -> Traffic:
         """Where the arrays lie in shared memory each rank reduces its part; otherwise as the backend beneath."""
         if not places or self.size == 1:
-            return self._beneath.reducescatter(array, lengths, reduction)
+            return self.beneath.reducescatter(array, lengths, reduction)
         start = sum(lengths[: self.rank])
         mine = array[start : start + lengths[self.rank]]
         reduce_into(mine, self._arrays(array, places), start, reduction)
@@ -132,18 +132,18 @@ class ShmBackend:
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
         """As the backend beneath."""
-        return self._beneath.alltoall(send, send_lengths, recv, recv_lengths)
+        return self.beneath.alltoall(send, send_lengths, recv, recv_lengths)
 
     def buffer(self, nbytes: int) -> Buffer:
         """The fusion buffer, which begins at one place in every rank's arena."""
         if nbytes > self._fusion_bytes:
-            return self._beneath.buffer(nbytes)
+            return self.beneath.buffer(nbytes)
         return _FusionBuffer(self._node.bytes(self._node.rank, _FUSION, nbytes))
 
     def allocate(self, nbytes: int) -> Array:
         """A piece of the arena; ordinary memory when the job has ended."""
         own = self._node.own
-        return own.allocate(nbytes) if own else self._beneath.allocate(nbytes)
+        return own.allocate(nbytes) if own else self.beneath.allocate(nbytes)
 
     def place(self, array: Array) -> int:
         """Where in the arena."""
@@ -162,11 +162,11 @@ class ShmBackend:
     def tick(self, function: Callable[[], None]) -> None:
         """Amid long meetings, and where the backend beneath waits."""
         self._node.tick = function
-        self._beneath.tick(function)
+        self.beneath.tick(function)
 
     def close(self, clean: bool = True) -> None:
         """Close the backend beneath. Memory ends with the last array over it."""
-        self._beneath.close(clean)
+        self.beneath.close(clean)
         self._node.close()
 
     # --- the ways -----------------------------------------------------------------------------------
