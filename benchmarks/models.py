@@ -11,10 +11,9 @@ from torch import nn
 
 
 def cnn() -> nn.Module:
-    """Two convolutions and two linear layers, as in PyTorch's MNIST example: 1.2 million parameters."""
-    convolutions = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Dropout(0.25)]
-    linear = [nn.Linear(9216, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, 10)]
-    return nn.Sequential(*convolutions, nn.Flatten(), *linear)
+    """Two convolutions and two linear layers: 109 thousand parameters, some 10 ms per step, so every delay counts."""
+    convolutions = [nn.Conv2d(1, 16, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*convolutions, nn.Flatten(), nn.Linear(800, 128), nn.ReLU(), nn.Linear(128, 10))
 
 
 class Block(nn.Module):
@@ -78,7 +77,7 @@ class Task:
 
 
 TASKS = {
-    "cnn": Task("CNN, 1.2 M, batch 64", cnn, 64, (1, 28, 28), 10),
+    "cnn": Task("CNN, 0.1 M, batch 64", cnn, 64, (1, 28, 28), 10),
     "resnet18": Task("ResNet-18, 11 M, batch 16", resnet18, 16, (3, 64, 64), 10),
     "mlp": Task("MLP, 25 M, batch 32", mlp, 32, (1024,), 1000),
 }
