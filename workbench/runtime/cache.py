@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from workbench.runtime.messages import Kind, Outgoing, Request, Response, Values
 from workbench.runtime.pending import Entry
@@ -130,7 +130,7 @@ class RankCache:
                 if cache_id != -1 and entry is not None:
                     self.put(cache_id, entry.request, response)
             if response.kind is not Kind.STACKS:  # answered already, by whoever took the message
-                responses.append(replace(response, result=results[i]) if i in results else response)
+                responses.append(response.with_result(results[i]) if i in results else response)
         self.evict(evicted)
         return responses
 

@@ -116,6 +116,10 @@ class Response:
     error: tuple[str, ...] = ()
     result: bytes = b""
 
+    def with_result(self, result: bytes) -> Response:
+        """The same with the result that came with it."""
+        return Response(*_response_fields(self), result=result)  # dataclasses.replace() takes five times as long
+
     def exception(self) -> CollectiveError | None:
         """The error as an exception, or None."""
         return from_wire(self.error[0], self.error[1]) if self.error else None
