@@ -6,15 +6,19 @@ MPI_Init and MPI_Finalize return when every rank has called them, and until then
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import functools
 import os
 from concurrent.futures import Future, TimeoutError
+from pathlib import Path
 from typing import Any
 
 from workbench.backends.background import background
 from workbench.config import Launch
 from workbench.errors import DeadlineError, LaunchError
+
+_MPICH = " /dev/shm/mpich_shm_"
 
 
 @functools.cache  # one per process, as MPI is
@@ -95,6 +99,18 @@ def _check_vendor(mpi: Any, launch: Launch) -> None:
             f"This process was started by {started_by}'s mpiexec, but mpi4py uses {vendor(mpi)}: start it with "
             f"the mpiexec of {vendor(mpi)}, or install an mpi4py that uses {started_by}."
         )
+
+
+def forget_names() -> None:
+    """Unlink MPICH's shared memory, which else stays in /dev/shm for ever where ranks are killed.
+
+    It keeps its name until MPI_Finalize, though nobody opens it after MPI_Init; all ranks of the machine must have come
+    through that.
+    """
+    with contextlib.suppress(OSError):
+        paths = {line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if _MPICH in line}
+        for path in paths:
+            Path(path).unlink(missing_ok=True)
 
 
 def vendor(mpi: Any) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from workbench.backends.base import Backend
 from workbench.backends.hierarchical import HierarchicalBackend
 from workbench.backends.links import LinkBackend
-from workbench.backends.mpi_process import mpi_process, vendor
+from workbench.backends.mpi_process import forget_names, mpi_process, vendor
 from workbench.backends.node import join_memory
 from workbench.backends.shm import ShmBackend, reserved_bytes
 from workbench.backends.single import SingleLink
@@ -124,6 +124,7 @@ class MpiMeeting:
         shared = self._comm.Split_type(mpi.COMM_TYPE_SHARED)
         self.node = f"{socket.gethostname()}/{shared.allreduce(self.rank, mpi.MIN)}"
         shared.Free()
+        forget_names()
 
     def exchange(self, value: Any) -> list[Any]:
         """An allgather of pickled objects, without a blocking call; they come from the job's own ranks."""
