@@ -71,7 +71,7 @@ QUICK = Plan(
 )
 FULL = Plan(
     "full",
-    (2, 4),
+    (1, 2, 4),
     1800.0,
     {
         "collectives": (f"--bytes {sizes(12, 14, 16, 18, 20, 22, 24, 26, 28)} --rounds 21",),

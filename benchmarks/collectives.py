@@ -1,7 +1,8 @@
 """Allreduce of one array, float32 sum, by size: ``mpiexec -n 2 python benchmarks/collectives.py``.
 
 Each repetition begins with an array that was just written, as backward leaves a gradient, and a barrier. ``memcpy``,
-every rank copying as many bytes at the same time, is the limit: no allreduce moves less.
+every rank copying as many bytes at the same time, is the limit. ``hvd`` calls include the announcement and its answer;
+``data plane alone`` is the backend without them, as all peers' figures are, which have nobody to agree with.
 """
 
 from __future__ import annotations
@@ -21,10 +22,14 @@ from numpy.typing import NDArray
 
 import workbench as wb
 import workbench.torch as hvd
-from workbench.collectives import ring_allreduce
+from workbench.backends.mpi import MpiBackend, MpiLink
+from workbench.backends.node import join_memory
+from workbench.backends.shm import ShmBackend, reserved_bytes
+from workbench.collectives import Reduction, ring_allreduce
 
 Array = NDArray[Any]
 IN_PLACE, ANY_TENSOR, LIMIT = "workbench in place", "workbench allreduce_ (any tensor)", "memcpy"
+ALONE = "workbench in place, data plane alone"
 PERIOD = 1024  # the arrays are a multiple of it
 
 
@@ -57,21 +62,25 @@ def main() -> None:
     comm = peers.start()
     real = peers.horovod()
     absent = {} if real else {"Horovod": peers.NOT_HERE}
-    if not hasattr(wb, "empty"):
-        absent["workbench.empty"] = f"not there yet, so `{IN_PLACE}` has ordinary memory"
+    node, problem = join_memory(comm.allgather, comm.rank, reserved_bytes(0), peers.GLOO_TIMEOUT_S)
+    plane = ShmBackend(MpiBackend(MpiLink(comm.Dup())), node, 0) if node and comm.size > 1 else None
+    if problem:
+        absent[ALONE] = problem
     cases = []
     for nbytes in args.bytes:
         if peers.fits(comm, 6 * nbytes):
-            cases.append(one_size(comm, nbytes, args.rounds, max(1, min(args.repeats, (32 << 20) // nbytes)), real))
+            cases.append(
+                one_size(comm, nbytes, args.rounds, max(1, min(args.repeats, (32 << 20) // nbytes)), plane, real)
+            )
         else:
             absent[title(nbytes)] = "too little memory here"
-    ours = [IN_PLACE, ANY_TENSOR]
+    ours = [ALONE, IN_PLACE, ANY_TENSOR]
     peers.finish(comm, {"section": "collectives", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 
-def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, real: Any) -> Case:
+def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane: ShmBackend | None, real: Any) -> Case:
     """All peers with arrays of one size: first whether they are right, then how long they take."""
-    every = make(comm, nbytes, real)
+    every = make(comm, nbytes, plane, real)
     for name, peer in every.items():
         if name != LIMIT:
             check(comm, name, peer)
@@ -85,15 +94,12 @@ def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, real: 
     return {"title": title(nbytes), "seconds": seconds, "bytes": nbytes, "images": 0}
 
 
-def make(comm: MPI.Intracomm, nbytes: int, real: Any) -> dict[str, Peer]:
-    """All peers; all but the first work on one and the same ordinary array."""
-    mine: Array = getattr(wb, "empty", np.empty)((nbytes // 4,), "float32")
+def make(comm: MPI.Intracomm, nbytes: int, plane: ShmBackend | None, real: Any) -> dict[str, Peer]:
+    """All peers; all but those in place work on one and the same ordinary array."""
+    mine = wb.empty((nbytes // 4,), "float32")
     array, other = np.empty(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
     tensor, link = torch.from_numpy(array), SendrecvLink(comm)
-    if hasattr(wb, "allreduce_"):
-        in_place = partial(wb.allreduce_, mine, name=f"in-place.{nbytes}", op=wb.Sum)
-    else:
-        in_place = partial(hvd.allreduce_, torch.from_numpy(mine), name=f"in-place.{nbytes}", op=hvd.Sum)
+    in_place = partial(hvd.allreduce_, torch.from_numpy(mine), name=f"in-place.{nbytes}", op=hvd.Sum)
     made = {
         IN_PLACE: Peer(mine, in_place),
         ANY_TENSOR: Peer(array, lambda: hvd.allreduce_(tensor, name=f"any.{nbytes}", op=hvd.Sum)),
@@ -102,6 +108,10 @@ def make(comm: MPI.Intracomm, nbytes: int, real: Any) -> dict[str, Peer]:
         "Python ring over Sendrecv": Peer(array, lambda: ring_allreduce(link, array)),
         LIMIT: Peer(array, lambda: np.copyto(other, array)),
     }
+    if plane:
+        there: Array = plane.allocate(nbytes).view(np.float32)
+        places = comm.allgather(plane.place(there))
+        made[ALONE] = Peer(there, lambda: plane.allreduce(there, Reduction("sum", "float32"), places))
     if real:
         made["Horovod"] = Peer(array, lambda: real.allreduce_(tensor, name=f"real.{nbytes}", op=real.Sum))
     return made
