@@ -65,7 +65,8 @@ def test_every_rank_has_the_same_picture(rank: int, n: int) -> None:
         for bar in lane.bars:
             assert bar.spans[-1].end > bar.spans[0].begin >= 0
             assert all(a.end == b.begin for a, b in zip(bar.spans, bar.spans[1:], strict=False))
-            assert bar.took("reduce") > 0 or bar.kind == "barrier"
+            rode = bar.nbytes <= 4096 * len(bar.names)  # with the announcement, so nothing was left to move
+            assert bar.took("reduce") > 0 or bar.kind == "barrier" or rode
 
 
 def test_one_clock(rank: int, n: int) -> None:
