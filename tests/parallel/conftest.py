@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 import workbench as hvd
 from workbench import config
+from workbench.context import HOLDER
 
 LAUNCH = config.launch()
 
@@ -96,3 +97,26 @@ def rank() -> int:
 def n() -> int:
     """How many ranks there are."""
     return hvd.size()
+
+
+@pytest.fixture
+def job_with() -> Iterator[Callable[..., None]]:
+    """Ends the job and begins another, with settings of its own: ``job_with(BUCKET_BYTES=0)``; a plain one follows."""
+    before = dict(os.environ)
+
+    def begin(**settings: object) -> None:
+        hvd.shutdown()
+        os.environ.update({f"WORKBENCH_{name}": str(value) for name, value in settings.items()})
+        hvd.init()
+
+    yield begin
+    os.environ.clear()
+    os.environ.update(before)
+    hvd.shutdown()
+    hvd.init()
+
+
+@pytest.fixture
+def in_memory(n: int) -> bool:
+    """Do the ranks share their memory? Not under WORKBENCH_BACKEND=mpi, nor alone."""
+    return n > 1 and HOLDER.get().engine.sets.everybody.name == "SHM"

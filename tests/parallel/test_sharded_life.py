@@ -1,0 +1,219 @@
+"""A sharded optimizer as an object: one memory for all ranks, made again, refused, replaced, and broken off."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bag import MAKES, STEPS, Pair
+from torch import nn
+
+import workbench.torch as hvd
+from workbench.context import HOLDER
+from workbench.errors import CollectiveError
+
+
+def steps(pair: Pair, first: int, last: int) -> None:
+    """Some steps of both."""
+    for step in range(first, last):
+        pair.step(step)
+
+
+@pytest.mark.ranks(2)
+def test_parameters_are_one_memory(rank: int, n: int, in_memory: bool) -> None:
+    """On one machine what one rank writes into a parameter is what the others read; without shared memory it is not."""
+    pair = Pair(n, sharded=True)
+    steps(pair, 0, 3)
+    hvd.barrier()
+    if rank == n - 1:
+        with torch.no_grad():
+            pair.bag.get_parameter("always").fill_(42.0)
+    hvd.barrier()
+    seen = bool((pair.bag.get_parameter("always") == 42).all())
+    assert seen == (in_memory or rank == n - 1)
+
+
+@pytest.mark.parametrize("later", [{"sharded": False}, {"sharded": True}], ids=str)
+@pytest.mark.parametrize("dropped", [False, True])
+def test_another_optimizer_takes_over(later: dict[str, Any], dropped: bool, n: int) -> None:
+    """Made again for the same model, sharded or not, also when the first one is gone.
+
+    The parameters are each rank's own again, so none is updated n times.
+    """
+    pair = Pair(n, sharded=True)
+    steps(pair, 0, 3)
+    if dropped:
+        del pair.optimizer
+        gc.collect()
+    pair.wrap(**later)
+    pair.reference = pair.make(pair.twin.parameters())
+    steps(pair, 3, STEPS)
+    pair.check_state()
+
+
+def test_the_first_one_says_that_it_was_replaced(n: int) -> None:
+    """It raises, and the new one works."""
+    pair = Pair(n, sharded=True)
+    steps(pair, 0, 3)
+    old = pair.optimizer
+    pair.wrap()
+    pair.reference = pair.make(pair.twin.parameters())
+    if n > 1:
+        with pytest.raises(RuntimeError, match="has taken over"):
+            old.step()
+        with pytest.raises(ValueError, match="sharded already: make a new torch optimizer"):
+            hvd.DistributedOptimizer(old, pair.bag.named_parameters())
+    steps(pair, 3, STEPS)
+
+
+@pytest.mark.parametrize(
+    "name", ["LBFGS", "Adafactor", "Muon", "SparseAdam"]
+)  # those of torch that look at more than one element
+def test_optimizers_that_need_whole_parameters(name: str, n: int) -> None:
+    """They are refused by name, with the list of those that do not."""
+    if not hasattr(torch.optim, name):
+        pytest.skip(f"this torch has no {name}")
+    inner = getattr(torch.optim, name)([nn.Parameter(torch.ones(2, 2))])
+    with pytest.raises(
+        ValueError, match=rf"slices of parameters, and {name} may need whole ones. Use one of SGD, Adam"
+    ):
+        hvd.DistributedOptimizer(inner, sharded=True)
+
+
+def test_a_class_of_one_s_own(n: int) -> None:
+    """One with another step() is refused; one that only bears another name is not, also as the first of its kind."""
+
+    class Own(torch.optim.RMSprop):
+        def step(self, closure: Any = None) -> Any:
+            return super().step(closure)
+
+    class Same(torch.optim.Adadelta):
+        pass
+
+    param = nn.Parameter(torch.ones(2))
+    with pytest.raises(ValueError, match="Own may need whole ones"):
+        hvd.DistributedOptimizer(Own([param]), sharded=True)
+    hvd.DistributedOptimizer(Same([param]), sharded=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"compression": hvd.Compression.fp16},
+        {"compression": hvd.Compression.topk(0.5)},
+        {"num_groups": 2},
+        {"groups": 2},
+        {"op": hvd.Sum},
+        {"op": hvd.Adasum},
+    ],
+    ids=lambda options: "".join(options),
+)
+def test_options_that_do_not_go_with_it(options: dict[str, Any], n: int) -> None:
+    """Each is refused at once."""
+    inner = torch.optim.SGD([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))], lr=0.1)
+    with pytest.raises(ValueError, match=r"sharded=True goes with op=Average, without compression and without groups"):
+        hvd.DistributedOptimizer(inner, sharded=True, **options)
+
+
+def test_grad_scaler_is_refused(n: int) -> None:
+    """From the first step on, and before it touches a gradient."""
+    pair = Pair(n, sharded=True)
+    scaler = torch.amp.GradScaler("cpu")
+    for step in range(3):
+        pair.bag.zero_grad()
+        scaler.scale(pair.bag.loss([hvd.rank()], step, n)).backward()
+        pair.optimizer.synchronize()
+        with (
+            pair.optimizer.skip_synchronize(),
+            pytest.raises(RuntimeError, match="Use bfloat16, which needs no GradScaler"),
+        ):
+            scaler.step(pair.optimizer)
+        pair.optimizer.abandon_step()
+        pair.step(step)
+
+
+def test_a_model_that_is_moved(n: int) -> None:
+    """When a parameter gets other memory, the update would miss the model: an error says so, and what to do."""
+    pair = Pair(n, sharded=True)
+    steps(pair, 0, 3)
+    if n == 1:
+        return
+    pair.bag._apply(lambda tensor: tensor.clone())
+    pair.optimizer.zero_grad()
+    pair.backward(3)
+    with pytest.raises(RuntimeError, match=r"memory of parameter '\w.*' has been replaced.*Make a new one"):
+        pair.optimizer.step()
+    pair.reference.zero_grad()
+    pair.wrap()
+    pair.reference = pair.make(pair.twin.parameters())
+    steps(pair, 3, STEPS)
+
+
+@pytest.mark.ranks(2)
+def test_another_job(n: int, job_with: Callable[..., None]) -> None:
+    """After shutdown() and init() its state is gone with the other ranks: it says so, and a new one takes over."""
+    pair = Pair(n, MAKES["Adam"], sharded=True)
+    steps(pair, 0, 4)
+    state = pair.optimizer.state_dict()
+    job_with()
+    pair.optimizer.zero_grad()
+    with pytest.raises(RuntimeError, match="belongs to a job that has ended"):
+        pair.bag.loss([hvd.rank()], 4, n).backward()
+    with pytest.raises(RuntimeError, match="belongs to a job that has ended"):
+        pair.optimizer.step()
+    pair.wrap()
+    pair.optimizer.load_state_dict(state)
+    steps(pair, 4, STEPS)
+    pair.check_state()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize(("who", "when"), [("first", "in backward"), ("last", "in step")])
+def test_a_rank_that_raises_amid_a_step(who: str, when: str, rank: int, n: int) -> None:
+    """Its exception ends the step on all ranks, none hangs, and the ranks train on from a checkpoint."""
+    pair = Pair(n, MAKES["Adam"], sharded=True)
+    steps(pair, 0, 4)
+    weights = {name: value.clone() for name, value in pair.bag.state_dict().items()}
+    state = copy.deepcopy(pair.optimizer.state_dict())
+    hvd.barrier()
+    raises = rank == (0 if who == "first" else n - 1)
+
+    def fail(*_: Any) -> None:
+        raise ArithmeticError("on purpose")
+
+    hooks = []
+    if raises and when == "in backward":
+        hooks.append(pair.bag.get_parameter("always").register_hook(fail))
+    if raises and when == "in step":
+        hooks.append(pair.optimizer.register_step_pre_hook(fail))
+    cell = HOLDER.get()
+    cell.cell_begins()
+    pair.optimizer.zero_grad()
+
+    def step() -> None:
+        pair.bag.loss([rank], 4, n).backward()
+        pair.optimizer.step()
+
+    with pytest.raises(ArithmeticError if raises else CollectiveError) as caught:
+        step()
+    for hook in hooks:
+        hook.remove()
+    if raises:
+        cell.cell_raised(f"ArithmeticError: {caught.value}")
+        time.sleep(1.5)  # the next cell begins when all have ended theirs
+    else:
+        assert "ArithmeticError: on purpose" in str(caught.value)
+        time.sleep(2.0)
+    cell.cell_begins()
+    hvd.barrier()
+    pair.optimizer.abandon_step()
+    pair.bag.load_state_dict(weights)
+    pair.optimizer.load_state_dict(state)
+    hvd.barrier()
+    steps(pair, 4, STEPS)
+    pair.check_state()
