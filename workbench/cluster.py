@@ -29,6 +29,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -157,14 +158,17 @@ class Cluster:
         there = [rank for rank in busy if rank in self.client.ids]
         if self._gone():
             return busy, busy
-        if there:
-            self.client.send_signal(signal.SIGINT, targets=there, block=False)  # one may be dying at this moment
+        for rank in there:
+            with suppress(*_unknown()):  # it may be dying at this moment
+                self.client.send_signal(signal.SIGINT, targets=rank, block=False)
         return busy, self._silent(_ANSWER_S) if busy else []
 
     def _silent(self, timeout_s: float) -> list[int]:
         """Engines that do not answer."""
-        known = [rank for rank in range(self.n) if rank in self.client.ids]
-        answers = {rank: self.client[rank].apply_async(os.getpid) for rank in known}
+        answers = {}
+        for rank in range(self.n):
+            with suppress(*_unknown()):  # also one that dies between a look at the ids and the question
+                answers[rank] = self.client[rank].apply_async(os.getpid)
         deadline = time.monotonic() + timeout_s
         for answer in answers.values():
             answer.wait(max(0.01, deadline - time.monotonic()))
@@ -187,7 +191,8 @@ class Cluster:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
         deadline = time.monotonic() + 1
         if self.client.outstanding and self.client.ids:
-            self.client.send_signal(signal.SIGKILL, block=False)
+            with suppress(*_unknown()):
+                self.client.send_signal(signal.SIGKILL, block=False)
         while self.client.outstanding and time.monotonic() < deadline:
             time.sleep(0.02)
         self.client.close(linger=0)
@@ -307,6 +312,13 @@ def rescue(timeout_s: float = 60.0) -> Cluster:
         raise LaunchError("There is no cluster to rescue in this kernel: start one with cluster.up().")
     _running[-1].rescue(timeout_s)
     return _running[-1]
+
+
+def _unknown() -> tuple[type[Exception], ...]:
+    """What a client raises for an engine that the hub has just taken from its list."""
+    from ipyparallel.error import NoEnginesRegistered
+
+    return KeyError, IndexError, NoEnginesRegistered
 
 
 def _speaker(quiet: bool) -> Callable[[str], None]:

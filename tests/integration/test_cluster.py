@@ -140,6 +140,30 @@ def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str])
 
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12 warns of forks beside threads
+def test_rescue_amid_a_death(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """An engine that vanishes from the hub's list between a look at it and a question is rescued like any other."""
+    c = cluster.up(2)
+    os.kill(c.pids()[1], signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while 1 in c.client.ids and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert c.client.ids == [0]
+    # The moment before: the process seemed to be there, and so did the engine.
+    monkeypatch.setattr(type(c.client), "ids", property(lambda client: [0, 1]))
+    seen = iter([[]])
+    monkeypatch.setattr(c, "_gone", lambda: next(seen, [1]))
+    real = cluster.Cluster._start
+
+    def start(self: cluster.Cluster, timeout_s: float) -> None:
+        monkeypatch.undo()
+        real(self, timeout_s)
+
+    monkeypatch.setattr(cluster.Cluster, "_start", start)
+    c.rescue()
+    assert "rank 1 is gone" in capsys.readouterr().out
+    assert c.view.apply_sync(mpi.whoami) == [(rank, 2, pid) for rank, pid in enumerate(c.pids())]
+
+
 def test_down_fails_what_is_awaited_and_not_in_a_forked_child() -> None:
     """A result awaited from a rank that hangs in MPI becomes an error; ``down`` in a forked child changes nothing."""
     c = cluster.up(1, quiet=True)
