@@ -1,0 +1,108 @@
+"""Ranks that are killed while they reduce in shared memory: the others hear of it, and nothing is left behind."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import socket
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from conftest import Job, Runner
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "reduces_for_ever.py")
+SOON_S = 20.0  # between the end of the first rank and the end of the job
+DEADLINE_S = 45.0  # then the job is stopped, and the test is red
+KILLS = int(os.environ.get("WORKBENCH_TEST_KILLS", "5"))
+ARRAYS_KB = 2 * (16 << 10)  # what two ranks have in shared memory
+PATIENCE_S = 20.0  # for other jobs on the machine to come to an end
+
+
+def lost_kb() -> int:
+    """Shared memory of the whole machine that is in no living process: with a name, or lost."""
+    in_processes = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        with suppress(OSError):  # gone by now
+            in_processes += _number(r"^RssShmem:", status.read_text())
+    return _number(r"^Shmem:", Path("/proc/meminfo").read_text()) - in_processes
+
+
+def _number(name: str, text: str) -> int:
+    found = re.search(rf"{name}\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) if found else 0
+
+
+def nothing_is_left(job: Job) -> None:
+    """No process of the job, and no name in /dev/shm, is there any more."""
+    assert job.code not in (0, None), job.report()
+    assert not job.left, job.report()
+    names = {word for path in job.folder.glob("*.out") for word in path.read_text().split() if "/dev/shm/" in word}
+    assert not [name for name in names if Path(name).exists()], job.report()
+
+
+def no_memory_is_lost(kb: int) -> None:
+    """As much is lost on the machine as before, once others have ended what they do."""
+    until = time.monotonic() + PATIENCE_S
+    while lost_kb() > kb + ARRAYS_KB // 2 and time.monotonic() < until:
+        time.sleep(0.1)
+    assert lost_kb() <= kb + ARRAYS_KB // 2
+
+
+@pytest.mark.timeout(60 + 20 * KILLS)
+@pytest.mark.parametrize("who", ["all", "everything"])
+def test_killed_ranks_leave_nothing(jobs: Runner, who: str) -> None:
+    """kill -9 of all ranks amid a reduction, also with their launcher: /dev/shm and the machine's memory are as before.
+
+    As often as WORKBENCH_TEST_KILLS says.
+    """
+    dice = random.Random(who)
+    for _ in range(KILLS if who == "all" else -(-KILLS // 2)):
+        kb = lost_kb()
+        after_s = f"{dice.random() / 5:.3f}"
+        job = jobs.mpiexec(2, SCRIPT, "common", who, after_s, deadline_s=DEADLINE_S)
+        assert "ends at" in job.out(1), job.report()
+        nothing_is_left(job)
+        no_memory_is_lost(kb)
+
+
+def test_lost_memory_is_found() -> None:
+    """The measure is worth something: memory without a name that is in no process is seen."""
+    before, file = lost_kb(), os.memfd_create("lost")
+    try:
+        os.write(file, bytes(ARRAYS_KB << 10))
+        assert lost_kb() > before + ARRAYS_KB // 2
+    finally:
+        os.close(file)
+
+
+@pytest.mark.parametrize("where", ["common", "own"])
+@pytest.mark.parametrize(("who", "n"), [(1, 2), (0, 2), (2, 3)])
+def test_a_rank_that_is_killed_is_named(jobs: Runner, where: str, who: int, n: int) -> None:
+    """One rank is killed amid a reduction: each of the others ends soon with PeerLostError, and nothing is left.
+
+    No launcher kills the others here, so they find out by themselves.
+    """
+    meet = {"WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    each = [{**meet, "RANK": str(rank)} for rank in range(n)]
+    job = jobs.together(n, SCRIPT, where, str(who), "0.3", deadline_s=DEADLINE_S, each=each)
+    ended = re.search(r"ends at ([\d.]+)", job.out(who))
+    assert ended is not None, job.report()
+    assert job.ended - float(ended[1]) < SOON_S, job.report()
+    for rank in set(range(n)) - {who}:
+        assert "PeerLostError" in job.err(rank), job.report()
+        assert f"Rank {who} was lost" in job.err(rank), job.report()
+    nothing_is_left(job)
+
+
+def free_port() -> int:
+    """A port at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
