@@ -171,9 +171,9 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, new_children: Callable[[], li
     script = tmp_path / "hangs.py"
     script.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
     begun = time.monotonic()
-    with pytest.raises(children.ChildError, match=r"hangs\.py with 2 ranks was not done after 3 s:\n(here\n)+"):
-        children.run(2, script, [], 3.0)
-    assert time.monotonic() - begun < 30
+    with pytest.raises(children.ChildError, match=r"hangs\.py with 2 ranks was not done after 12 s:\n(here\n)+"):
+        children.run(2, script, [], 12.0)
+    assert time.monotonic() - begun < 50
     assert new_children() == []
 
 
