@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from workbench.backends import arena as arena_module
 from workbench.backends.arena import PAGE, OwnArena, open_arena
 
 RESERVED = 3 * PAGE
@@ -116,19 +117,26 @@ def test_many_threads_at_once(arena: OwnArena) -> None:
     assert not wrong
 
 
-def test_the_garbage_collector_may_come_by_at_any_time(arena: OwnArena) -> None:
-    """Pieces in cycles are freed amid another allocate(), on the same thread: it goes on, and no piece is lost."""
-    start = arena.place(arena.allocate(PAGE))
-    threshold = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for _ in range(200):
+def test_the_garbage_collector_may_come_by_at_any_time(arena: OwnArena, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A piece in a cycle is freed amid another allocate(), on the same thread: it goes on, and no piece is lost."""
+    start, merged = arena.place(arena.allocate(PAGE)), arena_module._merged
+
+    def collect_and_merge(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
+        gc.collect()
+        return merged(free)
+
+    def work() -> None:
+        for _ in range(3):
             cycle: list[object] = [arena.allocate(PAGE)]
             cycle.append(cycle)
             del cycle
             arena.allocate(PAGE)
-    finally:
-        gc.set_threshold(*threshold)
+
+    monkeypatch.setattr(arena_module, "_merged", collect_and_merge)
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive()
     gc.collect()
     assert arena.place(arena.allocate(1000 * PAGE)) == start
 

@@ -340,6 +340,55 @@ def buffers_can_be_reduced(rank: Rank) -> None:
         buffer.release()
 
 
+def places(backend: Backend, array: np.ndarray) -> list[int]:
+    """Every rank's place of its array; empty if one of them has none, as in a response."""
+    found = np.zeros(backend.size, np.int64)
+    found[backend.rank] = backend.place(array)
+    backend.allgather(found, [1] * backend.size)
+    return [] if -1 in found else found.tolist()
+
+
+def memory_of_the_backend_is_reduced(rank: Rank) -> None:
+    """What the backend allocates is memory like other memory, and is reduced and scattered where it lies."""
+    backend, n = rank.backend, rank.backend.size
+    assert backend.place(np.ones(3)) == -1
+    for length in (0, 1, n + 1, 40_001, 700_000):
+        memory = backend.allocate(4 * length)
+        assert (memory.ndim, memory.dtype, memory.flags.c_contiguous, memory.flags.writeable) == (
+            1,
+            np.uint8,
+            True,
+            True,
+        )
+        assert len(memory) == 4 * length
+        array, expected = memory.view(np.float32), reduced(n, length, "sum", "float32")
+        array[:] = numbers(backend.rank, length, "float32")
+        backend.allreduce(array, Reduction("sum", "float32"), places(backend, array))
+        np.testing.assert_array_equal(array, expected)
+        array[:] = numbers(backend.rank, length, "float32")
+        lengths = [length // n + (i < length % n) for i in range(n)]
+        backend.reducescatter(array, lengths, Reduction("sum", "float32"), places(backend, array))
+        part = slice(sum(lengths[: backend.rank]), sum(lengths[: backend.rank + 1]))
+        np.testing.assert_array_equal(array[part], expected[part])
+
+
+def what_one_rank_offers_all_reach(rank: Rank) -> None:
+    """Memory offered by a rank is one memory for all of them, or is reached by none."""
+    backend = rank.backend
+    for owner in range(backend.size):
+        place = np.array([backend.offer(8 * backend.size) if backend.rank == owner else 0])
+        backend.broadcast(place, owner)
+        memory = backend.reach(owner, int(place[0]), 8 * backend.size)
+        reached = np.array([memory is not None], np.int64)
+        backend.allreduce(reached, Reduction("sum", "int64"))
+        assert reached[0] in (0, backend.size)
+        if memory is not None:
+            array = memory.view(np.int64)
+            array[backend.rank] = 100 * owner + backend.rank
+            backend.allreduce(reached, Reduction("max", "int64"))  # all have written
+            assert array.tolist() == [100 * owner + each for each in range(backend.size)]
+
+
 def some_ranks_work_alone(rank: Rank) -> None:
     """The backend of a part of the ranks reduces among these; then all work together again."""
     backend = rank.backend
@@ -379,6 +428,8 @@ BACKEND_CHECKS = [
     alltoall_transposes,
     reducescatter_gives_each_its_part,
     buffers_can_be_reduced,
+    memory_of_the_backend_is_reduced,
+    what_one_rank_offers_all_reach,
     some_ranks_work_alone,
 ]
 Check = Callable[[Rank], None]

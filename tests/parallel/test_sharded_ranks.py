@@ -31,6 +31,11 @@ def maker(kind: type, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda params: kind(params, **options)
 
 
+def is_sharded(pair: Pair) -> bool:
+    """Does each rank update a part only?"""
+    return pair.optimizer._distributed.shards is not None
+
+
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
@@ -52,6 +57,7 @@ def test_every_optimizer(kind: type, n: int) -> None:
     for step in range(STEPS):
         pair.step(step)
         pair.check_state()
+    assert is_sharded(pair) == (n > 1)
 
 
 # Not SGD(fused=True): torch's own cannot begin with momentum for some parameters later than for others.
@@ -91,7 +97,7 @@ def test_without_buckets_it_is_not_sharded(n: int, job_with: Callable[..., None]
     for step in range(STEPS):
         pair.step(step)
     pair.check_state()
-    assert pair.optimizer._distributed.shards is None
+    assert not is_sharded(pair)
 
 
 def test_groups_and_a_scheduler(n: int) -> None:
@@ -153,6 +159,7 @@ def test_closure(make: str, n: int) -> None:
         assert losses[0] == pytest.approx(losses[1], rel=1e-12)
         pair.check(step)
     pair.check_state()
+    assert is_sharded(pair) == (n > 1)
 
 
 @pytest.mark.ranks(2)
