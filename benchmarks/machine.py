@@ -19,7 +19,7 @@ from workbench.launch import mpi
 def about() -> dict[str, object]:
     """Processor, cores, versions, date, and what the environment changes about the workbench."""
     versions = {"python": platform.python_version()}
-    for name in ("numpy", "torch", "mpi4py", "mpich", "pyzmq"):
+    for name in ("numpy", "torch", "mpi4py", "mpich"):
         with suppress(metadata.PackageNotFoundError):
             versions[name] = metadata.version(name)
     return {

@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Load what is behind a public name at its first use: `workbench --help` needs neither numpy nor ZeroMQ."""
+        """Load what is behind a public name at its first use: `workbench --help` needs no numpy."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOMES.get(name, "workbench.api")), name)

@@ -14,13 +14,15 @@ from typing import Any
 from workbench.backends.select import Meeting
 from workbench.config import Settings
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
-from workbench.runtime.addresses import addresses, reachable
-from workbench.runtime.control import ControlClient, ControlServer
+from workbench.runtime.addresses import addresses, connect, reachable
+from workbench.runtime.control import ControlClient
 from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.engine import Engine
+from workbench.runtime.lines import Far, Line, Near
 from workbench.runtime.liveness import host_id
 from workbench.runtime.messages import Began, Ended, Raised, Request
 from workbench.runtime.recorder import Recorder
+from workbench.runtime.server import ControlServer
 from workbench.runtime.stall import StallInspector
 from workbench.runtime.timeline import Timeline
 
@@ -162,17 +164,23 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     timeline = Timeline(Recorder())
     server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
     hosts = [settings.control_address] if settings.control_address else ["127.0.0.1"] if one_host else addresses()
-    candidates, port, nearby = meeting.exchange((hosts, server.port, server.address) if server else None)[0]
+    candidates, address = meeting.exchange((hosts, server.address) if server else None)[0]
+    line: Line
     if server is not None:
-        address, zmq_context = server.inproc, server.context
+        line = Near(server)
     else:
-        import zmq
-
-        zmq_context = zmq.Context.instance()
-        address = f"tcp://{reachable(candidates, port)}:{port}" if port else nearby
-    control = ControlClient(meeting.rank, address, secret, settings.heartbeat_s, zmq_context, settings.peer_timeout_s)
+        if not isinstance(address, str):
+            address = reachable(candidates, address[1]), address[1]
+        line = Far(meeting.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s)
+    control = ControlClient(meeting.rank, line, settings.heartbeat_s)
     backend = meeting.backend()
-    control.introduce(settings.init_timeout_s, server.missing if server else None)
+    try:
+        control.introduce(settings.init_timeout_s, server.missing if server else None)
+    except BaseException:
+        control.close()
+        if server is not None:
+            server.release(together=True)
+        raise
     engine = Engine(control, backend, settings, timeline)
     backend.tick(engine.tick)
     context = Context(place([node for node, *_ in hello], meeting.rank), engine, meeting, settings, server, timeline)

@@ -87,7 +87,7 @@ def test_help_is_there_at_once(words: list[str]) -> None:
 
 
 def test_help_imports_nothing_heavy() -> None:
-    """The parser is made without MPI, torch, ZeroMQ, numpy or psutil."""
+    """The parser is made without MPI, torch, numpy or psutil."""
     code = (
         "import sys; from workbench.launch import cli; cli.parser().format_help();"
         "print({'mpi4py', 'torch', 'zmq', 'numpy', 'psutil', 'yaml'} & set(sys.modules))"

@@ -238,7 +238,7 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (diagnosis.mpiexec([MPICH], ""), WELL, ["/a/mpiexec"]),
         (diagnosis.packages(NEEDED | {"jax": ""}, ["numpy", "mpi4py"])[0], WELL, ["numpy 2.4, mpi4py 4.1"]),
         (diagnosis.packages(NEEDED | {"jax": ""}, ["numpy", "mpi4py"])[1], WELL, ["not installed: jax"]),
-        (diagnosis.packages({"numpy": "2.4", "pyzmq": ""}, ["numpy", "pyzmq"])[0], FAILURE, ["pip install pyzmq"]),
+        (diagnosis.packages({"numpy": "2.4", "psutil": ""}, ["numpy", "psutil"])[0], FAILURE, ["pip install psutil"]),
         (diagnosis.loopback(), WELL, ["127.0.0.1"]),
         (diagnosis.loopback("Permission denied"), FAILURE, ["Permission denied", "loopback"]),
         (diagnosis.disk("temp", "/tmp", 99 * 10**6), FAILURE, ["99 MB free in /tmp", "TMPDIR"]),

@@ -87,7 +87,7 @@ def test_nothing_is_left_of_earlier_jobs() -> None:
         hvd.shutdown()
         hvd.init()
         hvd.allreduce(torch.ones(3))
-    until = time.monotonic() + 5.0  # ZeroMQ's own thread closes sockets a moment later
+    until = time.monotonic() + 5.0  # a thread ends a moment after it has said so
     while (count()[0] > threads or count()[1] > files) and time.monotonic() < until:
         time.sleep(0.05)
     more_threads, more_files = count()

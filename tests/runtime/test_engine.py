@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-import zmq
 
 from workbench.backends.links import LinkBackend
 from workbench.backends.single import SingleLink
 from workbench.collectives import Traffic
 from workbench.config import Settings
 from workbench.errors import CollectiveError, DeadlineError, MismatchError, PeerLostError, ShutDownError
+from workbench.runtime.connection import Connection
 from workbench.runtime.control import ControlClient
 from workbench.runtime.engine import Engine
 from workbench.runtime.handle import Handle
+from workbench.runtime.lines import Far
 from workbench.runtime.messages import (
     Announce,
     Beat,
@@ -65,20 +69,30 @@ class SlowBackend(LinkBackend):
         self.closed.append(clean)
 
 
+def over_tcp() -> tuple[socket.socket, socket.socket]:
+    """Two ends of a connection over loopback."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        here = socket.create_connection(listening.getsockname(), 5)
+        return here, listening.accept()[0]
+
+
 @dataclass
 class Rank0:
     """Rank 0, played by hand, and the engine that it talks to."""
 
     settings: Settings = field(default_factory=lambda: Settings(heartbeat_s=0.2, fusion_window_s=0.05))
+    connect: Callable[[], tuple[socket.socket, socket.socket]] = socket.socketpair
     number: int = 0
+    lengths: list[int] = field(default_factory=list)  # of the messages that came
 
     def __post_init__(self) -> None:
-        self.context = zmq.Context()
-        self.socket = self.context.socket(zmq.ROUTER)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        port = self.socket.bind_to_random_port("tcp://127.0.0.1")
+        here, there = self.connect()
+        self.connection = Connection(here, 1 << 30)
+        self.inbox = deque[Event]()
+        self.greeted = False
         self.backend = SlowBackend()
-        self.control = ControlClient(1, f"tcp://127.0.0.1:{port}", SECRET, self.settings.heartbeat_s, self.context)
+        line = Far(1, there, SECRET, self.settings.peer_timeout_s)
+        self.control = ControlClient(1, line, self.settings.heartbeat_s)
         self.engine = Engine(self.control, self.backend, self.settings)
         self.backend.tick = self.engine.tick
         introduced = threading.Thread(target=self.control.introduce, args=(20.0,))
@@ -92,20 +106,32 @@ class Rank0:
         """The next event of a kind from the rank."""
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline:
-            if self.socket.poll(20):
-                self.peer, message = self.socket.recv_multipart()
-                opened = Seal(SECRET, b"up").open(message)
-                assert opened is not None
-                event = decode_event(opened[2])
+            self._take(0.02)
+            while self.inbox:
+                event = self.inbox.popleft()
                 if isinstance(event, kind):
                     return event
         raise DeadlineError(f"the rank sent no {kind.__name__}")
+
+    def _take(self, timeout_s: float) -> None:
+        poller = select.poll()
+        poller.register(self.connection, select.POLLIN)
+        if self.inbox or not poller.poll(timeout_s * 1000):
+            return
+        for body in self.connection.receive():
+            self.lengths.append(len(body))
+            if not (self.greeted and self.connection.private):
+                opened = Seal(SECRET, b"up").open(body)
+                assert opened is not None
+                body = opened[2]
+            self.greeted = True
+            self.inbox.append(decode_event(body))
 
     def tell(self, *items: Outgoing, evicted: Sequence[int] = ()) -> None:
         """The next message to the rank."""
         self.number += 1
         body = encode_responses(self.number, list(items), list(evicted))
-        self.socket.send_multipart([self.peer, Seal(SECRET, b"down").close(0, self.number, body)])
+        self.connection.send(body if self.connection.private else Seal(SECRET, b"down").close(0, self.number, body))
 
     def submit(self, *names: str, length: int = 3, at_once: bool = True) -> list[Handle]:
         """Submit ones under some names."""
@@ -121,8 +147,7 @@ class Rank0:
         self.backend.released.set()
         self.engine.leave(0.0)
         self.engine.join(10)
-        self.socket.close()
-        self.context.term()
+        self.connection.socket.close()
 
 
 def request(name: str, length: int = 3) -> Request:
@@ -135,10 +160,16 @@ def response(name: str, length: int = 3, **fields: object) -> Response:
     return Response(name, Kind.ALLREDUCE, "float32", (length,), **fields)
 
 
+@pytest.fixture(params=[socket.socketpair, over_tcp], ids=["local", "tcp"])
+def connect(request: pytest.FixtureRequest) -> Callable[[], tuple[socket.socket, socket.socket]]:
+    """How the rank and rank 0 are connected."""
+    return request.param
+
+
 @pytest.fixture
-def rank0() -> Iterator[Rank0]:
+def rank0(connect: Callable[[], tuple[socket.socket, socket.socket]]) -> Iterator[Rank0]:
     """Rank 0 with an engine that has been introduced and runs."""
-    played = Rank0()
+    played = Rank0(connect=connect)
     yield played
     played.close()
 
@@ -272,15 +303,52 @@ def test_a_lost_rank_breaks_off_what_is_being_executed(rank0: Rank0) -> None:
     assert rank0.backend.closed == [False]
 
 
-def test_the_end_of_rank_0_is_noticed() -> None:
+def test_the_end_of_rank_0_is_noticed(rank0: Rank0) -> None:
     """When rank 0 has died, nobody is left to say so: the other ranks find out, and their waits end with an error."""
-    played = Rank0(Settings(heartbeat_s=0.1, peer_timeout_s=0.5))
+    (handle,) = rank0.submit("x")
+    rank0.hear(Announce)
+    rank0.connection.socket.close()
+    with pytest.raises(PeerLostError, match="Rank 0 was lost: its connection ended without a word"):
+        handle.wait(5.0)
+    assert rank0.engine.left.wait(10)
+    assert rank0.backend.closed == [False]
+
+
+def test_the_end_of_rank_0_is_noticed_amid_a_collective(rank0: Rank0) -> None:
+    """A rank that executes learns of rank 0's death as well, and breaks off."""
+    rank0.backend.released.clear()
+    (handle,) = rank0.submit("x")
+    rank0.hear(Announce)
+    rank0.tell((response("x"), -1))
+    assert rank0.backend.entered.wait(10)
+    rank0.connection.socket.close()
+    with pytest.raises(PeerLostError, match="Rank 0 was lost"):
+        handle.wait(5.0)
+
+
+def test_the_silence_of_rank_0_is_noticed() -> None:
+    """A host that lost its power ends no connection: over TCP silence tells of the loss."""
+    played = Rank0(Settings(heartbeat_s=0.1, peer_timeout_s=0.5), connect=over_tcp)
     try:
         (handle,) = played.submit("x")
         played.hear(Announce)
-        played.socket.close()
-        with pytest.raises(PeerLostError, match=r"[Rr]ank 0"):
+        with pytest.raises(PeerLostError, match=r"Rank 0 was lost: no sign of life for 0\.5 s"):
             handle.wait(5.0)
+    finally:
+        played.close()
+
+
+def test_a_rank_0_that_shows_signs_of_life_is_not_lost() -> None:
+    """Rank 0 may have nothing to say for as long as it likes; its signs of life are empty messages."""
+    played = Rank0(Settings(heartbeat_s=0.05, peer_timeout_s=0.5), connect=over_tcp)
+    try:
+        (handle,) = played.submit("x")
+        until = time.monotonic() + 1.5
+        while time.monotonic() < until:
+            played.hear(Beat)
+            played.connection.send(b"")
+        played.tell((response("x"), -1))
+        np.testing.assert_array_equal(handle.wait(10), np.ones(3))
     finally:
         played.close()
 
@@ -333,11 +401,7 @@ def test_announcements_fit_into_messages_that_rank_0_takes(rank0: Rank0) -> None
     names = [f"{i:04}" + "x" * 2000 for i in range(3000)]
     rank0.submit(*names)
     announced: list[str] = []
-    deadline = time.monotonic() + 20
-    while len(announced) < len(names) and time.monotonic() < deadline:
-        if rank0.socket.poll(20):
-            message = rank0.socket.recv_multipart()[1]
-            assert len(message) <= 4 << 20
-            event = decode_event(message[28:])
-            announced += [item.name for item in event.items] if isinstance(event, Announce) else []
+    while len(announced) < len(names):
+        announced += [item.name for item in rank0.hear(Announce).items]
     assert announced == names
+    assert 1 << 20 < max(rank0.lengths) <= 4 << 20

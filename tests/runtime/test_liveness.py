@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 
 import pytest
 
-from workbench.runtime.liveness import LifeWatch, host_id, is_alive
+from workbench.runtime.liveness import LifeWatch, Rank0Watch, host_id, is_alive
 from workbench.runtime.messages import Beat
 
 FOREVER = 1e9
@@ -97,6 +99,67 @@ def test_who_said_good_bye_is_not_lost(child: subprocess.Popen[bytes]) -> None:
     assert watch.lost(FOREVER) == []
 
 
+CUT_OFF = "its connection to rank 0 ended without a word"
+
+
+def test_a_connection_from_another_host_that_ends_is_a_loss() -> None:
+    """Without good-bye before it, the end is a loss at once, reported once."""
+    watch = LifeWatch(peer_timeout_s=FOREVER)
+    watch.meet(Beat(1, "elsewhere", os.getpid()), now=0.0)
+    assert not watch.doubts
+    watch.cut_off(1, 10.0)
+    assert watch.doubts
+    assert [(lost.rank, lost.why) for lost in watch.lost(10.0)] == [(1, CUT_OFF)]
+    assert not watch.doubts
+    assert watch.lost(FOREVER) == []
+
+
+def test_a_process_whose_connection_ended_gets_a_second() -> None:
+    """A process of this host that is there still may be about to end, which says more; then it is lost all the same."""
+    watch = LifeWatch(peer_timeout_s=FOREVER)
+    watch.meet(Beat(1, host_id(), os.getpid()), now=0.0)
+    watch.cut_off(1, 10.0)
+    assert watch.lost(10.9) == []
+    assert watch.doubts
+    assert [(lost.rank, lost.why) for lost in watch.lost(11.1)] == [(1, CUT_OFF)]
+    assert not watch.doubts
+    assert watch.lost(FOREVER) == []
+
+
+def test_a_dead_process_is_the_better_reason(child: subprocess.Popen[bytes]) -> None:
+    """Where the connection ended because the process did, the loss is told at once, and the process is named."""
+    watch = LifeWatch(peer_timeout_s=FOREVER)
+    watch.meet(Beat(1, host_id(), child.pid), now=0.0)
+    child.kill()
+    child.wait()
+    watch.cut_off(1, 10.0)
+    (lost,) = watch.lost(10.0)
+    assert str(child.pid) in lost.why
+    assert not watch.doubts
+
+
+def test_a_connection_that_ends_after_good_bye_is_no_loss() -> None:
+    """Who has left, or was never introduced, may close the connection; nobody is suspect then."""
+    watch = LifeWatch(peer_timeout_s=1.0)
+    for rank, host in enumerate((host_id(), "elsewhere")):
+        watch.meet(Beat(rank, host, os.getpid()), now=0.0)
+        watch.forget(rank)
+        watch.cut_off(rank, 0.0)
+    watch.cut_off(5, 0.0)
+    assert not watch.doubts
+    assert watch.lost(FOREVER) == []
+
+
+def test_good_bye_may_come_after_the_end() -> None:
+    """A good-bye that is read after the connection's end takes the suspicion away."""
+    watch = LifeWatch(peer_timeout_s=FOREVER)
+    watch.meet(Beat(1, host_id(), os.getpid()), now=0.0)
+    watch.cut_off(1, 0.0)
+    watch.forget(1)
+    assert not watch.doubts
+    assert watch.lost(100.0) == []
+
+
 def test_a_stranger_is_not_watched() -> None:
     """A sign of life of a rank that never introduced itself starts no watch."""
     watch = LifeWatch(peer_timeout_s=1.0)
@@ -108,3 +171,88 @@ def test_this_process_is_alive() -> None:
     """The process that asks is alive, and it is on its own host."""
     assert is_alive(os.getpid())
     assert host_id() == host_id() != ""
+
+
+# --- a rank's watch over rank 0 -----------------------------------------------------------------------
+
+# Listens on a socket of the machine, takes one connection, and does nothing more.
+_RANK_0 = """
+import socket, sys, time
+listening = socket.socket(socket.AF_UNIX)
+listening.bind("\\0" + sys.argv[1])
+listening.listen()
+print(flush=True)
+taken = listening.accept()
+time.sleep(60)
+"""
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
+
+
+@pytest.fixture
+def rank0() -> Iterator[tuple[subprocess.Popen[bytes], socket.socket]]:
+    """A process with a connection to it."""
+    name = f"workbench-test-{os.getpid()}-{time.monotonic_ns()}"
+    process = subprocess.Popen([sys.executable, "-c", _RANK_0, name], stdout=subprocess.PIPE)
+    process.stdout.readline()
+    with process.stdout, socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(f"\0{name}")
+        yield process, sock
+        process.kill()
+        process.wait()
+
+
+def found(watch: Rank0Watch, now: float, timeout_s: float = 10.0) -> str:
+    """Why rank 0 counts as lost, at the latest after a while: a signal needs a moment."""
+    deadline = time.monotonic() + timeout_s
+    while not watch.why and time.monotonic() < deadline:
+        watch.look(now)
+        time.sleep(0.01)
+    return watch.why
+
+
+@LINUX
+def test_a_rank_0_that_lives_is_not_lost(rank0: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    """A process of this machine that is there and not stopped counts as alive, however silent it is."""
+    watch = Rank0Watch(rank0[1], peer_timeout_s=1.0)
+    watch.look(FOREVER)
+    watch.heard(0.0)
+    watch.look(FOREVER)
+    assert watch.why == ""
+
+
+@LINUX
+def test_a_rank_0_that_was_killed_is_lost_at_once(rank0: tuple[subprocess.Popen[bytes], socket.socket]) -> None:
+    """Its process is missed, and named, though it was heard a moment ago."""
+    process, sock = rank0
+    watch = Rank0Watch(sock, peer_timeout_s=FOREVER)
+    watch.heard(10.0)
+    process.kill()
+    assert f"its process {process.pid} has ended" in found(watch, now=10.0)
+
+
+@LINUX
+def test_a_rank_0_that_is_stopped_is_lost_by_its_silence(
+    rank0: tuple[subprocess.Popen[bytes], socket.socket],
+) -> None:
+    """Stopped for longer than the timeout counts as lost; for less, it may go on."""
+    process, sock = rank0
+    watch = Rank0Watch(sock, peer_timeout_s=30.0)
+    watch.heard(10.0)
+    process.send_signal(signal.SIGSTOP)
+    assert found(watch, now=39.9, timeout_s=0.2) == ""
+    assert f"its process {process.pid} has been stopped for 30 s" in found(watch, now=40.1)
+
+
+def test_over_a_network_silence_is_a_loss() -> None:
+    """Of another host only signs of life are known; before the first, nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        sock = socket.create_connection(listening.getsockname(), 5)
+        with sock, listening.accept()[0]:
+            watch = Rank0Watch(sock, peer_timeout_s=30.0)
+            watch.look(FOREVER)
+            assert watch.why == ""
+            watch.heard(10.0)
+            watch.look(39.9)
+            assert watch.why == ""
+            watch.look(40.1)
+            assert watch.why == "no sign of life for 30 s"

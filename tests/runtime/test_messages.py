@@ -80,6 +80,7 @@ EVENTS = st.one_of(
     st.builds(Left, rank=RANK, clean=st.booleans()),
     st.builds(Beat, rank=RANK, host=st.text(), pid=COUNT),
 )
+IDS = st.lists(st.one_of(st.integers(0, 2**32 - 1), COUNT), max_size=6)
 JSON = st.recursive(
     st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=5)),
     lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(st.text(max_size=3), inner, max_size=2)),
@@ -113,7 +114,63 @@ def test_an_event_survives_the_wire(event: Event) -> None:
 @given(COUNT, st.lists(st.one_of(st.tuples(RESPONSES, st.integers(-1, 2**40)), COUNT), max_size=4), st.lists(COUNT))
 def test_responses_survive_the_wire(number: int, items: list[tuple[Response, int] | int], evicted: list[int]) -> None:
     """Decoding a message of rank 0 gives its number, its responses in order, and the void cache ids."""
-    assert decode_responses(encode_responses(number, items, evicted)) == (number, items, evicted, {})
+    assert decode_responses(encode_responses(number, items, evicted)) == (number, (items, evicted, {}))
+
+
+@PROPERTY
+@given(RANK, IDS, COUNT, st.lists(COUNT, max_size=2), st.data())
+def test_ids_and_values_survive_the_wire(
+    rank: int, ids: list[int], number: int, evicted: list[int], data: st.DataObject
+) -> None:
+    """Ids come back with the values that ride on some of them, up and down, in the short form or not."""
+    indices = st.integers(0, len(ids) - 1) if ids else st.nothing()
+    values = data.draw(st.dictionaries(indices, st.binary(max_size=20)))
+    event = Announce(rank, tuple(ids), number, values)
+    assert decode_event(encode_event(event)) == event
+    assert decode_responses(encode_responses(number, ids, evicted, values)) == (number, (ids, evicted, values))
+
+
+def test_ids_alone_have_a_short_form() -> None:
+    """Only what consists of ids that fit into four bytes, with nothing evicted, is no JSON."""
+    request = Request("x", Kind.BARRIER)
+    short = [
+        encode_event(Announce(1, (7, 2**32 - 1), 5)),
+        encode_event(Announce(1, (7,), 5, {0: b"value"})),
+        encode_responses(5, [7, 8], []),
+        encode_responses(5, [7], [], {0: b"value"}),
+    ]
+    long = [
+        encode_event(Announce(1, (7, request), 5)),
+        encode_event(Announce(1, (2**32,), 5)),
+        encode_responses(5, [7, (Response("x", Kind.BARRIER), -1)], []),
+        encode_responses(5, [7], [8]),
+    ]
+    assert all(message.startswith(b"\1") for message in short)
+    assert all(json.loads(message) for message in long)
+
+
+@PROPERTY
+@given(IDS.filter(bool), st.binary(max_size=20), st.data())
+def test_a_broken_short_form_is_no_event(ids: list[int], value: bytes, data: st.DataObject) -> None:
+    """Cut short, made longer, or with a value for an id that is not there: ValueError and nothing else."""
+    message = encode_event(Announce(1, tuple(i % 2**32 for i in ids), 5, {0: value}))
+    end = data.draw(st.integers(1, len(message) - 1))
+    foreign = encode_event(Announce(1, (7,), 5, {1: value}))
+    for broken in (message[:end], message + b"!", foreign):
+        with pytest.raises(ValueError, match="not an event"):
+            decode_event(broken)
+
+
+@PROPERTY
+@given(st.binary(max_size=80))
+def test_arbitrary_numbers_are_an_event_or_a_value_error(data: bytes) -> None:
+    """Noise behind the mark of the short form is refused with ValueError, or is a well-formed announcement."""
+    try:
+        event = decode_event(b"\1" + data)
+    except ValueError:
+        return
+    assert is_typed(event)
+    assert set(event.values) <= set(range(len(event.items)))
 
 
 @PROPERTY

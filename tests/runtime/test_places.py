@@ -51,7 +51,7 @@ def test_places_survive_the_wire(places: list[int]) -> None:
     event = Announce(0, tuple(ask(place) for place in places))
     assert decode_event(encode_event(event)) == event
     response = Response("x", Kind.ALLREDUCE, "float32", (6,), places=tuple(places))
-    assert decode_responses(encode_responses(1, [(response, 3)], []))[1] == [(response, 3)]
+    assert decode_responses(encode_responses(1, [(response, 3)], [])) == (1, ([(response, 3)], [], {}))
 
 
 @PROPERTY

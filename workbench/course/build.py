@@ -1,13 +1,20 @@
 """Build the notebooks from the lessons: ``make lessons``, or ``python -m workbench.course.build [name ...]``.
 
-A lesson is a text file in jupytext's percent format; a notebook is made by running it from top to bottom. What
-differs between two runs (times of execution, ids) is left out, so a rebuilt notebook shows a change only
-where the lesson or its outputs changed.
+A lesson is a text file in jupytext's percent format. Three notebooks are made of it, by its cells' tags::
+
+    notebooks/   cells without a tag, and those tagged "both": what is shown; executed
+    exercises/   cells tagged "exercise" or "both": what is to be done, with blanks; not executed
+    solutions/   the same, done, and the cells tagged "instructor"; executed, which is the test of the checks
+
+The learner's cell of an exercise is the line ``# exercise: 03.ring_allreduce``; its text comes from the exercise's
+reference solution (``tasks/``). What differs between two runs (times of execution, ids) is left out, so a rebuilt
+notebook shows a change only where the lesson or its outputs changed.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -17,18 +24,34 @@ import nbformat
 from nbclient import NotebookClient
 
 from workbench.config import child_environment
+from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL_TIMEOUT_S = 180
+KINDS = ("notebooks", "exercises", "solutions")
+_KINDS_OF_CELLS = {"both", "exercise", "instructor"}
+_EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
+_CHECK = re.compile(r"^check\(\"(\S+)\"\)", re.MULTILINE)
 
 
-def read(lesson: Path) -> Any:
-    """The notebook that a lesson describes, without outputs.
+def read(lesson: Path, kind: str = "notebooks") -> Any:
+    """A notebook that a lesson describes, without outputs; None if there is nothing in it.
+
+    Args:
+        kind: ``notebooks``, ``exercises`` or ``solutions``.
 
     Raises:
         FileNotFoundError: there is no such lesson.
+        ValueError: it names an exercise that does not exist.
     """
     notebook = jupytext.read(lesson, fmt="py:percent")
+    cells = [cell for cell in notebook.cells if _belongs(cell, kind)]
+    if not any(cell.cell_type == "code" for cell in cells):
+        return None
+    if kind != "notebooks":
+        graded: set[str] = set()
+        cells = [_head(notebook), *(_filled(cell, kind == "solutions", graded) for cell in cells)]
+    notebook.cells = cells
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -38,7 +61,47 @@ def read(lesson: Path) -> Any:
     for i, cell in enumerate(notebook.cells):
         cell.id = f"{lesson.stem[:2]}-{i:02d}"
         cell.metadata.pop("lines_to_next_cell", None)
+        cell.metadata["tags"] = [tag for tag in cell.metadata.get("tags", []) if tag not in _KINDS_OF_CELLS]
+        if not cell.metadata["tags"]:
+            del cell.metadata["tags"]
     return notebook
+
+
+def _belongs(cell: Any, kind: str) -> bool:
+    tags = set(cell.metadata.get("tags", [])) & _KINDS_OF_CELLS
+    if kind == "notebooks":
+        return not tags or "both" in tags
+    return bool(tags & {"exercise", "both"}) or (kind == "solutions" and "instructor" in tags)
+
+
+def _head(notebook: Any) -> Any:
+    """The lesson's title, for its exercises."""
+    title = next(line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("# "))
+    return nbformat.v4.new_markdown_cell(f"{title}: exercises")
+
+
+def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:
+    """The cell with the exercise's text in it, and with nbgrader's marks, so that a school can use it.
+
+    Args:
+        cell: of a lesson.
+        solved: else with blanks.
+        graded: exercises whose check was met before; it counts once.
+    """
+    if found := _EXERCISE.match(cell.source):
+        one = task(found[1])
+        cell.source = one.cell(solved).rstrip("\n")
+        cell.metadata["nbgrader"] = _graded(one.name, solution=True)
+    elif (found := _CHECK.search(cell.source)) and found[1] not in graded:
+        graded.add(found[1])
+        one = task(found[1])
+        cell.metadata["nbgrader"] = {**_graded(f"{one.name}.check", grade=True), "points": one.points}
+    return cell
+
+
+def _graded(name: str, solution: bool = False, grade: bool = False) -> dict[str, Any]:
+    marks = {"grade_id": name.replace(".", "-"), "schema_version": 3, "task": False}
+    return {**marks, "solution": solution, "grade": grade, "locked": grade}
 
 
 def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
@@ -74,13 +137,20 @@ def lessons(names: list[str]) -> list[Path]:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Build and execute; write to notebooks/."""
-    parser = argparse.ArgumentParser(description="Build notebooks/ from lessons/.")
+    """Build, execute and write."""
+    parser = argparse.ArgumentParser(description="Build notebooks/, exercises/ and solutions/ from lessons/.")
     parser.add_argument("names", nargs="*", help="numbers or names of lessons; default: all")
-    for lesson in lessons(parser.parse_args(arguments).names):
-        target = ROOT / "notebooks" / f"{lesson.stem}.ipynb"
-        print(f"{lesson.relative_to(ROOT)} → {target.relative_to(ROOT)}", flush=True)
-        nbformat.write(execute(read(lesson), target.parent), target)
+    parser.add_argument("--kind", choices=KINDS, help="only one kind of notebook")
+    options = parser.parse_args(arguments)
+    for lesson in lessons(options.names):
+        for kind in [options.kind] if options.kind else KINDS:
+            notebook = read(lesson, kind)
+            if notebook is None:
+                continue
+            target = ROOT / kind / f"{lesson.stem}.ipynb"
+            print(f"{lesson.relative_to(ROOT)} → {target.relative_to(ROOT)}", flush=True)
+            target.parent.mkdir(exist_ok=True)
+            nbformat.write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from workbench.course.lanes import PHASES, Bar, Lane, Span, length, waited_s
@@ -27,16 +28,37 @@ COLOURS = {
     "pack": ("#eda540", "#1b1f24"),
     "reduce": ("#0b6e99", "#ffffff"),
     "unpack": ("#3f9c77", "#1b1f24"),
+    "send": ("#0b6e99", "#ffffff"),
+    "receive": ("#8fd0b5", "#1b1f24"),
 }
 _STYLE = (
     ".wbt-ground{fill:#ffffff}.wbt-text{fill:#24292f}.wbt-line{stroke:#d5dae0}.wbt-mark{fill:#c8102e}"
+    ".wbt-arrow{stroke:#24292f;stroke-width:1.2}.wbt-head{fill:#24292f}"
     "@media(prefers-color-scheme:dark)"
-    "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}}"
+    "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}"
+    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}}"
 )
 
 
-def svg(lanes: Sequence[Lane]) -> str:
+@dataclass(frozen=True)
+class Arrow:
+    """A message from a bar of one lane to a bar of another; times in µs, rows as the bars'."""
+
+    source: int
+    source_row: int
+    begin: float
+    dest: int
+    dest_row: int
+    end: float
+
+
+def svg(lanes: Sequence[Lane], arrows: Sequence[Arrow] = (), text: str = "") -> str:
     """The document.
+
+    Args:
+        lanes: what the ranks did.
+        arrows: what went from one to another.
+        text: what it shows, in words; found from the lanes if empty.
 
     Example:
         >>> reduce = Span("reduce", 0.0, 250.0)
@@ -50,7 +72,7 @@ def svg(lanes: Sequence[Lane]) -> str:
     for lane in lanes:
         tops.append(bottom)
         bottom += _height(lane) + _MARGIN
-    text = describe(lanes)
+    text = text or describe(lanes)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
         f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
@@ -58,9 +80,10 @@ def svg(lanes: Sequence[Lane]) -> str:
         f"<style>{_STYLE}</style>",
         f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
         _text(12, 18, text, size=12),
-        *_legend(),
+        *_legend(lanes),
         *_axis(end, bottom - _MARGIN / 2),
         *(line for lane, top in zip(lanes, tops, strict=True) for line in _lane(lane, lanes, top, end)),
+        *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -116,12 +139,16 @@ def caption(span: Span, bar: Bar | None) -> str:
     return f"wait for rank {bar.last}" if bar is not None and span.phase == "wait" else span.phase
 
 
-def _legend() -> Iterable[str]:
+def _legend(lanes: Sequence[Lane]) -> Iterable[str]:
     x = 12.0
-    for phase in PHASES:
+    used = {span.phase for lane in lanes for bar in lane.bars for span in bar.spans}
+    messages = used & {"send", "receive"}
+    for phase in ("compute", "wait", "send", "receive") if messages else PHASES:
         yield f'<rect x="{x:g}" y="28" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
         yield _text(x + 14, 37, phase)
         x += 34 + 5.6 * len(phase)
+    if messages:
+        return
     yield _marker(x + 4, 29, "")
     yield _text(x + 14, 37, "came last")
 
@@ -160,6 +187,17 @@ def _lane(lane: Lane, lanes: Sequence[Lane], top: float, end: float) -> Iterable
             yield _marker(_x(bar.announced, end), y - 4, _last_words(bar, lanes))
         if bar.error:
             yield _text(_x(bar.announced, end) + 3, y + 13, f"✕ {bar.error}", size=10, kind="mark")
+
+
+def _arrow(arrow: Arrow, tops: Sequence[float], end: float) -> Iterable[str]:
+    """From the middle of the sender's bar to the middle of the receiver's."""
+    down = arrow.dest > arrow.source
+    x1, x2 = _x(arrow.begin, end), _x(arrow.end, end)
+    y1 = tops[arrow.source] + _STRIP + _GAP + arrow.source_row * (_ROW + _GAP) + (_ROW if down else 0.0)
+    y2 = tops[arrow.dest] + _STRIP + _GAP + arrow.dest_row * (_ROW + _GAP) + (0.0 if down else _ROW)
+    yield f'<line class="wbt-arrow" x1="{x1:.2f}" y1="{y1:g}" x2="{x2:.2f}" y2="{y2:g}"/>'
+    tip = -6.0 if down else 6.0
+    yield f'<path class="wbt-head" d="M{x2:.2f} {y2:g}l-4 {tip:g}h6z"/>'
 
 
 def _height(lane: Lane) -> float:

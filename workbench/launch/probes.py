@@ -14,7 +14,7 @@ from workbench.errors import LaunchError
 from workbench.launch import mpi
 from workbench.launch.diagnosis import Mpiexec
 
-NEEDED = ("numpy", "mpi4py", "pyzmq", "ipyparallel", "cloudpickle", "psutil")
+NEEDED = ("numpy", "mpi4py", "ipyparallel", "cloudpickle", "psutil")
 OPTIONAL = ("torch", "tensorflow", "jax", "jupyterlab", "matplotlib")
 _TIMEOUT_S = 10.0
 

@@ -5,6 +5,31 @@ from __future__ import annotations
 import contextlib
 import socket
 
+from workbench.errors import DeadlineError
+
+
+def connect(address: tuple[str, int] | str, timeout_s: float) -> socket.socket:
+    """A connection to rank 0.
+
+    Args:
+        address: host and port, or the name of a socket of this machine.
+
+    Raises:
+        DeadlineError: nobody answers there.
+    """
+    sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    sock.settimeout(timeout_s)
+    try:
+        sock.connect(address)
+    except OSError as error:
+        sock.close()
+        where = "on this machine" if isinstance(address, str) else "at {}:{}".format(*address)
+        raise DeadlineError(
+            f"init(): rank 0 does not answer {where}: {error}. Is its port reachable from all hosts? "
+            "WORKBENCH_CONTROL_ADDRESS sets the address that it listens on."
+        ) from None
+    return sock
+
 
 def reachable(candidates: list[str], port: int, timeout_s: float = 2.0) -> str:
     """The first address on which the port answers; the last candidate if none does."""

@@ -43,6 +43,8 @@ class CoordinatorCache:
         self._seen = [0] * size
         self._evicted: list[int] = []
         self._graveyard: deque[tuple[int, list[int]]] = deque()
+        self.steady: set[int] = set()
+        """Current ids of all ranks together, and of no group: what a steady step consists of."""
 
     def request(self, cache_id: int, rank: int) -> Request | None:
         """What ``rank`` means by ``cache_id``; None for an id that it was never given."""
@@ -71,13 +73,29 @@ class CoordinatorCache:
             return -1
         key = (response.process_set, response.name)
         if key in self._ids:
-            self._evicted.append(self._ids.pop(key))
+            self._evict(self._ids.pop(key))
         elif len(self._ids) >= self.capacity:
-            self._evicted.append(self._ids.popitem(last=False)[1])
+            self._evict(self._ids.popitem(last=False)[1])
         self._next += 1
+        if response.process_set == 0 and not any(request.group for request in requests.values()):
+            self.steady.add(self._next)
         self._ids[key] = self._next
         self._known[self._next] = Remembered(requests, response)
         return self._next
+
+    def _evict(self, cache_id: int) -> None:
+        self._evicted.append(cache_id)
+        self.steady.discard(cache_id)
+
+    def known(self, cache_id: int) -> Remembered:
+        """The negotiation behind an id."""
+        return self._known[cache_id]
+
+    def touch_all(self, cache_ids: list[int]) -> None:
+        """These current ids were used, in this order."""
+        for cache_id in cache_ids:
+            response = self._known[cache_id].response
+            self._ids.move_to_end((response.process_set, response.name))
 
     def take_evicted(self, number: int) -> list[int]:
         """Ids void from response message ``number`` on."""

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from workbench.runtime.absence import Attendance, Error, Key, Missed
 from workbench.runtime.agreement import rank_list, respond
 from workbench.runtime.cache import CoordinatorCache
+from workbench.runtime.lockstep import Lockstep
 from workbench.runtime.messages import (
     Announce,
     Beat,
@@ -77,8 +79,9 @@ class Coordinator:
         self.members: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
         self._waiting: dict[Key, Waiting] = {}
         self._groups: dict[Key, Group] = {}
+        self._lockstep = Lockstep(size)
         self._attendance = Attendance(grace_s)
-        self._newest = float("-inf")  # when the last name was announced
+        self._newest = self._step_began = float("-inf")  # when the last name was announced, and the first of a step
         self._joined: list[int] = []  # ranks without further data, in the order of their coming
         self._next_set = 1
         self.number = 0  # of the message in which the next responses travel; its sender keeps it up to date
@@ -98,10 +101,15 @@ class Coordinator:
         match event:
             case Announce(rank, items, seen, values):
                 self.cache.seen(rank, seen)
-                found = ((item, values.get(i, b"")) for i, item in enumerate(items))
-                out = [ready for item, value in found for ready in self._announce(rank, item, seen, now, value)]
+                if self._keeps_step(items, seen):
+                    out = self._step(rank, items, now, values)
+                else:
+                    self._break_step(now)
+                    found = ((item, values.get(i, b"")) for i, item in enumerate(items))
+                    out = [ready for item, value in found for ready in self._announce(rank, item, seen, now, value)]
                 return out + self.expire(now) if self._attendance.final else out
             case Raised(rank, traceback, final=False):
+                self._break_step(now)
                 out = self._abandon(rank, traceback)
         return out + self.expire(now) + self._end()
 
@@ -112,10 +120,12 @@ class Coordinator:
 
     def waiting(self) -> dict[str, list[int]]:
         """Incomplete names and the ranks that each one misses."""
+        self._break_step(self._newest)
         return {name: self._missing((pset, name)) for pset, name in self._waiting}
 
     def stalled(self, now: float) -> tuple[str, list[Outgoing]]:
         """A warning about names that have waited for too long, if one is due, and errors for those beyond help."""
+        self._break_step(now)
         names = {key: Stalled(one.since, tuple(self._missing(key))) for key, one in self._waiting.items()}
         report = self._stall.report({key[1]: stalled for key, stalled in names.items()}, now)
         out: list[Outgoing] = []
@@ -152,17 +162,57 @@ class Coordinator:
 
     def undecided(self, now: float) -> bool:
         """True while a name waits for a rank that may still come: :meth:`expire` has to be called again."""
-        return bool(self._waiting) and self._attendance.undecided(self._newest, now)
+        return bool(self._waiting or self._lockstep) and self._attendance.undecided(self._newest, now)
 
     def expire(self, now: float) -> list[Outgoing]:
         """Errors for names that never can be complete."""
-        if not self._waiting or not self._attendance.absent:
+        if not (self._waiting or self._lockstep) or not self._attendance.absent:
             return []
+        self._break_step(now)
         waiting = {
             key: Missed(one.since, tuple(one.requests), tuple(self._missing(key))) for key, one in self._waiting.items()
         }
         hopeless = self._attendance.hopeless(waiting, now)
         return [out for key, error in hopeless.items() if key in self._waiting for out in self._fail(key, error)]
+
+    # --- many names become complete at once ---------------------------------------------------------
+
+    def _keeps_step(self, items: tuple[Request | int, ...], seen: int) -> bool:
+        """May these go the quick way? Only known names of all ranks, and nothing else is going on."""
+        if self._waiting or self._joined or not self.cache.steady.issuperset(items):
+            return False
+        return not self._failed or seen >= max(self._failed.values())
+
+    def _step(self, rank: int, ids: Any, now: float, values: Values) -> list[Outgoing]:
+        self._newest = now
+        fresh = not self._lockstep
+        complete = self._lockstep.add(rank, ids, values)
+        if fresh or complete:  # what is left may be a little older; too young an age does no harm
+            self._step_began = now
+        if complete is None:
+            return self._break_step(now)
+        self.cache.touch_all(complete)
+        if self._lockstep.values:
+            for cache_id in complete:
+                known, took = self.cache.known(cache_id), self._lockstep.values
+                riders = {one: took.pop((one, cache_id)) for one in range(self.size) if (one, cache_id) in took}
+                if result := riders and result_of(known.response, known.requests, riders, self.size):
+                    self._results[known.response.process_set, known.response.name] = result
+        return list[Outgoing](complete)
+
+    def _break_step(self, now: float) -> list[Outgoing]:
+        """Back to counting; return what is complete by that."""
+        if not self._lockstep:
+            return []
+        values, self._lockstep.values = self._lockstep.values, {}
+        return [
+            ready
+            for rank, ids in self._lockstep.take().items()
+            for cache_id in ids
+            for ready in self._announce(
+                rank, cache_id, self.number, self._step_began, values.get((rank, cache_id), b"")
+            )
+        ]
 
     # --- a name becomes complete --------------------------------------------------------------------
 
@@ -291,6 +341,7 @@ class Coordinator:
         if rank in self._attendance.left or self._ended:
             return []
         self._ended = True
+        self._break_step(self._newest)
         names = ", ".join(sorted(name for _, name in self._waiting)[:5])
         text = f"Rank {rank} was lost: {why}." + (f" In flight: {names}." if names else "")
         text += " Start the job again, or call shutdown() and init() on the ranks that are left."

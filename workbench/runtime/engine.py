@@ -23,10 +23,10 @@ from workbench.backends.base import Backend
 from workbench.config import Settings
 from workbench.errors import CollectiveError, ShutDownError
 from workbench.runtime.cache import RankCache
-from workbench.runtime.control import ControlClient, Message
+from workbench.runtime.control import ControlClient
 from workbench.runtime.execute import execute
 from workbench.runtime.fusion import Batch, plan
-from workbench.runtime.messages import Event, Kind, Left, Raised
+from workbench.runtime.messages import Event, Kind, Left, Message, Raised
 from workbench.runtime.pending import Entry, PendingTable
 from workbench.runtime.process_sets import SetTable
 from workbench.runtime.riding import values_of
@@ -159,11 +159,11 @@ class Engine(threading.Thread):
         events = len(self._outbox)  # before draining, too: what was submitted before an event is announced before it
         if self._window.add(self._pending.drain(), time.monotonic()) and not events:
             return self._window.window_s
-        urgent, entries = self._window.hurry, self._window.take()
+        entries = self._window.take()
         if entries:
             self._timeline.announces(entries)
             values = values_of(entries, self._control.rank, self._settings.riding_bytes)
-            self._control.announce([self._cache.shorten(entry.request) for entry in entries], values, urgent)
+            self._control.announce([self._cache.shorten(entry.request) for entry in entries], values)
         self._tell(events)
         return self._settings.heartbeat_s
 

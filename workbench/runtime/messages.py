@@ -3,12 +3,15 @@
 A rank sends *events* to rank 0 (:class:`Announce`, :class:`Raised`, :class:`Blocked`, :class:`Beat`, …);
 rank 0 sends *responses* to every rank. The wire format is JSON: a student can read a captured message,
 and decoding bytes never runs code. In a steady step a request and its response shrink to one integer
-each (see ``cache.py``). The values of small tensors ride along: raw bytes behind the JSON's line (see ``riding.py``).
+each (see ``cache.py``), and a message to four bytes for each. The values of small tensors ride along: raw bytes behind
+the JSON's line (see ``riding.py``).
 """
 
 from __future__ import annotations
 
 import json
+import struct
+from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from enum import Enum
 from operator import attrgetter
@@ -232,6 +235,8 @@ _response_fields = attrgetter(*(field.name for field in fields(Response) if fiel
 def encode_event(event: Event) -> bytes:
     """One event as bytes."""
     if isinstance(event, Announce):
+        if quick := _pack_ids(event.rank, event.seen, event.items, event.values):
+            return quick
         items = [item if isinstance(item, int) else _request_fields(item) for item in event.items]
         return _with_values(["Announce", event.rank, items, event.seen], event.values)
     if isinstance(event, Raised) and len(event.traceback) > _LONGEST_TEXT:
@@ -246,6 +251,9 @@ def decode_event(data: bytes) -> Event:
         ValueError: these bytes are not an event.
     """
     try:
+        if data.startswith(_QUICK):
+            rank, seen, ids, values = _unpack_ids(data)
+            return Announce(rank, ids, seen, values)
         data, values = _split_values(data)
         name, rank, *rest = json.loads(data)
         if type(rank) is not int:
@@ -266,12 +274,16 @@ def decode_event(data: bytes) -> Event:
             return Left(rank, bool(rest[0]))
         bare: dict[str, type[Began] | type[Ended]] = {"Began": Began, "Ended": Ended}
         return bare[name](rank, *rest)
-    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 
 
 Outgoing = tuple[Response, int] | int
 """What a response message holds: (response, its new cache id or -1), or the id of a cached response."""
+
+
+Message = tuple[list[Outgoing], list[int], Values]
+"""What one message of rank 0 says: what to do, in order, which cache ids are void, and results that came with it."""
 
 
 def encode_responses(number: int, items: list[Outgoing], evicted: list[int], results: Values | None = None) -> bytes:
@@ -280,16 +292,47 @@ def encode_responses(number: int, items: list[Outgoing], evicted: list[int], res
     Args:
         results: of small tensors, by their index in ``items``; nothing is to be done for these any more.
     """
+    if not evicted and (quick := _pack_ids(0, number, items, results or {})):
+        return quick
     plain = [item if isinstance(item, int) else [*_response_fields(item[0]), item[1]] for item in items]
     return _with_values([number, plain, evicted], results or {})
 
 
-def decode_responses(data: bytes) -> tuple[int, list[Outgoing], list[int], Values]:
+def decode_responses(data: bytes) -> tuple[int, Message]:
     """Undo :func:`encode_responses`."""
+    if data.startswith(_QUICK):
+        _, number, ids, results = _unpack_ids(data)
+        return number, (list(ids), [], results)
     data, results = _split_values(data)
     number, plain, evicted = json.loads(data)
     items = [item if isinstance(item, int) else (_response(item[:-1]), item[-1]) for item in plain]
-    return number, items, evicted, results
+    return number, (items, evicted, results)
+
+
+_QUICK = b"\x01"  # no JSON begins with it
+_IDS = struct.Struct("<cIQII")  # that, the rank, a number, how many ids, and how many of them have values
+
+
+def _pack_ids(rank: int, number: int, items: Sequence[object], values: Values) -> bytes:
+    """What a steady step says, cache ids alone: numbers, each with 4 bytes. Empty if there is anything else."""
+    lengths = [part for index, value in values.items() for part in (index, len(value))]
+    try:
+        ids = struct.pack(f"<{len(items) + len(lengths)}I", *items, *lengths)
+    except struct.error:
+        return b""
+    return b"".join((_IDS.pack(_QUICK, rank, number, len(items), len(values)), ids, *values.values()))
+
+
+def _unpack_ids(data: bytes) -> tuple[int, int, tuple[int, ...], Values]:
+    _, rank, number, n, with_values = _IDS.unpack_from(data)
+    end = _IDS.size + 4 * (n + 2 * with_values)
+    numbers = struct.unpack_from(f"<{n + 2 * with_values}I", data, _IDS.size)
+    values: Values = {}
+    for i in range(n, len(numbers), 2):
+        values[numbers[i]], end = data[end : end + numbers[i + 1]], end + numbers[i + 1]
+    if end != len(data) or max(values, default=-1) >= n:
+        raise ValueError("the lengths do not fit")
+    return rank, number, numbers[:n], values
 
 
 def _with_values(value: list[Any], values: Values) -> bytes:

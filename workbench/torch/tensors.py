@@ -32,7 +32,7 @@ def view(tensor: torch.Tensor) -> Array:
             f"Tensor is required to be contiguous. This one has shape {list(tensor.shape)} and strides "
             f"{list(tensor.stride())}: call .contiguous() on it first."
         )
-    plain = tensor.detach()
+    plain = tensor.detach() if tensor.requires_grad else tensor  # detach() lets another thread have its turn
     return plain.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else plain.numpy()
 
 

@@ -1,0 +1,181 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Ring allreduce
+#
+# **Question:** every rank has an array, and every rank needs the sum of all of them. What is the least that must be
+# sent, and how?
+#
+# **Afterwards you can**
+#
+# - explain the two halves of the ring, reduce-scatter and allgather,
+# - derive why each rank sends 2(n − 1)/n times the array, however many ranks there are,
+# - write it yourself, and run the same function in a simulator and on real MPI ranks.
+#
+# **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 20 to do. **Before:** lesson 02.
+
+# %% tags=["both"]
+# %% [markdown]
+# ## The obvious way, and what it costs
+#
+# Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
+# keeps for comparison:
+# %%
+import inspect
+
+import numpy as np
+
+from workbench.collectives.ring import naive_allreduce, ring_allreduce
+from workbench.course import drawing
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import simulate
+
+print(inspect.getsource(naive_allreduce).split('"""')[2])
+
+# %% [markdown]
+# The *simulator* runs a function on n ranks that are threads of this process, one at a time, on a virtual clock: a
+# message of m bytes takes α + β·m seconds. So a run is the same every time, and its messages can be counted and drawn.
+
+
+# %%
+def naive(comm, length=100_000):
+    array = np.full(length, float(comm.rank))
+    naive_allreduce(comm, array)
+    return array[0].item()
+
+
+run = simulate(4, naive)
+print("sums:", run.results)
+drawing.space_time(run, "The naive way")
+
+# %% [markdown]
+# Rank 0 is busy all the time, the others wait. With n ranks it receives and sends 2(n − 1) arrays.
+#
+# ## The ring
+#
+# Cut the array into n chunks. In n − 1 steps each rank passes one chunk to its right neighbour and adds what comes from
+# the left: then each rank holds *one* chunk of the sum, complete. That is the **reduce-scatter**. In n − 1 more steps
+# the complete chunks go once round: the **allgather**. The number in a field says how many ranks' values
+# are in that chunk.
+
+# %%
+drawing.ring_chunks(4)
+
+
+# %%
+def ring(comm, length=100_000):
+    array = np.full(length, float(comm.rank))
+    ring_allreduce(comm, array)
+    return array[0].item()
+
+
+run = simulate(4, ring)
+print("sums:", run.results)
+drawing.space_time(run, "The ring")
+
+# %% [markdown]
+# Everybody sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so
+# 2(n − 1)/n · K bytes, and no algorithm can do with less (Patarasuk and Yuan, 2009): each rank has to give away its own
+# contribution to every element that it does not add up itself, (n − 1)/n · K, and to get the rest of the result.
+
+# %%
+size = 100_000 * 8
+for n in (2, 4, 8, 16):
+    runs = {"naive": simulate(n, naive), "ring": simulate(n, ring)}
+    most = {name: max(sent for _, sent in one.sent()) / size for name, one in runs.items()}
+    times = {name: one.time_s * 1e3 for name, one in runs.items()}
+    bound = 2 * (n - 1) / n
+    print(
+        f"n = {n:2}: naive {most['naive']:5.2f} K from the busiest rank, {times['naive']:6.2f} ms;  "
+        f"ring {most['ring']:.2f} K (2(n - 1)/n = {bound:.2f}), {times['ring']:.2f} ms"
+    )
+
+# %%
+n = 16
+sent = {name: max(sent for _, sent in simulate(n, one).sent()) for name, one in (("naive", naive), ("ring", ring))}
+drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * (n - 1) / n * size)
+
+# %% [markdown]
+# ## When the ring is not the best
+#
+# It needs 2(n − 1) messages one after the other, each with its latency α. For a small array latency is all there is,
+# and a tree with log2(n) rounds is faster:
+
+
+# %%
+def tree(comm, length):
+    return comm.allreduce(np.ones(length))[0]
+
+
+for length in (1, 1_000, 100_000):
+    faster = {name: simulate(16, one, length).time_s for name, one in (("tree", tree), ("ring", ring))}
+    print(f"{8 * length:7,} bytes on 16 ranks: the {min(faster, key=faster.get)} is faster")
+
+# %% [markdown] tags=["exercise"]
+# First run this cell. `show` draws your function, `check` judges it, `hint` helps, `solution` tells; all of that works
+# without any engines. With `cluster.up(n=4)`, `check` also runs it on real MPI ranks.
+#
+# ## The first half
+#
+# `chunks` is this rank's list of n arrays. Return chunk number `(rank + 1) % n` of the sum over all ranks.
+
+# %% tags=["exercise"]
+# exercise: 03.reduce_scatter
+
+# %% tags=["exercise"]
+check("03.reduce_scatter")
+
+# %% [markdown] tags=["exercise"]
+# What happens when? Look at it:
+
+# %% tags=["exercise"]
+show("03.reduce_scatter")
+
+# %% [markdown] tags=["exercise"]
+# ## The whole ring
+#
+# Now the sum on every rank. `np.array_split` cuts into n chunks whose lengths differ by one at most, so the length of
+# `x` need not be divisible by n; it may even be 0.
+
+# %% tags=["exercise"]
+# exercise: 03.ring_allreduce
+
+# %% tags=["exercise"]
+check("03.ring_allreduce")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 25 minutes. Let them draw the four ranks' chunks on paper for two steps before they write a line.
+# Common wrong answers: the second half sends chunk `rank - step` again (right would be `rank + 1 - step`); adding
+# instead of replacing in the second half; `x` itself is changed. Those who are done early: how many bytes does
+# `comm.allreduce` send, and why does its score not pass?
+
+# %% [markdown] tags=["exercise"]
+# ## On real ranks
+#
+# The same function, unchanged, on four MPI processes:
+
+# %% tags=["exercise"]
+from workbench import cluster
+
+engines = cluster.up(n=4)
+check("03.ring_allreduce")
+
+# %% tags=["exercise"]
+engines.down()
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Ring allreduce is reduce-scatter, then allgather: 2(n − 1) messages and 2(n − 1)/n · K bytes per rank.
+# - What each rank sends hardly grows with n; the latency does. So the ring is for large arrays.
+# - What you write for `comm` runs in the simulator and on MPI alike.

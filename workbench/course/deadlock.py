@@ -1,0 +1,81 @@
+"""Who waits for whom, and why nobody can go on: pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_MOST = 8  # ranks that a text names
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A rank that cannot go on.
+
+    Args:
+        rank: which.
+        verb: in which call.
+        peer: for which rank; -1 for any.
+        nbytes: what it sends; 0 where it receives.
+        where: the learner's line.
+        sends: is it the other one's receive that is missing?
+    """
+
+    rank: int
+    verb: str
+    peer: int
+    nbytes: int
+    where: str
+    sends: bool
+
+
+def cycle(waits: Sequence[Wait]) -> tuple[int, ...]:
+    """The ranks that wait for each other in a circle, the lowest first; empty if there is none.
+
+    Example:
+        >>> ring = [Wait(rank, "send", (rank + 1) % 3, 8, "", True) for rank in range(3)]
+        >>> cycle(ring), cycle(ring[:2])
+        ((0, 1, 2), ())
+    """
+    peers = {wait.rank: wait.peer for wait in waits}
+    for start in sorted(peers):
+        path = [start]
+        while path[-1] in peers and peers[path[-1]] not in path:
+            path.append(peers[path[-1]])
+        if peers.get(path[-1]) in path:
+            found = path[path.index(peers[path[-1]]) :]
+            lowest = found.index(min(found))
+            return tuple(found[lowest:] + found[:lowest])
+    return ()
+
+
+def explain(waits: Sequence[Wait], finished: Sequence[int]) -> str:
+    """What to tell the learner.
+
+    Example:
+        >>> print(explain([Wait(0, "recv", 1, 0, "line 3", False)], [1]))
+        Deadlock: nobody can go on.
+          rank 0 waits in recv(source=1) (line 3): rank 1 has returned
+    """
+    lines = ["Deadlock: nobody can go on."]
+    for wait in sorted(waits, key=lambda wait: wait.rank)[:_MOST]:
+        where = f" ({wait.where})" if wait.where else ""
+        lines.append(f"  rank {wait.rank} waits in {_call(wait)}{where}{_why(wait, finished)}")
+    if len(waits) > _MOST:
+        lines.append(f"  … and {len(waits) - _MOST} more")
+    if ring := cycle(waits):
+        lines.append("  They wait in a circle: " + " → ".join(map(str, (*ring, ring[0]))))
+        if all(wait.sends for wait in waits if wait.rank in ring):
+            lines.append("  A large message leaves only when its receiver is there.")
+            lines.append("  Let one of them receive first, or use sendrecv.")
+    return "\n".join(lines)
+
+
+def _call(wait: Wait) -> str:
+    if wait.peer < 0:
+        return f"{wait.verb}() from any rank"
+    return f"{wait.verb}({'dest' if wait.sends else 'source'}={wait.peer})"
+
+
+def _why(wait: Wait, finished: Sequence[int]) -> str:
+    return f": rank {wait.peer} has returned" if wait.peer in finished else ""

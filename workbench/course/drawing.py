@@ -1,0 +1,241 @@
+"""What a simulated run looks like: messages between ranks, waits in a circle, chunks of a ring, traffic, coverage.
+
+All are SVG, the same bytes for the same run, with a text that says what is to be seen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from workbench.course.deadlock import cycle
+from workbench.course.figures import Figure
+from workbench.course.lanes import Bar, Lane, Span
+from workbench.course.lanes_svg import _STYLE, Arrow, clean, duration, size, svg
+from workbench.course.simulator import DeadlockError, Message, Run
+
+_INKS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572", "#c9a227", "#3d5a80", "#a4243b", "#6c757d")
+_LETTER = 6.2
+
+
+def space_time(run: Run, title: str = "") -> Figure:
+    """Rank × time: what each rank sends, receives, computes and waits for, and an arrow for every message.
+
+    Example:
+        >>> from workbench.course.simulator import simulate
+        >>> space_time(simulate(2, lambda comm: comm.bcast(1.0)), "Broadcast")
+        Broadcast: 1 message between 2 ranks, 20.0 µs; rank 0 sends 1, rank 1 sends 0
+    """
+    lanes, arrows = _lanes(run)
+    counts = ", ".join(f"rank {rank} sends {count}" for rank, (count, _) in enumerate(run.sent()))
+    total = len(run.messages)
+    text = (
+        f"{title or 'Messages'}: {total} message{'' if total == 1 else 's'} between {run.size} ranks, "
+        f"{duration(run.time_s * 1e6)}; {counts}"
+    )
+    return Figure(svg(lanes, arrows, text), text)
+
+
+def _lanes(run: Run) -> tuple[list[Lane], list[Arrow]]:
+    bars: list[list[Bar]] = [[] for _ in range(run.size)]
+    free: list[list[float]] = [[] for _ in range(run.size)]
+    arrows = []
+    for number, one in enumerate(sorted(run.messages, key=lambda one: (one.begin, one.source, one.dest))):
+        out = _bar(number, one, "send", one.posted, free[one.source])
+        into = _bar(number, one, "receive", one.awaited, free[one.dest])
+        bars[one.source].append(out)
+        bars[one.dest].append(into)
+        arrows.append(Arrow(one.source, out.row, _us(one.begin), one.dest, into.row, _us(one.end)))
+    computed = [
+        tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
+        for rank in range(run.size)
+    ]
+    return [Lane(rank, tuple(bars[rank]), computed[rank]) for rank in range(run.size)], arrows
+
+
+def _bar(number: int, one: Message, verb: str, since: float, free: list[float]) -> Bar:
+    spans = [Span("wait", _us(since), _us(one.begin))] if since < one.begin else []
+    spans.append(
+        Span(verb, _us(max(one.begin, min(since, one.end))) if verb == "send" else _us(one.begin), _us(one.end))
+    )
+    begin = min(since, one.begin)
+    row = next((row for row, until in enumerate(free) if until <= begin + 1e-12), len(free))
+    free[row : row + 1] = [one.end]
+    peer = one.dest if verb == "send" else one.source
+    name = f"{'to' if verb == 'send' else 'from'} rank {peer}"
+    return Bar(
+        (0, number), verb, (name,), one.nbytes, tuple(spans), peer if since < one.begin else None, -1.0, row, "", ""
+    )
+
+
+def _us(seconds: float) -> float:
+    return round(seconds * 1e6, 6)
+
+
+def wait_for(error: DeadlockError) -> Figure:
+    """Who waits for whom, when nobody can go on; the circle is drawn thick."""
+    n, ring = error.run.size, cycle(error.waits)
+    radius, middle = 95.0, 150.0
+    places = [
+        (middle + radius * math.sin(2 * math.pi * rank / n), middle - radius * math.cos(2 * math.pi * rank / n))
+        for rank in range(n)
+    ]
+    waiting = {wait.rank: wait for wait in error.waits}
+    parts: list[str] = []
+    for wait in error.waits:
+        if wait.peer >= 0:
+            parts += _edge(places[wait.rank], places[wait.peer], wait.rank in ring)
+    for rank, (x, y) in enumerate(places):
+        dashes = "" if rank in waiting else ' stroke-dasharray="3 3"'
+        parts.append(f'<circle class="wbt-ground wbt-arrow" cx="{x:.1f}" cy="{y:.1f}" r="17"{dashes}/>')
+        parts.append(_label(x, y + 5, str(rank), 14, "middle"))
+    for line, rank in enumerate(sorted(waiting)[:10]):
+        wait = waiting[rank]
+        who = f"rank {wait.peer}" if wait.peer >= 0 else "any rank"
+        what = f"waits in {wait.verb} for {who}" + (f", {size(wait.nbytes)}" if wait.sends else "")
+        parts.append(_label(310, 70 + 18 * line, f"rank {rank} {what}", 12))
+    gone = [rank for rank in range(n) if rank not in waiting]
+    if gone:
+        parts.append(_label(310, 70 + 18 * min(len(waiting), 10), f"returned: rank {', '.join(map(str, gone))}", 12))
+    circle = " → ".join(map(str, (*ring, ring[0]))) if ring else "none"
+    text = f"Deadlock: {len(waiting)} of {n} ranks wait; circle: {circle}"
+    return _picture(text, 760, 300, parts)
+
+
+def ring_chunks(n: int) -> Figure:
+    """The ring allreduce step by step: how many ranks' sums each chunk of each rank holds.
+
+    Example:
+        >>> ring_chunks(3)
+        Ring allreduce on 3 ranks: in 2 steps each rank gets one complete chunk, in 2 more all
+    """
+    held = [[{rank} for _ in range(n)] for rank in range(n)]
+    stages = [[[len(chunk) for chunk in rank] for rank in held]]
+    for half in range(2):
+        for step in range(n - 1):
+            moved = [(rank, (rank + half - step) % n, set(held[rank][(rank + half - step) % n])) for rank in range(n)]
+            for rank, chunk, content in moved:
+                held[(rank + 1) % n][chunk] |= content
+            stages.append([[len(chunk) for chunk in rank] for rank in held])
+    cell, gap = 22.0, 26.0
+    width = 20 + len(stages) * (n * cell + gap)
+    parts = []
+    for i, stage in enumerate(stages):
+        x0 = 16 + i * (n * cell + gap)
+        name = "begin" if i == 0 else f"{'add' if i < n else 'pass on'} {i if i < n else i - n + 1}"
+        parts.append(_label(x0, 52, name, 12))
+        for rank, chunks in enumerate(stage):
+            for chunk, count in enumerate(chunks):
+                shade = 0.12 + 0.88 * (count - 1) / max(1, n - 1)
+                x, y = x0 + chunk * cell, 60 + rank * cell
+                parts.append(
+                    f'<rect x="{x:g}" y="{y:g}" width="{cell - 2:g}" height="{cell - 2:g}" fill="{_INKS[0]}" '
+                    f'fill-opacity="{shade:.2f}"><title>rank {rank}, chunk {chunk}: sum of {count}</title></rect>'
+                )
+                ink = ' fill="#ffffff"' if shade > 0.5 else ""
+                parts.append(_label(x + cell / 2 - 1, y + 15, str(count), 11, "middle", ink))
+    text = f"Ring allreduce on {n} ranks: in {n - 1} steps each rank gets one complete chunk, in {n - 1} more all"
+    return _picture(text, width, 76 + n * cell, parts)
+
+
+def bars(values: dict[str, float], unit: str, title: str, best: float | None = None) -> Figure:
+    """One bar for each value, and a line at the best that is possible.
+
+    Example:
+        >>> bars({"ring": 24, "naive": 40}, "messages", "Traffic", best=24)
+        Traffic: ring 24 messages, naive 40 messages; best possible 24
+    """
+    top = max([*values.values(), best or 0.0, 1e-12])
+    parts = []
+    for i, (name, value) in enumerate(values.items()):
+        y, width = 48 + 30 * i, 520 * value / top
+        pattern = _INKS[i % len(_INKS)]
+        parts.append(_label(150, y + 15, name, 13, "end"))
+        parts.append(f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
+        parts.append(_label(168 + width, y + 15, f"{value:,.6g}", 12))
+    if best is not None:
+        x = 160 + 520 * best / top
+        parts.append(
+            f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
+            'stroke-dasharray="5 3"/>'
+        )
+    listed = ", ".join(f"{name} {value:,.6g} {unit}" for name, value in values.items())
+    text = f"{title}: {listed}" + (f"; best possible {best:,.6g}" if best is not None else "")
+    return _picture(text, 790, 64 + 30 * len(values), parts)
+
+
+def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str = "Coverage") -> Figure:
+    """Sample × epoch: which rank sees which sample; white: nobody, struck through: more than one.
+
+    Args:
+        owner: by epoch and rank, the samples.
+        samples: how many there are.
+
+    Example:
+        >>> coverage([[[0, 1], [2, 2]]], samples=4)
+        Coverage: epoch 0: 3 of 4 samples seen, 1 more than once
+    """
+    cell_x, cell_y = min(18.0, 720 / max(1, samples)), 26.0
+    parts, words = [], []
+    for epoch, ranks in enumerate(owner):
+        seen: dict[int, list[int]] = {}
+        for rank, mine in enumerate(ranks):
+            for sample in mine:
+                seen.setdefault(int(sample), []).append(rank)
+        y = 46 + epoch * cell_y
+        parts.append(_label(62, y + 15, f"epoch {epoch}", 12, "end"))
+        for sample in range(samples):
+            ranks_of = seen.get(sample, [])
+            x = 70 + sample * cell_x
+            fill = _INKS[ranks_of[0] % len(_INKS)] if ranks_of else "none"
+            tip = f"sample {sample}: " + (f"rank {', '.join(map(str, ranks_of))}" if ranks_of else "nobody")
+            parts.append(
+                f'<rect x="{x:.1f}" y="{y:g}" width="{cell_x:.1f}" height="{cell_y - 4:g}" fill="{fill}" '
+                f'class="wbt-line"><title>{tip}</title></rect>'
+            )
+            if len(ranks_of) > 1:
+                parts.append(
+                    f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x + cell_x:.1f}" y1="{y + cell_y - 4:g}" y2="{y:g}"/>'
+                )
+            elif ranks_of and cell_x > 11:
+                parts.append(_label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", ' fill="#ffffff"'))
+        twice = sum(len(one) > 1 for one in seen.values())
+        words.append(f"epoch {epoch}: {len(seen)} of {samples} samples seen, {twice} more than once")
+    text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
+    return _picture(text, 80 + samples * cell_x + 16, 60 + len(owner) * cell_y, parts)
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool) -> Iterable[str]:
+    (x1, y1), (x2, y2) = start, end
+    away = math.hypot(x2 - x1, y2 - y1) or 1.0
+    ux, uy = (x2 - x1) / away, (y2 - y1) / away
+    x1, y1, x2, y2 = x1 + 18 * ux - 5 * uy, y1 + 18 * uy + 5 * ux, x2 - 20 * ux - 5 * uy, y2 - 20 * uy + 5 * ux
+    width = ' style="stroke-width:3"' if thick else ""
+    yield f'<line class="wbt-arrow" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"{width}/>'
+    bx, by = x2 - 10 * ux, y2 - 10 * uy
+    yield (
+        f'<path class="wbt-head" d="M{x2:.1f} {y2:.1f}L{bx - 5 * uy:.1f} {by + 5 * ux:.1f}'
+        f'L{bx + 5 * uy:.1f} {by - 5 * ux:.1f}z"/>'
+    )
+
+
+def _label(x: float, y: float, words: str, points: int = 11, anchor: str = "start", ink: str = "") -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{points}" text-anchor="{anchor}"'
+        f"{ink or ' class=' + chr(34) + 'wbt-text' + chr(34)}>{clean(words)}</text>"
+    )
+
+
+def _picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Figure:
+    """A document with the text as its title, on a ground of its own."""
+    width = max(width, 24 + _LETTER * len(text)) if len(text) < 110 else max(width, 700.0)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
+        f'height="{height:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
+        'font-family="sans-serif">'
+    )
+    ground = f'<rect class="wbt-ground" width="{width:g}" height="{height:g}" rx="6"/>'
+    return Figure(
+        "\n".join([head, f"<style>{_STYLE}</style>", ground, _label(12, 22, text, 12), *parts, "</svg>"]) + "\n", text
+    )

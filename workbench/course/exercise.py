@@ -1,0 +1,265 @@
+"""The exercises as a learner meets them: ``exercise``, ``show``, ``check``, ``hint``, ``solution``, ``progress``.
+
+    @exercise("03.ring_allreduce")
+    def ring_allreduce(comm, x):
+        ...
+
+    show("03.ring_allreduce")      runs it on four simulated ranks and draws it; never judges
+    check("03.ring_allreduce")     judges it, up to the first line that is red
+
+Nothing here raises a traceback at a learner whose function is not done, wrong, or hangs.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+from workbench import cluster
+from workbench.course import drawing, judge
+from workbench.course.figures import Figure
+from workbench.course.real import Engines
+from workbench.course.simulator import DeadlockError
+from workbench.course.task import CommTask, is_blank
+from workbench.course.tasks import names, task
+
+FILE = Path(".workbench") / "progress.json"
+_MARKS = {True: "✓", False: "✗", None: "–"}
+_LEVELS = 3
+
+
+@dataclass
+class Entry:
+    """What a learner has done about one exercise.
+
+    Args:
+        attempts: checks of something that was not blank.
+        hints: how many were read.
+        seen: was the solution shown?
+        passed: by the last check.
+        at: when it first passed, in seconds since 1970; 0 if never.
+    """
+
+    attempts: int = 0
+    hints: int = 0
+    seen: bool = False
+    passed: bool = False
+    at: float = 0.0
+
+
+@dataclass
+class Board:
+    """A learner's functions, and how far they are. Kept in a file, for each lesson has a kernel of its own."""
+
+    functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    entries: dict[str, Entry] = field(default_factory=dict)
+    path: Path | None = None
+
+    def entry(self, name: str) -> Entry:
+        """The entry of an exercise; the file is read at the first call."""
+        if self.path is None:
+            self.path = FILE.resolve()
+            try:
+                known = json.loads(self.path.read_text())
+                self.entries = {key: Entry(**value) for key, value in known.items()}
+            except (OSError, ValueError, TypeError):
+                self.entries = {}
+        return self.entries.setdefault(name, Entry())
+
+    def save(self) -> None:
+        """Write the file, if that is possible here."""
+        if self.path is None:
+            return
+        try:
+            self.path.parent.mkdir(exist_ok=True)
+            self.path.write_text(json.dumps({name: asdict(entry) for name, entry in sorted(self.entries.items())}))
+        except OSError:
+            pass  # a folder that is only read: then nothing is remembered
+
+
+BOARD = Board()
+
+
+def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Say that a function is the answer to an exercise.
+
+    Raises:
+        ValueError: there is no exercise of that name.
+
+    Example:
+        >>> @exercise("02.tree_broadcast")
+        ... def tree_broadcast(comm, value, root):
+        ...     return value
+    """
+    task(name)  # raises where there is none
+
+    def register(function: Callable[..., Any]) -> Callable[..., Any]:
+        BOARD.functions[name] = function
+        return function
+
+    return register
+
+
+def show(name: str) -> Figure | None:
+    """Run the function on simulated ranks and draw what happened; a deadlock is drawn as well."""
+    todo = task(name)
+    function = BOARD.functions.get(name)
+    if not isinstance(todo, CommTask) or todo.shown is None:
+        print(f"{name} has no picture; check({name!r}) says more.")
+        return None
+    if function is None or is_blank(function):
+        print(_missing(name, function))
+        return None
+    try:
+        run = judge.run_case(function, todo.shown)
+    except DeadlockError as error:
+        print(error)
+        return drawing.wait_for(error)
+    except Exception as error:  # noqa: BLE001 - the learner's
+        print(judge.told(error))
+        return None
+    return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
+
+
+def check(name: str) -> Figure | None:
+    """Judge the function: one line per stage, up to the first that is red. A deadlock is drawn."""
+    todo = task(name)
+    function = BOARD.functions.get(name)
+    print(name)
+    if function is None:
+        print("  – " + _missing(name, function))
+        return None
+    entry, picture, passed = BOARD.entry(name), None, True
+    ranks = Engines(cluster._running[-1]) if cluster._running and cluster._running[-1].healthy() else None
+    for stage in judge.judge(todo, function, ranks):
+        text = stage.text.replace("\n", "\n      ")
+        print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
+        passed = passed and stage.passed is not False and stage.name != "not done yet"
+        if stage.error is not None:
+            picture = drawing.wait_for(stage.error)
+    if not is_blank(function):
+        entry.attempts += 1
+        entry.passed = passed
+        entry.at = entry.at or (time.time() if passed else 0.0)
+        BOARD.save()
+    return picture
+
+
+def hint(name: str) -> None:
+    """The next of three hints; reading them is counted, and costs nothing."""
+    todo, entry = task(name), BOARD.entry(name)
+    level = min(entry.hints, _LEVELS - 1)
+    entry.hints = min(entry.hints + 1, _LEVELS)
+    BOARD.save()
+    print(f"Hint {level + 1} of {_LEVELS}: {todo.hints[level]}")
+
+
+def solution(name: str) -> None:
+    """The reference solution, as a new cell below this one; only after an attempt of one's own."""
+    todo, entry = task(name), BOARD.entry(name)
+    if not entry.attempts:
+        print(f"First an attempt of your own: write something, and check({name!r}). hint({name!r}) helps.")
+        return
+    entry.seen = True
+    BOARD.save()
+    shell = _shell()
+    if shell is None:
+        print(todo.cell(solved=True))
+    else:
+        shell.set_next_input(todo.cell(solved=True), replace=False)
+        print("The solution is in the cell below.")
+
+
+def progress() -> None:
+    """All exercises: done, tried, or open."""
+    BOARD.entry(names()[0])
+    for name in names():
+        entry = BOARD.entries.get(name, Entry())
+        state = "✓ done" if entry.passed else "✗ tried" if entry.attempts else "– open"
+        print(f"{name:28} {state:8} {task(name).title}")
+    done = sum(entry.passed for entry in BOARD.entries.values())
+    print(f"{done} of {len(names())} done")
+
+
+def report(path: str | Path = "workbench-report.json") -> Path:
+    """Write what was done, as JSON, or as JUnit if the name ends with ``.xml``; return where."""
+    BOARD.entry(names()[0])
+    path = Path(path)
+    found = {name: BOARD.entries.get(name, Entry()) for name in names()}
+    path.write_text(junit(found) if path.suffix == ".xml" else json.dumps(_as_json(found), indent=1) + "\n")
+    return path
+
+
+def catch_up(lesson: str) -> None:
+    """Define the solutions of all lessons before this one, for those who are late.
+
+    Example:
+        >>> catch_up("01")
+        Nothing comes before lesson 01.
+    """
+    before = [name for name in names() if name.partition(".")[0] < lesson]
+    shell = _shell()
+    for name in before:
+        reference = task(name).reference
+        BOARD.functions.setdefault(name, reference)
+        if shell is not None:
+            shell.user_ns.setdefault(task(name).short, reference)
+    print(f"Ready for lesson {lesson}: {', '.join(before)}" if before else f"Nothing comes before lesson {lesson}.")
+
+
+def junit(entries: dict[str, Entry], suite: str = "workbench") -> str:
+    """The entries as JUnit's XML."""
+    cases = []
+    for name, entry in entries.items():
+        lesson, _, short = name.partition(".")
+        wrong = '<failure message="not passed"/>' if entry.attempts else '<skipped message="not tried"/>'
+        inner = "" if entry.passed else wrong
+        cases.append(
+            f"  <testcase classname={quoteattr(f'lesson.{lesson}')} name={quoteattr(short)}>{inner}</testcase>"
+        )
+    failures = sum(1 for entry in entries.values() if entry.attempts and not entry.passed)
+    skipped = sum(1 for entry in entries.values() if not entry.attempts)
+    head = f'<testsuite name={quoteattr(suite)} tests="{len(entries)}" failures="{failures}" skipped="{skipped}">'
+    return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', head, *cases, "</testsuite>"]) + "\n"
+
+
+def _as_json(entries: dict[str, Entry]) -> dict[str, Any]:
+    points = sum(task(name).points for name, entry in entries.items() if entry.passed)
+    return {
+        "exercises": {name: {**asdict(entry), "points": task(name).points} for name, entry in entries.items()},
+        "passed": sum(entry.passed for entry in entries.values()),
+        "of": len(entries),
+        "points": points,
+        "of_points": sum(task(name).points for name in entries),
+    }
+
+
+def _missing(name: str, function: Callable[..., Any] | None) -> str:
+    if function is None:
+        return f'not there yet: run the cell that begins with @exercise("{name}")'
+    return "not done yet: replace the line “your code here”, and run the cell"
+
+
+def _shell() -> Any:
+    try:
+        from IPython.core.getipython import get_ipython
+    except ImportError:
+        return None
+    return get_ipython()
+
+
+__all__ = [
+    "catch_up",
+    "check",
+    "exercise",
+    "hint",
+    "progress",
+    "report",
+    "show",
+    "solution",
+]

@@ -1,0 +1,34 @@
+"""All exercises by name. Each lesson's stand in a module of its own, ``t02.py``, with the solutions."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from workbench.course.task import Task
+
+
+@cache
+def names() -> tuple[str, ...]:
+    """The names of all exercises, in the order of the lessons."""
+    return tuple(_all())
+
+
+def task(name: str) -> Task:
+    """The exercise of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = _all()
+    if name not in found:
+        raise ValueError(f"There is no exercise {name!r}. There are: {', '.join(found)}.")
+    return found[name]
+
+
+@cache
+def _all() -> dict[str, Task]:
+    modules = sorted(module.name for module in iter_modules(__path__) if module.name.startswith("t"))
+    found = [import_module(f"{__name__}.{name}").TASKS for name in modules]
+    return {one.name: one for tasks in found for one in tasks}
