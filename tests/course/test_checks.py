@@ -1,0 +1,114 @@
+"""The checks are checked: solutions pass, blanks are told politely, wrong solutions get the right words."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.course import exercise
+from workbench.course.task import CommTask
+from workbench.course.tasks import names, task
+
+HERE = Path(__file__).parent
+SECONDS = 10.0
+
+
+def _wrong() -> list[tuple[str, Callable[..., Any], str]]:
+    found = []
+    for path in sorted((HERE / "wrong").glob("w*.py")):
+        spec = importlib.util.spec_from_file_location(f"wrong_{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found += [(name, function, words) for name, all_of in module.WRONG.items() for function, words in all_of]
+    return found
+
+
+WRONG = _wrong()
+
+
+@pytest.fixture(autouse=True)
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a learner's own is touched."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+
+
+def judged(name: str, function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:
+    """What check() prints."""
+    exercise.exercise(name)(function)
+    capsys.readouterr()
+    exercise.check(name)
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_solution_passes(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every line of the reference solution's verdict is green, or was left out for want of real ranks."""
+    told = judged(name, task(name).reference, capsys)
+    assert "✗" not in told, told
+    assert "not done" not in told
+    assert told.count("✓") >= 1
+    assert exercise.BOARD.entry(name).passed
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_blank_is_told_politely(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The learner's cell as it comes says that it is not done, or what is wrong with it, without a traceback."""
+    import numpy as np
+
+    space: dict[str, Any] = {"np": np, "exercise": exercise.exercise}
+    exec(compile(task(name).cell(solved=False), f"<{name}>", "exec"), space)
+    exercise.check(name)
+    told = capsys.readouterr().out
+    assert "not done yet" in told or "✗" in told, told
+    assert "Traceback" not in told
+    assert not exercise.BOARD.entry(name).passed
+
+
+@pytest.mark.parametrize(
+    ("name", "function", "words"), WRONG, ids=[f"{name}-{function.__name__}" for name, function, _ in WRONG]
+)
+def test_a_wrong_solution_is_rejected(
+    name: str, function: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong solution gets the words that tell what is wrong with it, within seconds."""
+    begun = time.monotonic()
+    told = judged(name, function, capsys)
+    assert words in told, told
+    assert re.search("^ +✗", told, re.MULTILINE), told
+    assert not exercise.BOARD.entry(name).passed
+    assert time.monotonic() - begun < SECONDS
+
+
+def test_every_exercise_has_wrong_solutions() -> None:
+    """Each check has been seen to reject at least three of them."""
+    counts = {name: sum(name == wrong[0] for wrong in WRONG) for name in names()}
+    assert {name: count for name, count in counts.items() if count < 3} == {}
+
+
+def test_there_are_exercises_enough() -> None:
+    """At least 14 besides the cards of lesson 11."""
+    assert len([name for name in names() if not name.startswith("11.")]) >= 14
+
+
+@pytest.mark.parametrize("name", [name for name in names() if isinstance(task(name), CommTask)])
+def test_show_never_judges(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A solution is drawn, with a text that says what is to be seen; nothing is counted."""
+    exercise.exercise(name)(task(name).reference)
+    figure = exercise.show(name)
+    if task(name).shown is None:
+        assert figure is None
+        return
+    assert figure is not None
+    assert f"{task(name).shown.n}" in figure.alt
+    assert figure.svg.startswith("<svg")
+    assert "✓" not in capsys.readouterr().out
+    assert exercise.BOARD.entry(name).attempts == 0

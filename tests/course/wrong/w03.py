@@ -1,0 +1,82 @@
+"""Wrong solutions of lesson 03, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def forgets_to_add(comm: Any, chunks: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = list(chunks)
+    for step in range(n - 1):
+        chunks[(rank - step - 1) % n] = comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return chunks[(rank + 1) % n]
+
+
+def one_step_short(comm: Any, chunks: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = [chunk.copy() for chunk in chunks]
+    for step in range(n - 2):
+        chunks[(rank - step - 1) % n] += comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return chunks[(rank + 1) % n]
+
+
+def gathers_everything(comm: Any, chunks: Any) -> Any:
+    everything = comm.allgather(chunks)
+    return sum(each[(comm.rank + 1) % comm.size] for each in everything)
+
+
+def returns_nothing(comm: Any, x: Any) -> None:
+    comm.allreduce(x)
+
+
+def tree_for_large_arrays(comm: Any, x: Any) -> Any:
+    return comm.allreduce(x)
+
+
+def only_even_lengths(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = list(x.copy().reshape(n, len(x) // n))
+    for step in range(n - 1):
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    for step in range(n - 1):
+        chunks[(rank - step) % n] = comm.sendrecv(
+            chunks[(rank - step + 1) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return np.concatenate(chunks)
+
+
+def everybody_sends_first(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    total = x.copy()
+    for other in range(n):
+        if other != rank:
+            comm.send(np.concatenate([x] * 1000), dest=other)
+    for other in range(n):
+        if other != rank:
+            total = total + comm.recv(source=other)[: len(x)]
+    return total
+
+
+WRONG = {
+    "03.reduce_scatter": [
+        (forgets_to_add, "✗ right: n = 2, length 1: rank"),
+        (one_step_short, "✗ right"),
+        (gathers_everything, "bytes per rank, at most"),
+    ],
+    "03.ring_allreduce": [
+        (returns_nothing, "yours is None"),
+        (tree_for_large_arrays, "✗ score"),
+        (only_even_lengths, "✗ runs: n = 2, length 1, rank"),
+        (everybody_sends_first, "They wait in a circle"),
+    ],
+}
