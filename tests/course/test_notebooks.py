@@ -10,34 +10,72 @@ from pathlib import Path
 import nbformat
 import pytest
 
-from workbench.course.build import ROOT, lessons, read
+from workbench.course.build import KINDS, ROOT, execute, lessons, read
 
 LESSONS = lessons([])
 SANITIZE = Path(__file__).with_name("sanitize.cfg")
+BUILT = [(kind, lesson) for lesson in LESSONS for kind in KINDS if read(lesson, kind) is not None]
+RUN = [(kind, lesson) for kind, lesson in BUILT if kind != "exercises"]
+BLANK = [lesson for kind, lesson in BUILT if kind == "exercises"]
 
 
-def committed(lesson: Path) -> Path:
+def called(value: object) -> str:
+    """A parameter's name in a test's."""
+    return value.stem if isinstance(value, Path) else str(value)
+
+
+def committed(lesson: Path, kind: str = "notebooks") -> Path:
     """The notebook in the repository."""
-    return ROOT / "notebooks" / f"{lesson.stem}.ipynb"
+    return ROOT / kind / f"{lesson.stem}.ipynb"
 
 
 @pytest.mark.course
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_notebook_is_built_from_its_lesson(lesson: Path) -> None:
-    """The committed notebook has the cells, sources and tags of its lesson (else: make lessons)."""
-    wanted, found = read(lesson), nbformat.read(committed(lesson), as_version=4)
-    assert [(c.cell_type, c.source, c.metadata.get("tags", [])) for c in found.cells] == [
-        (c.cell_type, c.source, c.metadata.get("tags", [])) for c in wanted.cells
+@pytest.mark.parametrize(("kind", "lesson"), BUILT, ids=called)
+def test_notebook_is_built_from_its_lesson(kind: str, lesson: Path) -> None:
+    """The committed notebook has the cells, sources and metadata that its lesson gives (else: make lessons)."""
+    wanted, found = read(lesson, kind), nbformat.read(committed(lesson, kind), as_version=4)
+    assert [(c.id, c.cell_type, c.source, c.metadata) for c in found.cells] == [
+        (c.id, c.cell_type, c.source, c.metadata) for c in wanted.cells
     ]
 
 
 @pytest.mark.course
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_every_code_cell_was_executed(lesson: Path) -> None:
+def test_no_notebook_without_a_lesson() -> None:
+    """Nothing lies in the three folders that is not built from a lesson."""
+    there = {(kind, path.stem) for kind in KINDS for path in (ROOT / kind).glob("*.ipynb")}
+    assert there == {(kind, lesson.stem) for kind, lesson in BUILT}
+
+
+@pytest.mark.course
+@pytest.mark.parametrize(("kind", "lesson"), RUN, ids=called)
+def test_every_code_cell_was_executed(kind: str, lesson: Path) -> None:
     """Counts run 1, 2, 3 …: nbval does not compare a cell without a count, and lets its errors pass."""
-    found = nbformat.read(committed(lesson), as_version=4)
+    found = nbformat.read(committed(lesson, kind), as_version=4)
     counts = [cell.execution_count for cell in found.cells if cell.cell_type == "code"]
     assert counts == list(range(1, len(counts) + 1))
+
+
+@pytest.mark.course
+@pytest.mark.parametrize("lesson", BLANK, ids=called)
+def test_exercises_come_without_outputs(lesson: Path) -> None:
+    """A learner begins with nothing shown, and without the solution."""
+    found = nbformat.read(committed(lesson, "exercises"), as_version=4)
+    code = [cell for cell in found.cells if cell.cell_type == "code"]
+    assert all(not cell.outputs and cell.execution_count is None for cell in code)
+
+
+@pytest.mark.course
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+@pytest.mark.parametrize("lesson", BLANK, ids=called)
+def test_blank_exercises_are_told_politely(lesson: Path, tmp_path: Path) -> None:
+    """Run as it comes, every cell of a learner's notebook ends, without a traceback, and no exercise is green."""
+    done = execute(read(lesson, "exercises"), tmp_path)
+    for cell in done.cells:
+        if cell.cell_type == "code" and "check(" in cell.source:
+            told = "".join(output.get("text", "") for output in cell.outputs)
+            assert "not done yet" in told or "✗" in told, told
+            assert "Traceback" not in told
 
 
 def run_nbval(notebook: Path, ipython: Path) -> subprocess.CompletedProcess[str]:
@@ -50,14 +88,16 @@ def run_nbval(notebook: Path, ipython: Path) -> subprocess.CompletedProcess[str]
 
 @pytest.mark.course
 @pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
-def test_outputs_are_what_they_were(lesson: Path, tmp_path: Path) -> None:
-    """Strict nbval: every output of a fresh run equals the committed one, up to the sanitised figures."""
-    done = run_nbval(committed(lesson), tmp_path)
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    cells = sum(cell.cell_type == "code" for cell in nbformat.read(committed(lesson), as_version=4).cells)
-    assert f"{cells} passed" in done.stdout
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("kind", "lesson"), RUN, ids=called)
+def test_outputs_are_what_they_were(kind: str, lesson: Path, tmp_path: Path) -> None:
+    """Strict nbval, twice in a row: every output of a fresh run equals the committed one, up to sanitised figures."""
+    notebook = committed(lesson, kind)
+    cells = sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
+    for _ in range(2):
+        done = run_nbval(notebook, tmp_path)
+        assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+        assert f"{cells} passed" in done.stdout
 
 
 @pytest.mark.course
