@@ -25,12 +25,6 @@
 # **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 20 to do. **Before:** lesson 02.
 
 # %% tags=["both"]
-# %% [markdown]
-# ## The obvious way, and what it costs
-#
-# Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
-# keeps for comparison:
-# %%
 import inspect
 
 import numpy as np
@@ -38,8 +32,15 @@ import numpy as np
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.player import play
 from workbench.course.simulator import simulate
 
+# %% [markdown]
+# ## The obvious way, and what it costs
+#
+# Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
+# keeps for comparison:
+# %%
 print(inspect.getsource(naive_allreduce).split('"""')[2])
 
 # %% [markdown]
@@ -71,6 +72,13 @@ drawing.space_time(run, "The naive way")
 # %%
 drawing.ring_chunks(4)
 
+# %% [markdown]
+# The same picture, to be played. A framed chunk has just come. Before each *Step*, say which chunks will move, and
+# where to.
+
+# %% tags=["nbval-ignore-output"]
+play(drawing.ring_chunks(4))
+
 
 # %%
 def ring(comm, length=100_000):
@@ -82,6 +90,12 @@ def ring(comm, length=100_000):
 run = simulate(4, ring)
 print("sums:", run.results)
 drawing.space_time(run, "The ring")
+
+# %% [markdown]
+# Played, each message appears when it is on its way. The pointer on a bar tells how long it took.
+
+# %% tags=["nbval-ignore-output"]
+play(drawing.space_time(run, "The ring"))
 
 # %% [markdown]
 # Everybody sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so

@@ -38,6 +38,7 @@ import psutil
 
 import workbench.config
 from workbench import cells
+from workbench.course import site
 from workbench.errors import LaunchError
 from workbench.launch import mpi
 from workbench.launch.job import Job
@@ -249,21 +250,21 @@ class Cluster:
 _running: list[Cluster] = []
 
 
-def up(n: int = 2, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False) -> Cluster:
+def up(n: int | None = None, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False) -> Cluster:
     """Start ``n`` MPI ranks as ipyparallel engines, engine id = MPI rank, and make ``%px`` ready.
 
     A healthy cluster of ``n`` that is up already is returned as it is, any other is stopped first.
     More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads.
 
     Args:
-        n: how many ranks.
+        n: how many ranks; by default what ``workbench.toml`` says (see ``course/site.py``), else 2.
         timeout_s: deadline of the whole start.
         mpiexec: full path of the ``mpiexec`` to use; found by itself when empty.
         quiet: print nothing.
 
     Raises:
-        LaunchError: no fitting ``mpiexec``, the engines did not start in time, or this is a rank itself. No process
-            is left.
+        LaunchError: no fitting ``mpiexec``, the engines did not start in time, the site file is wrong, or this is a
+            rank itself. No process is left.
         ValueError: ``n`` is less than 1.
 
     Example:
@@ -271,8 +272,13 @@ def up(n: int = 2, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = 
         2 engines ready: ids 0-1 are MPI ranks 0-1, 1 thread each
         >>> c.down()  # doctest: +SKIP
     """
+    here = site.read()
+    n = here.engines if n is None else n
     if n < 1:
         raise ValueError(f"n={n}: a cluster has at least 1 rank.")
+    if 0 < here.most_engines < n:
+        _speaker(quiet)(f"{here.most_engines} engines instead of {n}: {here.path} allows no more")
+        n = here.most_engines
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
     say = _speaker(quiet)

@@ -123,6 +123,17 @@ def cache_dir(env: Mapping[str, str] | None = None) -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "workbench"
 
 
+def site_file(env: Mapping[str, str] | None = None) -> str:
+    """The site file that ``WORKBENCH_SITE`` names; "" if it names none.
+
+    Example:
+        >>> site_file({"WORKBENCH_SITE": "/etc/workbench.toml"}), site_file({})
+        ('/etc/workbench.toml', '')
+    """
+    env = os.environ if env is None else env
+    return env.get("WORKBENCH_SITE", "").strip()
+
+
 def omp_threads(env: Mapping[str, str] | None = None) -> int:
     """How many threads libraries are told to use, by OMP_NUM_THREADS; 0 if nobody has said so.
 

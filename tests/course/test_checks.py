@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from workbench.course import exercise
-from workbench.course.task import CommTask
+from workbench.course import exercise, judge
+from workbench.course.task import CommTask, PlainTask
 from workbench.course.tasks import names, task
 
 HERE = Path(__file__).parent
@@ -86,6 +88,27 @@ def test_a_wrong_solution_is_rejected(
     assert re.search("^ +✗", told, re.MULTILINE), told
     assert not exercise.BOARD.entry(name).passed
     assert time.monotonic() - begun < SECONDS
+
+
+@pytest.mark.parametrize("name", ["05.shard", "03.ring_allreduce"])
+def test_an_endless_loop_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that never returns is told, in bounded time, and its thread does not go on."""
+
+    def loops(*args: Any) -> Any:
+        while True:
+            pass
+
+    monkeypatch.setattr(judge, "DEADLINE_S", 0.3)
+    one = task(name)
+    one = replace(one, deadline_s=0.3) if isinstance(one, PlainTask) else one
+    before = threading.active_count()
+    stages = list(judge.judge(one, loops))
+    assert stages[-1].passed is False
+    assert "did not end within 0." in stages[-1].text
+    until = time.monotonic() + SECONDS
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
 
 
 def test_every_exercise_has_wrong_solutions() -> None:

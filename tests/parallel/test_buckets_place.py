@@ -13,7 +13,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench.context import HOLDER
-from workbench.runtime.messages import Announce, decode_event
+from workbench.runtime.messages import Announce, Event
 from workbench.torch.tensors import view
 
 BUCKET_BYTES = 20_000
@@ -114,16 +114,15 @@ def test_one_announcement_for_each_bucket(
     model, optimizer = trained(sharded=sharded)
     control: Any = HOLDER.get().engine._control
     sent: list[Announce] = []
-    send = control._send
+    send = control.send
 
-    def note(body: bytes) -> None:
-        event = decode_event(body)
+    def note(event: Event) -> None:
         if isinstance(event, Announce):
             sent.append(event)
-        send(body)
+        send(event)
 
     step(model, optimizer)
-    monkeypatch.setattr(control, "_send", note)
+    monkeypatch.setattr(control, "send", note)
     for _ in range(3):
         sent.clear()
         step(model, optimizer)

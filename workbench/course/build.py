@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -117,12 +118,15 @@ def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
     """
     where = {"metadata": {"path": str(folder)}}
     quiet = ["--log-level=ERROR"]  # the kernel's warnings are not the reader's
-    client = NotebookClient(notebook, timeout=CELL_TIMEOUT_S, resources=where, extra_arguments=quiet, **hooks)
+    options = {"timeout": CELL_TIMEOUT_S, "extra_arguments": quiet, "store_widget_state": False, **hooks}
+    client = NotebookClient(notebook, resources=where, **options)
     with tempfile.TemporaryDirectory(prefix="workbench-") as ipython:
         # Cluster files in a folder of their own; engines' outputs grouped; no colours in tracebacks.
         client.execute(env=child_environment(IPYTHONDIR=ipython, IPP_NONINTERACTIVE="1", NO_COLOR="1"))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        for output in cell.get("outputs", []):  # a widget dies with its kernel; its picture stays
+            output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
 
@@ -151,6 +155,8 @@ def main(arguments: list[str] | None = None) -> None:
             print(f"{lesson.relative_to(ROOT)} → {target.relative_to(ROOT)}", flush=True)
             target.parent.mkdir(exist_ok=True)
             nbformat.write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
+    if options.kind in (None, "exercises"):  # for the AI assistants of those who do the exercises
+        shutil.copyfile(ROOT / "instructors" / "ai-policy.md", ROOT / "exercises" / "AGENTS.md")
 
 
 if __name__ == "__main__":

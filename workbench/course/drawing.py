@@ -10,13 +10,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from workbench.course.deadlock import cycle
-from workbench.course.figures import Figure
+from workbench.course.figures import Figure, number
 from workbench.course.lanes import Bar, Lane, Span
-from workbench.course.lanes_svg import _STYLE, Arrow, clean, duration, size, svg
+from workbench.course.lanes_svg import _STYLE, WIDTH, Arrow, clean, duration, size, svg
 from workbench.course.simulator import DeadlockError, Message, Run
 
 _INKS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572", "#c9a227", "#3d5a80", "#a4243b", "#6c757d")
 _LETTER = 6.2
+_CELL = 22.0  # of a chunk
+_SAID = 8  # messages that one step names
 
 
 def space_time(run: Run, title: str = "") -> Figure:
@@ -41,12 +43,14 @@ def _lanes(run: Run) -> tuple[list[Lane], list[Arrow]]:
     bars: list[list[Bar]] = [[] for _ in range(run.size)]
     free: list[list[float]] = [[] for _ in range(run.size)]
     arrows = []
-    for number, one in enumerate(sorted(run.messages, key=lambda one: (one.begin, one.source, one.dest))):
-        out = _bar(number, one, "send", one.posted, free[one.source])
-        into = _bar(number, one, "receive", one.awaited, free[one.dest])
+    for i, one in enumerate(sorted(run.messages, key=lambda one: (one.begin, one.source, one.dest))):
+        out = _bar(i, one, "send", one.posted, free[one.source])
+        into = _bar(i, one, "receive", one.awaited, free[one.dest])
         bars[one.source].append(out)
         bars[one.dest].append(into)
-        arrows.append(Arrow(one.source, out.row, _us(one.begin), one.dest, into.row, _us(one.end)))
+        took = f"{size(one.nbytes)}, {duration(_us(one.end - one.begin))}"
+        words = f"rank {one.source} → rank {one.dest}: {took}"
+        arrows.append(Arrow(one.source, out.row, _us(one.begin), one.dest, into.row, _us(one.end), words))
     computed = [
         tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
         for rank in range(run.size)
@@ -104,39 +108,68 @@ def wait_for(error: DeadlockError) -> Figure:
 
 
 def ring_chunks(n: int) -> Figure:
-    """The ring allreduce step by step: how many ranks' sums each chunk of each rank holds.
+    """The ring allreduce step by step: how many ranks' sums each chunk of each rank holds; framed: it has just come.
 
     Example:
         >>> ring_chunks(3)
         Ring allreduce on 3 ranks: in 2 steps each rank gets one complete chunk, in 2 more all
     """
     held = [[{rank} for _ in range(n)] for rank in range(n)]
-    stages = [[[len(chunk) for chunk in rank] for rank in held]]
-    for half in range(2):
-        for step in range(n - 1):
-            moved = [(rank, (rank + half - step) % n, set(held[rank][(rank + half - step) % n])) for rank in range(n)]
-            for rank, chunk, content in moved:
-                held[(rank + 1) % n][chunk] |= content
-            stages.append([[len(chunk) for chunk in rank] for rank in held])
-    cell, gap = 22.0, 26.0
-    width = 20 + len(stages) * (n * cell + gap)
-    parts = []
-    for i, stage in enumerate(stages):
-        x0 = 16 + i * (n * cell + gap)
-        name = "begin" if i == 0 else f"{'add' if i < n else 'pass on'} {i if i < n else i - n + 1}"
-        parts.append(_label(x0, 52, name, 12))
-        for rank, chunks in enumerate(stage):
-            for chunk, count in enumerate(chunks):
-                shade = 0.12 + 0.88 * (count - 1) / max(1, n - 1)
-                x, y = x0 + chunk * cell, 60 + rank * cell
-                parts.append(
-                    f'<rect x="{x:g}" y="{y:g}" width="{cell - 2:g}" height="{cell - 2:g}" fill="{_INKS[0]}" '
-                    f'fill-opacity="{shade:.2f}"><title>rank {rank}, chunk {chunk}: sum of {count}</title></rect>'
-                )
-                ink = ' fill="#ffffff"' if shade > 0.5 else ""
-                parts.append(_label(x + cell / 2 - 1, y + 15, str(count), 11, "middle", ink))
+    width, step = 16.0, n * _CELL + 26.0
+    parts = _stage(held, [], "begin", "each rank has its own values", 0, width)
+    for i in range(1, 2 * n - 1):
+        half, number = (0, i) if i < n else (1, i - n + 1)
+        moved = [(rank, (rank + half - number + 1) % n) for rank in range(n)]
+        contents = [set(held[rank][chunk]) for rank, chunk in moved]
+        came = [((rank + 1) % n, chunk) for rank, chunk in moved]
+        for (rank, chunk), content in zip(came, contents, strict=True):
+            held[rank][chunk] |= content
+        name = f"{'add' if half == 0 else 'pass on'} {number}"
+        says = ", ".join(f"chunk {chunk} to rank {rank}" for rank, chunk in came[:_SAID])
+        more = f" and {n - _SAID} more" if n > _SAID else ""
+        width += step
+        parts += _stage(held, came, name, f"{says}{more}", i, width)
     text = f"Ring allreduce on {n} ranks: in {n - 1} steps each rank gets one complete chunk, in {n - 1} more all"
-    return _picture(text, width, 76 + n * cell, parts)
+    return _picture(text, width + step - 12, 76 + n * _CELL, parts)
+
+
+def _stage(
+    held: Sequence[Sequence[set[int]]], came: Sequence[tuple[int, int]], name: str, says: str, step: int, x0: float
+) -> list[str]:
+    """All ranks' chunks after a step, for the player with the number of the step as its time."""
+    n = len(held)
+    says = clean(f"{name}: {says}")
+    parts = [f'<g data-begin="{step}" data-end="{step}" data-says="{says}">', _label(x0, 52, name, 12)]
+    for rank, chunks in enumerate(held):
+        for chunk, ranks in enumerate(chunks):
+            fill, ink = _shade((len(ranks) - 1) / max(1, n - 1))
+            x, y, side = x0 + chunk * _CELL, 60 + rank * _CELL, _CELL - 2
+            new = (rank, chunk) in came
+            words = f"rank {rank}, chunk {chunk}: sum of {len(ranks)}{', has just come' if new else ''}"
+            parts.append(
+                f'<rect x="{x:g}" y="{y:g}" width="{side:g}" height="{side:g}" fill="{fill}">'
+                f"<title>{words}</title></rect>"
+            )
+            if new:
+                parts.append(
+                    f'<rect class="wbt-new" x="{x + 2:g}" y="{y + 2:g}" width="{side - 4:g}" height="{side - 4:g}" '
+                    f'fill="none" stroke="{ink}" stroke-width="1.5" pointer-events="none"/>'
+                )
+            parts.append(_label(x + side / 2, y + 15, str(len(ranks)), 11, "middle", f' fill="{ink}"'))
+    return [*parts, "</g>"]
+
+
+def _shade(part: float) -> tuple[str, str]:
+    """From nearly white to full colour, and the ink that can be read on it, on light and dark pages alike.
+
+    Example:
+        >>> _shade(0.0), _shade(1.0)
+        (('#dfeef5', '#000000'), ('#0b6e99', '#ffffff'))
+    """
+    rgb = [round(a + (b - a) * part) for a, b in ((223, 11), (238, 110), (245, 153))]
+    linear = [(c / 255 / 12.92 if c < 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in rgb]
+    dark = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.179
+    return "#" + "".join(f"{c:02x}" for c in rgb), "#ffffff" if dark else "#000000"
 
 
 def bars(values: dict[str, float], unit: str, title: str, best: float | None = None) -> Figure:
@@ -153,15 +186,15 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         pattern = _INKS[i % len(_INKS)]
         parts.append(_label(150, y + 15, name, 13, "end"))
         parts.append(f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
-        parts.append(_label(168 + width, y + 15, f"{value:,.6g}", 12))
+        parts.append(_label(168 + width, y + 15, f"{number(value)}", 12))
     if best is not None:
         x = 160 + 520 * best / top
         parts.append(
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'
         )
-    listed = ", ".join(f"{name} {value:,.6g} {unit}" for name, value in values.items())
-    text = f"{title}: {listed}" + (f"; best possible {best:,.6g}" if best is not None else "")
+    listed = ", ".join(f"{name} {number(value)} {unit}" for name, value in values.items())
+    text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
     return _picture(text, 790, 64 + 30 * len(values), parts)
 
 
@@ -227,15 +260,26 @@ def _label(x: float, y: float, words: str, points: int = 11, anchor: str = "star
     )
 
 
+def _fitting(text: str, width: float) -> str:
+    """As much of the text as has room."""
+    room = int((width - 24) / _LETTER)
+    return text if len(text) <= room else f"{text[: room - 1]}…"
+
+
 def _picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Figure:
     """A document with the text as its title, on a ground of its own."""
     width = max(width, 24 + _LETTER * len(text)) if len(text) < 110 else max(width, 700.0)
+    shown = min(1.0, WIDTH / width)
     head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{width:g}" '
-        f'height="{height:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{shown * width:g}" '
+        f'height="{shown * height:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
         'font-family="sans-serif">'
     )
     ground = f'<rect class="wbt-ground" width="{width:g}" height="{height:g}" rx="6"/>'
     return Figure(
-        "\n".join([head, f"<style>{_STYLE}</style>", ground, _label(12, 22, text, 12), *parts, "</svg>"]) + "\n", text
+        "\n".join(
+            [head, f"<style>{_STYLE}</style>", ground, _label(12, 22, _fitting(text, width), 12), *parts, "</svg>"]
+        )
+        + "\n",
+        text,
     )

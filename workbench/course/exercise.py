@@ -43,6 +43,7 @@ class Entry:
         seen: was the solution shown?
         passed: by the last check.
         at: when it first passed, in seconds since 1970; 0 if never.
+        cause: of a card, was its cause named?
     """
 
     attempts: int = 0
@@ -50,6 +51,11 @@ class Entry:
     seen: bool = False
     passed: bool = False
     at: float = 0.0
+    cause: bool = False
+
+    def done(self, name: str) -> bool:
+        """Is there nothing left to do? A card's cause is to be named, too."""
+        return self.passed and (self.cause or not task(name).asks_cause)
 
 
 @dataclass
@@ -109,13 +115,18 @@ def show(name: str) -> Figure | None:
     """Run the function on simulated ranks and draw what happened; a deadlock is drawn as well."""
     todo = task(name)
     function = BOARD.functions.get(name)
-    if not isinstance(todo, CommTask) or todo.shown is None:
+    draw = getattr(todo, "draw", None)  # a card's own picture
+    if draw is None and (not isinstance(todo, CommTask) or todo.shown is None):
         print(f"{name} has no picture; check({name!r}) says more.")
         return None
     if function is None or is_blank(function):
         print(_missing(name, function))
         return None
     try:
+        if draw is not None:
+            return draw(function)  # type: ignore[no-any-return]
+        assert isinstance(todo, CommTask)
+        assert todo.shown is not None
         run = judge.run_case(function, todo.shown)
     except DeadlockError as error:
         print(error)
@@ -175,15 +186,23 @@ def solution(name: str) -> None:
         print("The solution is in the cell below.")
 
 
-def progress() -> None:
-    """All exercises: done, tried, or open."""
+def progress(lesson: str = "") -> None:
+    """All exercises, or one lesson's: done, tried, or open; of a card also what is left to do."""
     BOARD.entry(names()[0])
-    for name in names():
-        entry = BOARD.entries.get(name, Entry())
-        state = "✓ done" if entry.passed else "✗ tried" if entry.attempts else "– open"
-        print(f"{name:28} {state:8} {task(name).title}")
-    done = sum(entry.passed for entry in BOARD.entries.values())
-    print(f"{done} of {len(names())} done")
+    chosen = [name for name in names() if name.startswith(lesson)]
+    for name in chosen:
+        print(f"{name:28} {_state(name):8} {task(name).title}")
+    done = sum(BOARD.entries.get(name, Entry()).done(name) for name in chosen)
+    print(f"{done} of {len(chosen)} done")
+
+
+def _state(name: str) -> str:
+    entry = BOARD.entries.get(name, Entry())
+    if entry.done(name):
+        return "✓ done"
+    if entry.passed:
+        return "✗ cause?"
+    return "✗ tried" if entry.attempts or entry.cause else "– open"
 
 
 def report(path: str | Path = "workbench-report.json") -> Path:
@@ -218,21 +237,21 @@ def junit(entries: dict[str, Entry], suite: str = "workbench") -> str:
     for name, entry in entries.items():
         lesson, _, short = name.partition(".")
         wrong = '<failure message="not passed"/>' if entry.attempts else '<skipped message="not tried"/>'
-        inner = "" if entry.passed else wrong
+        inner = "" if entry.done(name) else wrong
         cases.append(
             f"  <testcase classname={quoteattr(f'lesson.{lesson}')} name={quoteattr(short)}>{inner}</testcase>"
         )
-    failures = sum(1 for entry in entries.values() if entry.attempts and not entry.passed)
+    failures = sum(1 for name, entry in entries.items() if entry.attempts and not entry.done(name))
     skipped = sum(1 for entry in entries.values() if not entry.attempts)
     head = f'<testsuite name={quoteattr(suite)} tests="{len(entries)}" failures="{failures}" skipped="{skipped}">'
     return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', head, *cases, "</testsuite>"]) + "\n"
 
 
 def _as_json(entries: dict[str, Entry]) -> dict[str, Any]:
-    points = sum(task(name).points for name, entry in entries.items() if entry.passed)
+    points = sum(task(name).points for name, entry in entries.items() if entry.done(name))
     return {
         "exercises": {name: {**asdict(entry), "points": task(name).points} for name, entry in entries.items()},
-        "passed": sum(entry.passed for entry in entries.values()),
+        "passed": sum(entry.done(name) for name, entry in entries.items()),
         "of": len(entries),
         "points": points,
         "of_points": sum(task(name).points for name in entries),

@@ -63,6 +63,16 @@ def speedup(table: SpeedupTable) -> Figure:
         return _finish(figure, "Speed-up: " + ", ".join(f"{row.speedup:.2f} with {row.engines}" for row in table.rows))
 
 
+def number(value: float) -> str:
+    """A figure, short.
+
+    Example:
+        >>> number(24.0), number(1.25e-5), number(12345678)
+        ('24', '1.25e-05', '12,345,678')
+    """
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+
+
 class _Canvas:
     """A small figure under settings that make its bytes reproducible."""
 

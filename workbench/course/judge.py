@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 
 from workbench.course.communicator import copied
+from workbench.course.deadline import within
+from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.task import Bound, Case, CommTask, PlainTask, Task, is_blank
 from workbench.errors import DeadlineError
@@ -60,7 +62,7 @@ def _plain_stages(task: Task, function: Callable[..., Any]) -> Iterator[Stage]:
     for holds in task.properties:
         name = (holds.__doc__ or holds.__name__).strip().splitlines()[0].rstrip(".")
         try:
-            wrong = holds(function)
+            wrong = within(task.deadline_s, holds, function)
         except NotImplementedError:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
             return
@@ -91,7 +93,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
             yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
             return
-        wrong = difference(run.results, task.expected(case))
+        wrong = difference(run.results, task.expected(case)) or _left_over(run)
         if wrong:
             yield Stage("runs", True)
             yield Stage("right", False, f"{about(case)}: {wrong}")
@@ -106,10 +108,22 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     yield _on_real_ranks(task, function, ranks)
 
 
+def _left_over(run: Run) -> str:
+    if not run.unreceived:
+        return ""
+    source, dest, verb = run.unreceived[0]
+    return f"rank {source} sent something to rank {dest} by {verb}() that nobody received"
+
+
 def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
     assert task.bounds is not None
     assert task.scored is not None
-    bounds = task.bounds(task.scored, run_case(function, task.scored, DEADLINE_S, eager_bytes=0))
+    try:
+        run = run_case(function, task.scored, DEADLINE_S, eager_bytes=0)
+    except DeadlockError as error:
+        where = f"{about(task.scored)}, where no message leaves before its receiver is there"
+        return Stage("score", False, f"{where}: {error}", error)
+    bounds = task.bounds(task.scored, run)
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
         return Stage("score", False, "; ".join(map(_too_much, over)))
@@ -199,16 +213,6 @@ def told(error: BaseException) -> str:
         place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
         lines.append(f"    in {place}{frames[-1].line}")
     return "\n".join(lines)
-
-
-def number(value: float) -> str:
-    """A figure, short.
-
-    Example:
-        >>> number(24.0), number(1.25e-5), number(12345678)
-        ('24', '1.25e-05', '12,345,678')
-    """
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
 
 
 def _too_much(bound: Bound) -> str:

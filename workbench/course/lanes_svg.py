@@ -1,6 +1,9 @@
 """The timeline as SVG, written by hand: the same lanes give the same bytes, and a bar's tooltip is its ``<title>``.
 
 The picture has a ground of its own, light or dark as the reader's system is, so it can be read on any page.
+
+What happens at a time says so, for the player (``player.py``): ``data-begin`` and ``data-end``, in µs. ``data-axis`` of
+the document is where time begins, where it ends, and how long it is.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from xml.sax.saxutils import escape
 
 from workbench.course.lanes import PHASES, Bar, Lane, Span, length, waited_s
 
-WIDTH, LEFT, RIGHT, TOP = 960.0, 112.0, 16.0, 50.0
+# JupyterLab shows an SVG as large as it says, and in a window 1,280 wide it has room for 830.
+WIDTH, LEFT, RIGHT, TOP = 820.0, 100.0, 18.0, 50.0
 _STRIP, _ROW, _GAP, _MARGIN = 7.0, 18.0, 3.0, 16.0  # heights: compute, a bar, between bars, between lanes
 _LETTER = 5.6  # width, in a label of a bar
 _NAMED = 6  # tensors that a tooltip names
@@ -42,7 +46,11 @@ _STYLE = (
 
 @dataclass(frozen=True)
 class Arrow:
-    """A message from a bar of one lane to a bar of another; times in µs, rows as the bars'."""
+    """A message from a bar of one lane to a bar of another; times in µs, rows as the bars'.
+
+    Args:
+        tooltip: what it is, in words.
+    """
 
     source: int
     source_row: int
@@ -50,6 +58,7 @@ class Arrow:
     dest: int
     dest_row: int
     end: float
+    tooltip: str = ""
 
 
 def svg(lanes: Sequence[Lane], arrows: Sequence[Arrow] = (), text: str = "") -> str:
@@ -76,12 +85,14 @@ def svg(lanes: Sequence[Lane], arrows: Sequence[Arrow] = (), text: str = "") -> 
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
         f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
-        'font-family="sans-serif" font-size="11">',
+        f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" font-family="sans-serif" font-size="11">',
         f"<style>{_STYLE}</style>",
         f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
         _text(12, 18, text, size=12),
         *_legend(lanes),
+        '<g class="wbt-axis">',
         *_axis(end, bottom - _MARGIN / 2),
+        "</g>",
         *(line for lane, top in zip(lanes, tops, strict=True) for line in _lane(lane, lanes, top, end)),
         *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
         "</svg>",
@@ -173,8 +184,9 @@ def _step(end: float) -> float:
 
 def _lane(lane: Lane, lanes: Sequence[Lane], top: float, end: float) -> Iterable[str]:
     theirs = [bar for bar in lane.bars if bar.last is not None]
+    yield f'<g data-rank="{lane.rank}">'
     yield _text(12, top + 14, f"rank {lane.rank}", size=13)
-    if theirs:
+    if theirs and theirs[0].announced >= 0:  # not so in a simulated run
         times = sum(bar.last == lane.rank for bar in theirs)
         yield _text(12, top + 28, f"last in {times} of {len(theirs)}", size=10)
     for span in lane.compute:
@@ -184,9 +196,12 @@ def _lane(lane: Lane, lanes: Sequence[Lane], top: float, end: float) -> Iterable
         for span in bar.spans:
             yield _span(span, bar, y, _ROW, end, _tooltip(span, bar))
         if bar.last == lane.rank:
-            yield _marker(_x(bar.announced, end), y - 4, _last_words(bar, lanes))
+            mark = _marker(_x(bar.announced, end), y - 4, _last_words(bar, lanes))
+            yield f"<g{_times(bar.announced, bar.announced)}>{mark}</g>"
         if bar.error:
-            yield _text(_x(bar.announced, end) + 3, y + 13, f"✕ {bar.error}", size=10, kind="mark")
+            words = _text(_x(bar.announced, end) + 3, y + 13, f"✕ {bar.error}", size=10, kind="mark")
+            yield f"<g{_times(bar.announced, bar.announced)}>{words}</g>"
+    yield "</g>"
 
 
 def _arrow(arrow: Arrow, tops: Sequence[float], end: float) -> Iterable[str]:
@@ -195,9 +210,10 @@ def _arrow(arrow: Arrow, tops: Sequence[float], end: float) -> Iterable[str]:
     x1, x2 = _x(arrow.begin, end), _x(arrow.end, end)
     y1 = tops[arrow.source] + _STRIP + _GAP + arrow.source_row * (_ROW + _GAP) + (_ROW if down else 0.0)
     y2 = tops[arrow.dest] + _STRIP + _GAP + arrow.dest_row * (_ROW + _GAP) + (0.0 if down else _ROW)
+    yield f'<g class="wbt-message"{_times(arrow.begin, arrow.end)}><title>{clean(arrow.tooltip)}</title>'
     yield f'<line class="wbt-arrow" x1="{x1:.2f}" y1="{y1:g}" x2="{x2:.2f}" y2="{y2:g}"/>'
     tip = -6.0 if down else 6.0
-    yield f'<path class="wbt-head" d="M{x2:.2f} {y2:g}l-4 {tip:g}h6z"/>'
+    yield f'<path class="wbt-head" d="M{x2:.2f} {y2:g}l-4 {tip:g}h6z"/></g>'
 
 
 def _height(lane: Lane) -> float:
@@ -212,14 +228,15 @@ def _span(span: Span, bar: Bar | None, y: float, height: float, end: float, tool
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{fill}"/>'
     fits = bar is not None and width > _LETTER * len(words) + 6
     inside = _text(x + width / 2, y + 13, words, anchor="middle", size=10, fill=ink) if fits else ""
-    return f"<g><title>{clean(tooltip)}</title>{box}{inside}</g>"
+    return f"<g{_times(span.begin, span.end)}><title>{clean(tooltip)}</title>{box}{inside}</g>"
 
 
 def _tooltip(span: Span, bar: Bar) -> str:
     what = f"{caption(span, bar)} ({bar.activity})" if span.phase == "reduce" else caption(span, bar)
     more = len(bar.names) - _NAMED
     names = ", ".join(bar.names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-    lines = [f"{what}: {duration(span.end - span.begin)}", f"{bar.kind} of {names}", size(bar.nbytes)]
+    of = "" if bar.kind in ("send", "receive") else "of "
+    lines = [f"{what}: {duration(span.end - span.begin)}", f"{bar.kind} {of}{names}", size(bar.nbytes)]
     return "\n".join(lines + ([f"ended with {bar.error}"] if bar.error else []))
 
 
@@ -238,6 +255,14 @@ def _text(x: float, y: float, words: str, anchor: str = "", size: int = 11, fill
     place = f' text-anchor="{anchor}"' if anchor else ""
     paint = f' fill="{fill}"' if fill else f' class="wbt-{kind}"'
     return f'<text x="{x:.2f}" y="{y:g}" font-size="{size}"{place}{paint}>{clean(words)}</text>'
+
+
+def _times(begin: float, end: float) -> str:
+    return f' data-begin="{_number(begin)}" data-end="{_number(end)}"'
+
+
+def _number(us: float) -> str:
+    return f"{round(us, 6):.12g}"
 
 
 def clean(words: str) -> str:

@@ -15,16 +15,16 @@ Computing takes no time, unless the function says ``comm.compute(seconds)``.
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from workbench.course.communicator import ANY, Array, Communicator, Pending, nbytes
+from workbench.course.deadline import Halt, halt
 from workbench.course.deadlock import Wait, explain
+from workbench.course.run import Computed, DeadlockError, Message, Run
 from workbench.errors import DeadlineError, WorkbenchError
 from workbench.runtime.waits import users_line
 
@@ -35,84 +35,6 @@ _POLLS = 10_000  # that find nothing, while nothing else happens
 _NEVER = float("inf")
 
 
-class DeadlockError(WorkbenchError):
-    """No rank can go on. ``run`` holds what happened until then.
-
-    Attributes:
-        waits: by rank, in what each one waits.
-        run: messages and clocks so far.
-    """
-
-    def __init__(self, text: str, waits: list[Wait], run: Run) -> None:
-        super().__init__(text)
-        self.waits, self.run = waits, run
-
-
-@dataclass(frozen=True)
-class Message:
-    """One message; times in seconds of the virtual clock.
-
-    Args:
-        posted: the sender had it ready.
-        begin, end: it was on its way.
-        awaited: the receiver had asked for it.
-        verb: the sender's.
-    """
-
-    source: int
-    dest: int
-    tag: int
-    nbytes: int
-    posted: float
-    begin: float
-    end: float
-    awaited: float
-    verb: str
-
-
-@dataclass(frozen=True)
-class Computed:
-    """``rank`` computed from ``begin`` to ``end``."""
-
-    rank: int
-    begin: float
-    end: float
-    label: str = ""
-
-
-@dataclass
-class Run:
-    """What happened.
-
-    Attributes:
-        results: by rank, what the function returned.
-        clocks: by rank, when it did, in virtual seconds.
-        messages: in the order of their beginning.
-        computed: likewise.
-    """
-
-    size: int
-    results: list[Any] = field(default_factory=list)
-    clocks: list[float] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
-    computed: list[Computed] = field(default_factory=list)
-
-    @property
-    def time_s(self) -> float:
-        """Until the last rank had returned."""
-        return max(self.clocks, default=0.0)
-
-    def sent(self) -> list[tuple[int, int]]:
-        """By rank, messages and bytes sent."""
-        of = [[one for one in self.messages if one.source == rank] for rank in range(self.size)]
-        return [(len(mine), sum(one.nbytes for one in mine)) for mine in of]
-
-    def received(self) -> list[tuple[int, int]]:
-        """By rank, messages and bytes received."""
-        of = [[one for one in self.messages if one.dest == rank] for rank in range(self.size)]
-        return [(len(mine), sum(one.nbytes for one in mine)) for mine in of]
-
-
 def simulate(
     n: int,
     function: Callable[..., Any],
@@ -121,6 +43,7 @@ def simulate(
     beta_s: float = BETA_S,
     eager_bytes: int = EAGER_BYTES,
     deadline_s: float = 20.0,
+    link: Callable[[int, int], tuple[float, float]] | None = None,
 ) -> Run:
     """Run ``function(comm, *args)`` on n ranks.
 
@@ -131,6 +54,7 @@ def simulate(
         alpha_s, beta_s: seconds per message, and per byte.
         eager_bytes: up to this size a message leaves though nobody waits for it.
         deadline_s: in real seconds; ends a loop that never communicates.
+        link: (source, dest) → (α, β) of their messages, where links differ; instead of ``alpha_s`` and ``beta_s``.
 
     Raises:
         DeadlockError: nobody can go on.
@@ -152,7 +76,9 @@ def simulate(
     """
     if n < 1:
         raise ValueError(f"There must be at least one rank, not {n}.")
-    return _World(n, alpha_s, beta_s, eager_bytes).run(function, args, deadline_s)
+    return _World(n, alpha_s, link or (lambda source, dest: (alpha_s, beta_s)), eager_bytes).run(
+        function, args, deadline_s
+    )
 
 
 class Comm(Communicator):
@@ -200,10 +126,6 @@ class Comm(Communicator):
         return [one.wait() for one in pending]
 
 
-class _Halt(BaseException):
-    """Ends a rank's thread; no ``except Exception`` of the learner's catches it."""
-
-
 class _Request(Pending):
     """A send or a receive that was posted."""
 
@@ -240,8 +162,10 @@ class _Request(Pending):
 class _World:
     """All ranks, and the baton. Only the thread that holds it touches anything."""
 
-    def __init__(self, size: int, alpha_s: float, beta_s: float, eager_bytes: int) -> None:
-        self.size, self.alpha_s, self.beta_s, self.eager_bytes = size, alpha_s, beta_s, eager_bytes
+    def __init__(
+        self, size: int, alpha_s: float, link: Callable[[int, int], tuple[float, float]], eager_bytes: int
+    ) -> None:
+        self.size, self.alpha_s, self.link, self.eager_bytes = size, alpha_s, link, eager_bytes
         self.log = Run(size, [None] * size)
         self.clocks = [0.0] * size
         self._sends: list[_Request] = []  # posted, not matched
@@ -278,6 +202,7 @@ class _World:
         for thread in threads:
             thread.join(1.0)
         self.log.clocks = self.clocks
+        self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
         if self._error is not None:
             raise self._error
         return self.log
@@ -286,7 +211,7 @@ class _World:
         try:
             self._pause(rank)
             self.log.results[rank] = function(Comm(self, rank), *args)
-        except _Halt:
+        except Halt:
             return
         except BaseException as error:  # noqa: BLE001 - raised by simulate()
             if self._error is None:
@@ -301,8 +226,8 @@ class _World:
     def _stop_all(self, threads: Sequence[threading.Thread]) -> None:
         self._end()
         for thread in threads:
-            if thread.is_alive() and thread.ident is not None:
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(_Halt))
+            if thread.is_alive():
+                halt(thread.ident)
 
     def _end(self) -> None:
         self._over.set()
@@ -348,7 +273,7 @@ class _World:
     def _pause(self, rank: int) -> None:
         self._gates[rank].acquire()
         if self._over.is_set():
-            raise _Halt
+            raise Halt
 
     # --- messages -------------------------------------------------------------------------------------
 
@@ -416,13 +341,14 @@ class _World:
 
     def _move(self, send: _Request, ready: float) -> None:
         """The message's time on the way; it goes one at a time out of a rank and into one."""
+        alpha_s, beta_s = self.link(send.rank, send.peer)
         begin = max(ready, self._out_free[send.rank], self._in_free[send.peer])
-        send.ends = begin + self.alpha_s + self.beta_s * nbytes(send.data)
+        send.ends = begin + alpha_s + beta_s * nbytes(send.data)
         self._out_free[send.rank] = self._in_free[send.peer] = send.ends
 
     def _log(self, send: _Request, recv: _Request) -> None:
-        size = nbytes(send.data)
-        begin = send.ends - self.alpha_s - self.beta_s * size
+        size, (alpha_s, beta_s) = nbytes(send.data), self.link(send.rank, recv.rank)
+        begin = send.ends - alpha_s - beta_s * size
         message = Message(send.rank, recv.rank, send.tag, size, send.posted, begin, send.ends, recv.posted, send.verb)
         self.log.messages.append(message)
 
@@ -446,3 +372,6 @@ def _fill(target: Array, data: Any, request: _Request) -> None:
             f"but {data.size} × {data.dtype} came. Give it an array of the sender's dtype that is large enough."
         )
     target.reshape(-1)[: data.size] = data.reshape(-1)
+
+
+__all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]

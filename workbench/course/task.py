@@ -66,6 +66,8 @@ class Task:
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
 
+    asks_cause = False  # a card's does, see cards.py
+
     def solution(self) -> str:
         """The reference's source, as a learner would have written it."""
         lines = self._source().splitlines()
@@ -129,9 +131,11 @@ class PlainTask(Task):
     Args:
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
+        deadline_s: of each property.
     """
 
     properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
+    deadline_s: float = field(default=30.0, kw_only=True)
 
 
 def is_blank(function: Callable[..., Any]) -> bool:

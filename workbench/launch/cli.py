@@ -10,7 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import workbench.errors
 from workbench import config
@@ -24,6 +24,10 @@ _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
 Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
 that of the rank that failed first. The ranks' standard input is empty."""
+_GRADE = """\
+Runs each notebook's cells without engines, in a process of its own, and judges the exercises that it defines. What
+loops, crashes or ends the process costs its own cell or exercise only. Prints a table; the exit code is 0 if everything
+could be judged, whatever the marks. The notebooks' code runs with your rights: see instructors/guide.md."""
 _EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py --epochs 3
@@ -58,7 +62,32 @@ def parser() -> argparse.ArgumentParser:
         "The exit code is 0 if there is no failure.",
     )
     doctor.set_defaults(handle=_doctor)
+    _add_grade(commands)
     return top
+
+
+def _add_grade(commands: Any) -> None:
+    grade = commands.add_parser(
+        "grade",
+        help="run and judge the notebooks that learners hand in",
+        description=_GRADE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    grade.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of them")
+    grade.add_argument("--csv", metavar="FILE", help="write a line per exercise")
+    grade.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite per notebook")
+    each = "seconds for one notebook (default: 300)"
+    grade.add_argument("--deadline", type=_seconds, default=300.0, metavar="SECONDS", help=each)
+    each = "seconds for one statement of a cell, and for one exercise (default: 30)"
+    grade.add_argument("--step", type=_seconds, default=30.0, metavar="SECONDS", help=each)
+    grade.set_defaults(handle=_grade)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -101,6 +130,29 @@ def _doctor(args: argparse.Namespace) -> int:
     findings = show(examine(), sys.stdout)
     print(summary(findings))
     return exit_code(findings)
+
+
+def _grade(args: argparse.Namespace) -> int:
+    from workbench.launch import grade, marks
+
+    files = {marks.as_csv: args.csv, marks.as_junit: args.junit}
+    targets = {form: grade.writable(path) for form, path in files.items() if path}
+    sheets: list[marks.Sheet] = []
+    try:
+        for name in grade.notebooks(args.files):
+            sheets.append(grade.Grading(name, args.deadline, args.step).run())
+            _show([*marks.table(sheets[-1]), ""])
+    finally:  # on Ctrl-C, what is known by then
+        for form, path in targets.items():
+            path.write_text(form(sheets), encoding="utf-8")
+    _show([marks.summary(sheets)])
+    return int(not all(sheet.complete for sheet in sheets))
+
+
+def _show(lines: Sequence[str]) -> None:
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        print(line.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -1,0 +1,358 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Collectives by hand
+#
+# **Question:** two verbs, *send* and *receive*, are all that a network offers. How do broadcast, reduce and allgather
+# come out of them, what do they cost, and why does a program that has always worked suddenly hang?
+#
+# **Afterwards you can**
+#
+# - write broadcast, reduce and allgather from send and receive,
+# - count their messages, rounds and bytes, and say which way is the better one,
+# - read who waits for whom when a program hangs, and explain why it hangs with large messages only.
+#
+# **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 01.
+
+# %% tags=["both"]
+import numpy as np
+
+from workbench.course import drawing
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import DeadlockError, simulate
+
+# %% [markdown]
+# ## Two verbs
+#
+# `comm.send(x, dest=1)` gives an object to rank 1; `comm.recv(source=0)` waits for one from rank 0. All ranks run the
+# same function, and `comm.rank` tells them apart. Here the ranks are simulated: threads of this process, one at a time,
+# on a virtual clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns, and each rank sends one
+# at a time and receives one at a time. So every run is the same, and can be counted and drawn.
+
+
+# %%
+def hello(comm):
+    if comm.rank == 0:
+        comm.send(np.arange(3) * 1.5, dest=1)
+        return None
+    return comm.recv(source=0)
+
+
+run = simulate(2, hello)
+print("results:", run.results)
+for message in run.messages:
+    print(f"rank {message.source} → rank {message.dest}: {message.nbytes} bytes, {message.end * 1e6:.3f} µs")
+
+# %% [markdown]
+# ## Broadcast
+#
+# One rank, the *root*, has something that all need: the first weights, say. The obvious way is a star, in which the
+# root sends to everybody. Time goes to the right; an arrow is a message.
+
+
+# %%
+def star_broadcast(comm, value, root=0):
+    if comm.rank != root:
+        return comm.recv(source=root)
+    for rank in range(comm.size):
+        if rank != root:
+            comm.send(value, dest=rank)
+    return value
+
+
+def broadcast(comm, algorithm):
+    value = np.full(100_000, 7.0) if comm.rank == 0 else None
+    return algorithm(comm, value)[0].item()
+
+
+run = simulate(8, broadcast, star_broadcast)
+print("results:", run.results)
+drawing.space_time(run, "Star")
+
+# %% [markdown]
+# These are n − 1 messages, and no fewer will do, since n − 1 ranks have to get something. But they leave one after the
+# other, and all that time the ranks that have the value already do nothing. They could pass it on: then 2 ranks have it
+# after one round, 4 after two, 8 after three. That is a *tree*, and the communicator's own `bcast` is one:
+
+
+# %%
+def tree_broadcast(comm, value):
+    return comm.bcast(value, root=0)
+
+
+run = simulate(8, broadcast, tree_broadcast)
+print("results:", run.results)
+drawing.space_time(run, "Tree")
+
+# %% [markdown]
+# The same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message.
+
+# %%
+for n in (2, 4, 8, 16, 32):
+    runs = [simulate(n, broadcast, one) for one in (star_broadcast, tree_broadcast)]
+    one_message = runs[0].messages[0].end
+    messages = [len(run.messages) for run in runs]
+    rounds = [round(run.time_s / one_message) for run in runs]
+    print(f"n = {n:2}: star {messages[0]:2} messages, {rounds[0]:2} rounds;  tree {messages[1]:2}, {rounds[1]}")
+    assert messages == [n - 1, n - 1]
+    assert rounds == [n - 1, (n - 1).bit_length()]
+
+# %% [markdown] tags=["exercise"]
+# ## Broadcast along a tree
+#
+# Write the tree yourself, for any root and any n. `show` draws your function, `check` judges it, `hint` helps,
+# `solution` tells; all of that works without any engines.
+
+# %% tags=["exercise"]
+# exercise: 02.tree_broadcast
+
+# %% tags=["exercise"]
+check("02.tree_broadcast")
+
+# %% tags=["exercise"]
+show("02.tree_broadcast")
+
+# %% [markdown]
+# ## Reduce
+#
+# Everybody has a number, or an array, and the root is to have the sum: a broadcast run backwards. The star's messages
+# all go *to* the root; the tree's arrows are turned round, and who passes something on adds first. In the round with
+# step 1, every odd rank gives its sum to the rank on its left and is done; with step 2, every other one of those that
+# are left; and so on.
+
+
+# %%
+def tree_reduce(comm, x):
+    total, step = x, 1
+    while step < comm.size:
+        if comm.rank % (2 * step) == step:
+            comm.send(total, dest=comm.rank - step)
+            return None
+        if comm.rank + step < comm.size:
+            total = total + comm.recv(source=comm.rank + step)
+        step *= 2
+    return total
+
+
+def reduce(comm):
+    total = tree_reduce(comm, np.full(100_000, float(comm.rank)))
+    return None if total is None else total[0].item()
+
+
+run = simulate(8, reduce)
+print("results:", run.results)
+drawing.space_time(run, "Reduce along a tree")
+
+# %% [markdown]
+# Reduce and then broadcast: that is an **allreduce**, 2(n − 1) messages in 2·⌈log2 n⌉ rounds. Lesson 03 is about a
+# better one for large arrays.
+#
+# ## Allgather
+#
+# Everybody has a piece, and all need all of them. Three ways:
+#
+# - *everybody to everybody*: each rank sends its piece to each other one;
+# - *gather and broadcast*: all pieces to rank 0, and the whole list back to all;
+# - *the ring*: n − 1 times, pass on to the right what came last from the left. `comm.sendrecv` does both at
+#   once.
+
+
+# %%
+def everybody_to_everybody(comm, piece):
+    pieces = [piece] * comm.size
+    for step in range(1, comm.size):
+        right, left = (comm.rank + step) % comm.size, (comm.rank - step) % comm.size
+        pieces[left] = comm.sendrecv(piece, dest=right, source=left)
+    return pieces
+
+
+def gather_and_broadcast(comm, piece):
+    pieces = [piece] if comm.rank == 0 else None
+    if comm.rank > 0:
+        comm.send(piece, dest=0)
+    else:
+        pieces += [comm.recv(source=rank) for rank in range(1, comm.size)]
+    return comm.bcast(pieces, root=0)
+
+
+def ring(comm, piece):
+    pieces = [piece] * comm.size
+    for step in range(comm.size - 1):
+        mine, new = (comm.rank - step) % comm.size, (comm.rank - step - 1) % comm.size
+        right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+        pieces[new] = comm.sendrecv(pieces[mine], dest=right, source=left)
+    return pieces
+
+
+def allgather(comm, algorithm):
+    pieces = algorithm(comm, np.full(10_000, float(comm.rank)))
+    return [piece[0].item() for piece in pieces]
+
+
+ways = (everybody_to_everybody, gather_and_broadcast, ring)
+runs = {way.__name__.replace("_", " "): simulate(8, allgather, way) for way in ways}
+for name, run in runs.items():
+    right = all(result == [float(rank) for rank in range(8)] for result in run.results)
+    busiest = max(sent for _, sent in run.sent())
+    print(
+        f"{name:22} {len(run.messages)} messages, {busiest:9,} bytes from the busiest rank, {run.time_s * 1e3:.2f} ms, "
+        f"all pieces on all ranks: {right}"
+    )
+
+# %%
+drawing.space_time(runs["ring"], "Allgather round a ring")
+
+# %% [markdown]
+# The first and the last way send the same bytes: n − 1 pieces from every rank, the least that is possible in total,
+# since every rank has to get n − 1 pieces. The ring needs a connection to two neighbours only. The way with the fewest
+# messages is the slowest here: with large pieces, what counts is how much goes over the busiest link.
+
+# %%
+sent = {name: max(nbytes for _, nbytes in run.sent()) / 1000 for name, run in runs.items()}
+drawing.bars(sent, "kB", "Allgather on 8 ranks, sent by the busiest", best=7 * 80)
+
+# %% [markdown]
+# ## A ring that hangs
+#
+# Why `sendrecv`, and not just a send and then a receive? Try it. Everybody gives an array to the right neighbour, and
+# takes the left one's:
+
+
+# %%
+def send_then_receive(comm, length):
+    x = np.full(length, float(comm.rank))
+    comm.send(x, dest=(comm.rank + 1) % comm.size)
+    return comm.recv(source=(comm.rank - 1) % comm.size)[0].item()
+
+
+print("1,000 numbers:", simulate(4, send_then_receive, 1_000).results)
+
+# %% [markdown]
+# It works. The same code, with larger arrays:
+
+# %%
+try:
+    simulate(4, send_then_receive, 100_000)
+except DeadlockError as error:
+    print(error)
+    picture = drawing.wait_for(error)
+picture
+
+# %% [markdown]
+# Each rank is still in its *send*, which waits for the receiver; and the receiver has not come to its receive, because
+# it is in its own send. **They wait in a circle**, and that is what a deadlock is.
+#
+# With small messages the mistake does not show. A message up to the *eager limit* leaves at once and waits at the
+# receiver's; a larger one would need too much memory there, so it waits until it is asked for (*rendezvous*). The limit
+# is 8,192 bytes in this simulator. MPI libraries have such a limit too, which differs from library to library and from
+# network to network, and the standard promises none at all. So a program of this kind may pass every test with a small
+# model and hang with the real one.
+
+
+# %%
+def passes(length):
+    try:
+        simulate(4, send_then_receive, length)
+    except DeadlockError:
+        return "hangs"
+    return "passes"
+
+
+for length in (1, 1_000, 1_024, 1_025, 100_000):
+    print(f"{8 * length:7,} bytes: {passes(length)}")
+
+# %% [markdown]
+# The test that finds this early is to forbid the early departure, `eager_bytes=0`. The same in MPI is `Ssend`, the
+# send that always waits for its receiver.
+
+# %%
+try:
+    simulate(4, send_then_receive, 1, eager_bytes=0)
+except DeadlockError as error:
+    print(str(error).splitlines()[-3].strip())
+
+# %% [markdown]
+# Not every hang is a circle. Here rank 0 waits for one message more than rank 1 sends; nobody else is to blame:
+
+
+# %%
+def one_too_many(comm):
+    if comm.rank == 0:
+        return [comm.recv(source=1) for _ in range(3)]
+    if comm.rank == 1:
+        for _ in range(2):
+            comm.send(1.0, dest=0)
+    return None
+
+
+try:
+    simulate(3, one_too_many)
+except DeadlockError as error:
+    print(error)
+    picture = drawing.wait_for(error)
+picture
+
+# %% [markdown] tags=["exercise"]
+# ## Mend the ring
+#
+# Each rank gives `x` to its right neighbour and returns what its left one gave. It must work with arrays of any size.
+# This is how it must not be:
+#
+#     comm.send(x, dest=(comm.rank + 1) % comm.size)
+#     return comm.recv(source=(comm.rank - 1) % comm.size)
+#
+# There is more than one cure; it should take no more than two rounds, however many ranks there are.
+
+# %% tags=["exercise"]
+# exercise: 02.shift_right
+
+# %% tags=["exercise"]
+check("02.shift_right")
+
+# %% tags=["exercise"]
+show("02.shift_right")
+
+# %% [markdown] tags=["exercise"]
+# ## On real ranks
+#
+# The same two functions, unchanged, on four MPI processes:
+
+# %% tags=["exercise"]
+from workbench import cluster
+
+engines = cluster.up(n=4)
+check("02.tree_broadcast")
+
+# %% tags=["exercise"]
+check("02.shift_right")
+
+# %% tags=["exercise"]
+engines.down()
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 25 minutes. Play the broadcast with eight people and a coin first, once as a star, once as a tree;
+# count the rounds aloud. Common wrong answers: rank 0 taken for the root (use *places*, counted from the root); sends
+# to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two;
+# the root's value not returned on the root. For the ring, most find `sendrecv`; ask for the cure without it (even
+# ranks send first, odd ones receive first) and what that costs. *One* rank that receives first also ends the circle,
+# but the messages then go one after the other: n rounds. `receive, then send` on all ranks hangs with any size.
+#
+# Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which everybody should see.
+
+# %% [markdown]
+# ## Keypoints
+#
+# - A broadcast, or a reduction, needs n − 1 messages; a tree needs ⌈log2 n⌉ rounds for them, a star n − 1.
+# - Every collective is made of send and receive. Count messages, rounds, and the bytes on the busiest link.
+# - Ranks that wait in a circle wait for ever. A blocking send may hide that as long as messages are small.
+# - `sendrecv` does both at once; `eager_bytes=0`, or MPI's `Ssend`, finds the mistake with small messages too.

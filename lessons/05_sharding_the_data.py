@@ -1,0 +1,250 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Sharding the data
+#
+# **Question:** which rank trains on which samples, and what happens where their number cannot be divided?
+#
+# **Afterwards you can**
+#
+# - cut a data set into shards that are disjoint, complete and new in every epoch, without a single message,
+# - say why one sample too many can stop a training, and name three cures,
+# - average a metric over ranks that have seen different numbers of samples.
+#
+# **Needs:** a laptop, no GPU. **Takes** 8 minutes to read, 12 to do. **Before:** lesson 04.
+
+# %% tags=["both"]
+import inspect
+
+import numpy as np
+
+import workbench as hvd
+from workbench import data
+from workbench.course import drawing
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import DeadlockError, simulate
+from workbench.training.sampler import ShardedSampler, epoch_order, shard_indices
+
+# %% [markdown]
+# ## One order, dealt out like cards
+#
+# Every rank draws the **same** order of all samples, from a seed and the number of the epoch, and takes every n-th of
+# it. Nobody has to ask anybody. This is the workbench's own function:
+
+# %%
+print(inspect.getsource(shard_indices).split('"""')[2])
+print(inspect.getsource(epoch_order).split('"""')[2])
+
+# %%
+SAMPLES, RANKS = 24, 3
+
+
+def shards(epoch, **options):
+    return [shard_indices(SAMPLES, rank, RANKS, epoch=epoch, **options) for rank in range(RANKS)]
+
+
+drawing.coverage([shards(epoch) for epoch in range(4)], SAMPLES, "Sample × epoch, three ranks")
+
+# %% [markdown]
+# In every row each sample belongs to one rank, and from row to row to another. So each rank sees all the data in the
+# course of time, and neighbours in one epoch are no neighbours in the next.
+#
+# ## Two mistakes that no error tells of
+#
+# **A seed of one's own on each rank** ("they are to draw different samples, are they not?"). Then the orders do not fit
+# together: some samples are seen twice or three times (struck through), others not at all (white).
+
+# %%
+wrong = [[shard_indices(SAMPLES, rank, RANKS, epoch=epoch, seed=rank) for rank in range(RANKS)] for epoch in range(4)]
+drawing.coverage(wrong, SAMPLES, "A seed for each rank")
+
+# %% [markdown]
+# **An epoch that never changes.** The sampler is an object that a `DataLoader` holds; `set_epoch()` has to be called
+# before each epoch. Without it every rank sees its own part only, for ever, and always in the same order.
+
+# %%
+samplers = [ShardedSampler(SAMPLES, rank, RANKS) for rank in range(RANKS)]
+forgotten, called = [], []
+for _ in range(4):
+    forgotten.append([list(sampler) for sampler in samplers])
+for epoch in range(4):
+    for sampler in samplers:
+        sampler.set_epoch(epoch)
+    called.append([list(sampler) for sampler in samplers])
+
+for name, epochs in (("forgotten", forgotten), ("called", called)):
+    seen = set().union(*(epoch[0] for epoch in epochs))
+    print(f"set_epoch() {name}: in four epochs rank 0 has seen {len(seen)} of {SAMPLES} samples")
+drawing.coverage(forgotten, SAMPLES, "set_epoch() forgotten")
+
+# %% [markdown]
+# ## The uneven end
+#
+# 145 samples on three ranks are 49, 48 and 48. With batches of 16 that makes 4 steps on rank 0, and 3 on the others.
+# Each step contains an allreduce:
+
+
+# %%
+def epoch_of_training(comm, samples, batch):
+    mine = shard_indices(samples, comm.rank, comm.size, uneven="keep")
+    for start in range(0, len(mine), batch):
+        gradient = np.ones(1000) * len(mine[start : start + batch])
+        comm.compute(1e-3)
+        comm.allreduce(gradient)
+    return len(range(0, len(mine), batch))
+
+
+try:
+    simulate(3, epoch_of_training, 145, 16)
+except DeadlockError as error:
+    stuck = error
+print(stuck)
+drawing.wait_for(stuck)
+
+# %% [markdown]
+# With two ranks this is seldom seen, for two divide most numbers of samples. On real ranks it is a hang at the end of
+# the first epoch.
+#
+# ### Cures 1 and 2: make the shards equal
+#
+# `uneven="drop"` leaves the last `samples % n` of the epoch's order out, others in each epoch. `uneven="pad"` deals the
+# first ones out again. `uneven="keep"` does neither.
+
+# %%
+for uneven in ("drop", "pad", "keep"):
+    parts = [shard_indices(145, rank, 3, uneven=uneven) for rank in range(3)]
+    together = np.concatenate(parts)
+    print(
+        f"{uneven}: {[len(part) for part in parts]} samples; {145 - len(set(together))} left out, "
+        f"{len(together) - len(set(together))} seen twice"
+    )
+
+# %%
+SAMPLES = 10
+ways = [shards(0, uneven=uneven) for uneven in ("drop", "pad", "keep")]
+drawing.coverage(ways, SAMPLES, "Ten samples on three ranks: drop (0), pad (1), keep (2)")
+
+# %% [markdown]
+# ### Cure 3: agree, or join
+#
+# Where the shards are what they are (files of different lengths, sentences), the ranks agree before the epoch on the
+# **least** number of steps:
+
+
+# %%
+def agreed(comm, samples, batch):
+    mine = shard_indices(samples, comm.rank, comm.size, uneven="keep")
+    steps = comm.allreduce(-(-len(mine) // batch), op=min)
+    for step in range(steps):
+        comm.allreduce(np.ones(1000) * len(mine[step * batch : (step + 1) * batch]))
+    return steps
+
+
+print("steps:", simulate(3, agreed, 145, 16).results)
+
+# %% [markdown]
+# Or whoever has no more data says so: `join()` waits for the others, and contributes zeros to their allreduces until
+# all have come. Nothing is left out and nothing repeated. But the average divides by the number of *all* ranks, also of
+# those that have only zeros to give: below, in the last step, one rank of three still has data.
+#
+# `run_threads` starts the whole runtime on three threads of this process.
+
+
+# %%
+def joined():
+    mine = shard_indices(145, hvd.rank(), hvd.size(), uneven="keep")
+    averages = []
+    for _ in range(0, len(mine), 16):
+        averages.append(hvd.allreduce(np.ones(1), name="gradient").item())
+    hvd.join()
+    return averages
+
+
+for rank, averages in enumerate(hvd.run_threads(3, joined)):
+    print(f"rank {rank}: {[round(one, 3) for one in averages]}")
+
+# %% [markdown]
+# ## A mean over uneven shards
+#
+# In evaluation nothing may be left out, and nothing may count twice. Take the 357 test digits and a simple classifier,
+# the nearest of the ten mean images; four ranks each test a block of 100, as far as there are any.
+
+# %%
+digits = data.digits()
+train, test = (images.reshape(len(images), -1) for images in (digits.train_x, digits.test_x))
+means = np.stack([train[digits.train_y == digit].mean(axis=0) for digit in range(10)])
+distances = ((test[:, None] - means) ** 2).sum(axis=2)
+right = (distances.argmin(axis=1) == digits.test_y).astype(float)
+
+parts = [right[start : start + 100] for start in range(0, 400, 100)]
+for rank, part in enumerate(parts):
+    print(f"rank {rank}: {part.mean():.4f} of {len(part)}")
+print(f"mean of the means:  {np.mean([part.mean() for part in parts]):.4f}")
+print(f"weighted by counts: {sum(part.sum() for part in parts) / sum(map(len, parts)):.4f}")
+print(f"in one process:     {right.mean():.4f}")
+
+# %% [markdown]
+# The mean of the means counts each image of rank 3 for nearly two of the others'. And on five ranks the last one would
+# have no image and no mean: 0/0 is `nan`, which makes the average `nan` on all ranks. Sums and counts can always be
+# added.
+
+# %% [markdown] tags=["exercise"]
+# ## A shard
+#
+# First run the cell above; `check` judges, `hint` helps, `solution` tells. Then write the sampler: `shard` returns the
+# indices of one rank in one epoch, padded to equal lengths. It is tried with many numbers of samples and ranks, and the
+# smallest case that is wrong is printed.
+
+# %% tags=["exercise"]
+# exercise: 05.shard
+
+# %% tags=["exercise"]
+check("05.shard")
+
+# %% [markdown] tags=["exercise"]
+# Look at it. Every row has all three ranks; two samples of 22 are seen twice.
+
+# %% tags=["exercise"]
+drawing.coverage([[shard(22, epoch, 0, 3, rank) for rank in range(3)] for epoch in range(4)], 22, "Your shards")
+
+# %% [markdown] tags=["exercise"]
+# ## A mean
+#
+# Each rank has the values of its own samples: an array, of another length on each rank, and on some ranks empty. Return
+# the mean over all samples, on every rank. A single allreduce will do.
+
+# %% tags=["exercise"]
+# exercise: 05.weighted_mean
+
+# %% tags=["exercise"]
+check("05.weighted_mean")
+
+# %% tags=["exercise"]
+show("05.weighted_mean")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 20 minutes. Ask before the picture of the two seeds: how many of 24 samples does an epoch miss if each
+# rank draws its own eight? About (2/3)³ of them, 7. Common wrong answers: the rank in the seed; `seed + epoch`, so that
+# epoch 1 of seed 0 is epoch 0 of seed 1; shuffling only one's own part; padding with `order[: n - samples % n]`, which
+# adds n samples where n divides their number, and too few where there are fewer samples than ranks. In the mean:
+# leaving early on a rank without samples, which is the `if rank == 0` of lesson 01 again. Those who are done early:
+# what does `join()` do to the learning rate of the last steps?
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Same seed, same epoch, same order on all ranks; rank r takes every n-th sample from the r-th on.
+# - `set_epoch()` before each epoch, or every rank keeps its part for ever.
+# - Uneven shards mean uneven numbers of steps, and that is a hang. Drop, pad, or agree on the least number, or
+#   `join()`.
+# - Average sums and counts, never means.

@@ -1,0 +1,411 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # DistributedOptimizer
+#
+# **Question:** one line turns a serial training into a distributed one. What does that line do, and when?
+#
+# **Afterwards you can**
+#
+# - write it yourself, with a hook per parameter and an asynchronous allreduce,
+# - say what has to be broadcast before the first step, and what goes wrong otherwise,
+# - hide messages behind the backward pass, and say how much can be hidden,
+# - put `zero_grad`, `backward`, `synchronize`, clipping and `step` in a right order.
+#
+# **Needs:** two cores, no GPU. **Takes** 12 minutes to read, 13 to do. **Before:** lesson 04.
+
+# %% tags=["both"]
+import inspect
+
+from workbench import cluster
+from workbench.course import drawing
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import simulate
+from workbench.course.tasks import t06
+
+# %% [markdown]
+# ## A gradient is ready long before the backward pass ends
+#
+# Backward goes from the loss to the input, so the **last** layer's gradients are complete first. PyTorch calls a
+# function of ours, a *hook*, in the moment when a parameter's gradient is complete:
+
+# %%
+engines = cluster.up(n=2)
+
+# %%
+# %%px
+import copy
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+import workbench.torch as hvd
+from workbench import data
+from workbench.training.sampler import batches
+
+hvd.init()
+digits = data.digits()
+images, labels = torch.from_numpy(digits.train_x).flatten(1).double(), torch.from_numpy(digits.train_y)
+
+
+def make_model(seed):
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 16), nn.Tanh(), nn.Linear(16, 10)).double()
+
+
+def sgd(model):
+    return torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def loss_of(model, mine):
+    return F.cross_entropy(model(images[mine]), labels[mine])
+
+
+# %%
+# %%px --targets 0
+model, order = make_model(seed=0), []
+for name, parameter in model.named_parameters():
+    parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+
+loss_of(model, slice(0, 100)).backward()
+print("parameters: ", [name for name, _ in model.named_parameters()])
+print("their layers in the order of their hooks:", list(dict.fromkeys(name.split(".")[0] for name in order)))
+
+# %% [markdown]
+# ## The optimizer by hand
+#
+# The hook starts an allreduce and does not wait: `allreduce_async` returns a *handle* at once, and the message
+# travels while backward goes on. Before the step each handle is waited for, and its result takes the gradient's place.
+
+
+# %%
+# %%px
+class ByHand:
+    """Send every gradient in its hook; wait for all of them before the step."""
+
+    def __init__(self, model, optimizer):
+        self.optimizer, self.handles = optimizer, {}
+        for name, parameter in model.named_parameters():
+            parameter.register_post_accumulate_grad_hook(lambda one, name=name: self.send(one, name))
+
+    def send(self, parameter, name):
+        self.handles[parameter] = hvd.allreduce_async(parameter.grad, name=f"by hand {name}")
+
+    def synchronize(self):
+        for parameter, handle in self.handles.items():
+            parameter.grad = hvd.synchronize(handle)
+        self.handles.clear()
+
+    def step(self):
+        self.synchronize()
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+def train(model, optimizer, rank, size, epochs=2):
+    for epoch in range(epochs):
+        for mine in batches(len(images), rank, size, 144, epoch=epoch):
+            optimizer.zero_grad()
+            loss_of(model, mine).backward()
+            optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+serial = train(model := make_model(seed=0), sgd(model), rank=0, size=1)
+
+by_hand = train(model := make_model(seed=0), ByHand(model, sgd(model)), hvd.rank(), hvd.size())
+print("by hand, difference to the serial run below 1e-12:", bool((by_hand - serial).abs().max() < 1e-12))
+
+model = make_model(seed=0)
+optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+wrapped = train(model, optimizer, hvd.rank(), hvd.size())
+print("DistributedOptimizer, the same:", bool((wrapped - serial).abs().max() < 1e-12))
+
+# %% [markdown]
+# The workbench's own hook does the same. It also takes care of accumulation over several backward passes, of groups of
+# gradients that travel together, and of a parameter that a rank has not used:
+
+# %%
+from workbench.torch.gradients import Hook
+from workbench.training.gradients import GradientReducer
+
+print(inspect.getsource(Hook.__call__))
+print(inspect.getsource(GradientReducer.ready))
+print(inspect.getsource(GradientReducer.finish).split('"""')[2])
+
+# %% [markdown]
+# ## Before the first step
+#
+# Equal steps from different beginnings stay different. The beginning is the weights **and the optimizer's state**: here
+# rank 0 has trained for an epoch, as if it had read a checkpoint, and its momentum is not zero.
+
+
+# %%
+# %%px
+def goes_on(*, weights, state):
+    """Rank 0 begins with a checkpoint. Train for an epoch; do all ranks hold the same weights?"""
+    model = make_model(seed=hvd.rank())
+    optimizer = sgd(model)
+    if hvd.rank() == 0:
+        train(model, optimizer, rank=0, size=1, epochs=1)
+    if weights:
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    if state:
+        hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    mine = train(model, optimizer, hvd.rank(), hvd.size(), epochs=1)
+    everyone = hvd.allgather(mine[None])
+    return bool((everyone == everyone[0]).all())
+
+
+print("nothing broadcast:          ranks agree:", goes_on(weights=False, state=False))
+print("weights broadcast:          ranks agree:", goes_on(weights=True, state=False))
+print("weights and state broadcast: ranks agree:", goes_on(weights=True, state=True))
+
+# %% [markdown]
+# ## Overlap, as recorded
+#
+# A larger model, one step, and three groups of gradients, which leave as soon as they are complete.
+# `workbench.timeline()` shows when each was submitted, who waited for whom, and when it moved.
+
+# %%
+# %%px
+torch.manual_seed(0)
+wide = nn.Sequential(nn.Linear(64, 1024), nn.Tanh(), nn.Linear(1024, 1024), nn.Tanh(), nn.Linear(1024, 10)).double()
+optimizer = hvd.DistributedOptimizer(sgd(wide), named_parameters=wide.named_parameters(), groups=3)
+for mine in batches(len(images), hvd.rank(), hvd.size(), 480):
+    optimizer.zero_grad()
+    loss_of(wide, mine).backward()
+    optimizer.step()
+
+# %%
+import workbench
+
+picture = workbench.timeline(last=6)
+first = [bar for bar in picture.lanes[0].bars if "4.weight" in " ".join(bar.names)]
+last = [bar for bar in picture.lanes[0].bars if "0.weight" in " ".join(bar.names)]
+print("the last layer's gradient is submitted before the first one's:", first[-1].announced <= last[-1].announced)
+
+# %% tags=["nbval-ignore-output"]
+picture
+
+# %% [markdown]
+# ## Overlap, as it should be
+#
+# A recorded picture is another one each time. In the simulator `comm.compute(seconds)` takes virtual time, so the
+# effect can be seen as such. Five layers, 1 ms of backward pass each. First without overlap:
+
+# %%
+print(inspect.getsource(t06.in_turn))
+layers = t06.some_layers([1e-3] * 5, [20_000, 100_000, 150_000, 100_000, 50_000])
+without = simulate(2, t06.in_turn, layers)
+drawing.space_time(without, "Messages after the backward pass")
+
+# %% [markdown]
+# Now each gradient leaves as soon as it is ready. How, is the exercise of this lesson.
+
+# %%
+hidden = simulate(2, t06.overlap, layers)
+drawing.space_time(hidden, "Messages under cover of the backward pass")
+
+# %%
+alpha, beta = 20e-6, 1e-9
+message = alpha + beta * layers[-1][1].nbytes
+times = {"in turn": without.time_s * 1e3, "overlapped": hidden.time_s * 1e3}
+drawing.bars(times, "ms", "Until all averages are there", best=(5e-3 + message) * 1e3)
+
+# %% [markdown]
+# The line is the time of the backward pass and of the last message: *that* gradient is ready only when everything is
+# over, and cannot be hidden. It belongs to the layer next to the input. How much is gained depends on which of the two,
+# computing or sending, takes longer:
+
+# %%
+for milliseconds in (0.1, 0.5, 1.0, 2.0, 10.0):
+    layers = t06.some_layers([milliseconds / 1e3] * 5, [100_000] * 5)
+    one, other = (simulate(2, function, layers).time_s * 1e3 for function in (t06.in_turn, t06.overlap))
+    print(
+        f"backward {5 * milliseconds:4.1f} ms, messages {5 * (alpha + beta * 800_000) * 1e3:.1f} ms: "
+        f"in turn {one:5.2f} ms, overlapped {other:5.2f} ms, {one / other:.2f} times as fast"
+    )
+
+# %% [markdown]
+# At best twice as fast, where both take equally long.
+#
+# ## The order of a step
+#
+# While a gradient travels, nobody may touch it. Three orders that look harmless:
+
+# %%
+# %%px
+model = make_model(seed=0)
+optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+mine = slice(hvd.rank(), 144, hvd.size())
+
+
+def told(*lines):
+    """Run some lines of a step; say what comes of it."""
+    try:
+        for line in lines:
+            line()
+        print("no error")
+    except (AssertionError, RuntimeError) as error:
+        print(f"{type(error).__name__}: {str(error).split('. ')[0]}")
+        optimizer.abandon_step()
+
+
+def backward():
+    loss_of(model, mine).backward()
+
+
+def clip(limit=0.1):
+    return clip_grad_norm_(model.parameters(), limit)
+
+
+told(backward, optimizer.zero_grad)
+told(backward, clip, optimizer.synchronize)
+told(optimizer.zero_grad, backward, optimizer.synchronize, optimizer.zero_grad)
+
+# %% [markdown]
+# The last one raises nothing: the averages are thrown away, and `step()` finds no gradients. So look at the losses,
+# too. Clipping has its place between `synchronize()`, after which the gradients are averages, and `step()`, which is
+# told by `skip_synchronize()` that they are there already. Then it is the serial training, clipping and all:
+
+
+# %%
+# %%px
+def clipped(model, optimizer, rank, size):
+    for mine in batches(len(images), rank, size, 144):
+        optimizer.zero_grad()
+        loss_of(model, mine).backward()
+        if size > 1:
+            optimizer.synchronize()
+        clip_grad_norm_(model.parameters(), 0.1)
+        if size > 1:
+            with optimizer.skip_synchronize():
+                optimizer.step()
+        else:
+            optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+serial = clipped(model := make_model(seed=0), sgd(model), rank=0, size=1)
+model = make_model(seed=0)
+optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_parameters())
+together = clipped(model, optimizer, hvd.rank(), hvd.size())
+print("difference to the serial run below 1e-12:", bool((together - serial).abs().max() < 1e-12))
+
+# %%
+engines.down()
+
+# %% [markdown] tags=["exercise"]
+# ## Under cover of the backward pass
+#
+# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+#
+# Two ranks. Each layer's gradient is ready after `comm.compute(seconds)`. Return the averages, as early as possible.
+
+# %% tags=["exercise"]
+# exercise: 06.overlap
+
+# %% tags=["exercise"]
+check("06.overlap")
+
+# %% [markdown] tags=["exercise"]
+# The grey strip is the backward pass. Do the messages lie below it?
+
+# %% tags=["exercise"]
+show("06.overlap")
+
+# %% [markdown] tags=["exercise"]
+# ## Six lines
+#
+# They belong to one step of a training with gradient clipping, on several ranks. More than one order is right.
+
+# %% tags=["exercise"]
+# exercise: 06.in_order
+
+# %% tags=["exercise"]
+check("06.in_order")
+
+# %% [markdown] tags=["exercise"]
+# ## Your order on two real ranks
+#
+# Ten steps with your lines in your order, beside ten serial steps.
+
+# %% tags=["exercise"]
+engines = cluster.up(n=2)
+sent = engines.view.push({"order": "".join(in_order()).upper()}, block=True)
+
+# %% tags=["exercise"]
+# %%px
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import clip_grad_norm_
+
+import workbench.torch as hvd
+from workbench import data
+from workbench.training.sampler import batches
+
+hvd.init()
+digits = data.digits()
+all_images, all_labels = torch.from_numpy(digits.train_x).flatten(1).double(), torch.from_numpy(digits.train_y)
+LINES = {
+    "A": "clip_grad_norm_(model.parameters(), 0.1)",
+    "B": "loss.backward()",
+    "C": "with optimizer.skip_synchronize(): optimizer.step()",
+    "D": "optimizer.zero_grad()",
+    "E": "loss = F.cross_entropy(model(images), labels)",
+    "F": "optimizer.synchronize()",
+}
+SERIAL = {**LINES, "C": "optimizer.step()", "F": ""}
+
+
+def trained(lines, wrap, rank, size):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 16), nn.Tanh(), nn.Linear(16, 10)).double()
+    names = {"F": F, "clip_grad_norm_": clip_grad_norm_, "model": model}
+    names["optimizer"] = wrap(torch.optim.SGD(model.parameters(), lr=1.0))
+    for mine in batches(len(all_images), rank, size, 144):
+        names |= {"images": all_images[mine], "labels": all_labels[mine]}
+        for letter in lines:
+            exec(lines[letter], names)
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+alone = trained({letter: SERIAL[letter] for letter in "DEBFAC"}, lambda optimizer: optimizer, 0, 1)
+together = trained({letter: LINES[letter] for letter in order}, hvd.DistributedOptimizer, hvd.rank(), hvd.size())
+print("difference to the serial run below 1e-12:", bool((together - alone).abs().max() < 1e-12))
+
+# %% tags=["exercise"]
+engines.down()
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 25 minutes. Ask first: which layer's gradient is ready first, and whose cannot be hidden? Common wrong
+# answers in *overlap*: waiting in the loop, which is no overlap at all; `isend` in the loop, but `recv` only after it:
+# a large message leaves when its receiver is there, so nothing moves before; sending before `compute`, which would send
+# a gradient that does not exist yet. In the order: clipping before `synchronize()`. Each rank then clips by a norm of
+# its own. Here the optimizer notices that a gradient was changed on its way; do not count on that elsewhere. Those who
+# are done early: all of the 720 orders have been tried, and three are right. Which?
+
+# %% [markdown]
+# ## Keypoints
+#
+# - A hook per parameter starts an asynchronous allreduce; `step()` waits for all of them.
+# - Broadcast weights and optimizer state, or the ranks begin, and stay, different.
+# - Overlap hides what is sent while the backward pass goes on, at best all but the last message.
+# - Between `backward()` and `synchronize()` nobody touches gradients. Clip after `synchronize()`.

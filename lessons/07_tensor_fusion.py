@@ -1,0 +1,350 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Tensor fusion
+#
+# **Question:** a network has dozens of gradients, most of them small. Should they travel one by one, or together?
+#
+# **Afterwards you can**
+#
+# - tell latency from bandwidth, and say from which size on a message is worth its while,
+# - write the function that packs tensors into buckets, and read the workbench's own,
+# - say why too large a bucket is as bad as too small a one, and find the best threshold for given numbers,
+# - say what the response cache saves.
+#
+# **Needs:** two cores, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 06.
+
+# %% tags=["both"]
+import inspect
+
+import numpy as np
+
+from workbench import cluster
+from workbench.course import drawing, figures
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import simulate
+from workbench.course.tasks.t07 import finish_time
+
+# %% [markdown]
+# ## What a message costs
+#
+# A message of m bytes takes α + β·m seconds: the **latency** α, however small it is, and β for each byte; 1/β is the
+# **bandwidth**. The simulator has α = 20 µs and β = 1 ns, 1 GB/s. At m = α/β bytes both cost the same; what is much
+# smaller pays for the journey, not for the luggage.
+
+# %%
+alpha, beta = 20e-6, 1e-9
+for nbytes in (40, 4_000, 20_000, 400_000, 4_000_000):
+    took = alpha + beta * nbytes
+    print(f"{nbytes:9,} bytes: {took * 1e6:7.0f} µs, of which latency {alpha / took:4.0%}")
+
+# %% [markdown]
+# 48 small arrays on four ranks, the sum of each on every rank: one allreduce for each, or all of them in one array.
+
+
+# %%
+def one_by_one(comm, count, length):
+    return [comm.allreduce(np.ones(length)) for _ in range(count)]
+
+
+def packed(comm, count, length):
+    together = comm.allreduce(np.concatenate([np.ones(length)] * count))
+    return np.split(together, count)
+
+
+for length in (10, 1_000, 100_000):
+    alone, fused = (simulate(4, way, 48, length) for way in (one_by_one, packed))
+    print(
+        f"48 × {8 * length:7,} bytes: {len(alone.messages)} messages in {alone.time_s * 1e3:6.2f} ms, packed "
+        f"{len(fused.messages)} in {fused.time_s * 1e3:6.2f} ms: {alone.time_s / fused.time_s:5.2f} times as fast"
+    )
+
+# %% [markdown]
+# The bytes are the same. Packing saves latency, so it helps the small ones; for the large ones it hardly matters.
+#
+# ## A network's gradients
+#
+# A convolutional network with batch normalisation, in the order in which backward finishes its gradients:
+
+# %%
+import torch
+from torch import nn
+
+
+def block():
+    return [nn.Conv2d(32, 32, 3, padding=1, bias=False), nn.BatchNorm2d(32), nn.ReLU()]
+
+
+network = nn.Sequential(*(layer for _ in range(20) for layer in block()), nn.Flatten(), nn.Linear(32 * 64, 10))
+gradients = [(name, parameter) for name, parameter in network.named_parameters()][::-1]
+sizes = [parameter.numel() * 4 for _, parameter in gradients]
+
+print(f"{len(sizes)} gradients, {sum(sizes):,} bytes")
+print(f"of at most 128 bytes: {sum(size <= 128 for size in sizes)}")
+
+# %% [markdown]
+# The workbench packs what became ready together. This is the function, the whole of it. All ranks call it with the same
+# responses, so all find the same plan.
+
+# %%
+from workbench.runtime.fusion import plan
+from workbench.runtime.messages import Kind, Response
+
+print(inspect.getsource(plan))
+
+# %%
+responses = [Response(name, Kind.ALLREDUCE, "float32", tuple(one.shape)) for name, one in gradients]
+for threshold in (0, 10_000, 100_000, 400_000, 64 << 20):
+    batches = plan(responses, threshold)
+    print(
+        f"threshold {threshold:10,} bytes: {len(batches):2} messages, up to {max(map(len, batches)):2} tensors in one"
+    )
+
+# %% [markdown]
+# Only what is alike travels together: tensors of another dtype have a batch of their own, which stays open meanwhile.
+
+# %%
+mixed = [Response(f"{dtype} {i}", Kind.ALLREDUCE, dtype, (10,)) for i in range(3) for dtype in ("float32", "float64")]
+for batch in plan(mixed, threshold_bytes=1000):
+    print([response.name for response in batch])
+
+# %% [markdown]
+# ## Why not everything in one?
+#
+# Because it would have to wait for the last gradient: nothing would travel under cover of the backward pass (lesson
+# 06). A model of one step on two ranks: a bucket leaves when its last tensor is ready and the one before has arrived.
+
+# %%
+print(inspect.getsource(finish_time))
+
+# %% [markdown]
+# Here 60 µs of backward pass go before each convolution's gradient, and 5 µs before each other one. On n ranks with a
+# ring, a bucket of m bytes takes 2(n − 1)·α + 2(n − 1)/n · β·m; for two ranks that is 2α + β·m. In the simulator two
+# ranks just exchange the bucket, α + β·m.
+
+# %%
+ready = np.cumsum([60e-6 if parameter.dim() == 4 else 5e-6 for _, parameter in gradients]).tolist()
+
+
+def buckets_of(threshold, chosen=responses):
+    """The sizes that plan() puts together."""
+    return [[4 * int(np.prod(response.shape)) for response in batch] for batch in plan(chosen, threshold)]
+
+
+def step(comm, buckets, ready):
+    """Backward pass and exchange on two ranks, bucket by bucket."""
+    requests, done = [], 0
+    for bucket in buckets:
+        done += len(bucket)
+        comm.compute(max(0.0, ready[done - 1] - comm.now))
+        message = np.zeros(sum(bucket), np.uint8)
+        requests.append((comm.isend(message, dest=1 - comm.rank), comm.irecv(source=1 - comm.rank)))
+    for sent, received in requests:
+        received.wait()
+        sent.wait()
+
+
+thresholds = [1000 * 2**i for i in range(11)]
+modelled = [finish_time(buckets_of(one), ready, alpha, beta) * 1e3 for one in thresholds]
+simulated = [simulate(2, step, buckets_of(one), ready).time_s * 1e3 for one in thresholds]
+for threshold, model, run in zip(thresholds, modelled, simulated, strict=True):
+    print(
+        f"{threshold:9,} bytes: {len(buckets_of(threshold)):2} messages, model {model:.3f} ms, simulated {run:.3f} ms"
+    )
+largest = max(abs(one - other) for one, other in zip(modelled, simulated, strict=True))
+print("model and simulator agree:", largest < 1e-6)
+
+# %%
+figures.curves(
+    {"model": modelled, "simulated": simulated},
+    xlabel="log2(threshold in kB)",
+    ylabel="ms for a step",
+    title="Too small pays latency, too large hides nothing",
+)
+
+# %% [markdown]
+# No plan can be faster than the backward pass and a message with the last gradient alone: the line in the picture.
+
+# %%
+best = min(thresholds, key=lambda one: finish_time(buckets_of(one), ready, alpha, beta))
+print(f"backward pass: {ready[-1] * 1e3:.3f} ms; best of these thresholds: {best:,} bytes")
+ways = {f"{one:,} bytes": finish_time(buckets_of(one), ready, alpha, beta) for one in (1000, best, 1_024_000)}
+ways = {name: round(seconds * 1e3, 3) for name, seconds in ways.items()}
+drawing.bars(ways, "ms", "A step", best=round((ready[-1] + alpha + beta * sizes[-1]) * 1e3, 3))
+
+# %% [markdown]
+# The first 12 gradients, with too small a threshold, a good one, and all in one:
+
+# %%
+drawing.space_time(simulate(2, step, buckets_of(0, responses[:12]), ready), "One by one")
+
+# %%
+drawing.space_time(simulate(2, step, buckets_of(best, responses[:12]), ready), f"Up to {best:,} bytes")
+
+# %%
+drawing.space_time(simulate(2, step, buckets_of(64 << 20, responses[:12]), ready), "All in one")
+
+# %% [markdown]
+# ## On two real ranks
+#
+# The threshold is an environment variable, read by `init()`; Horovod's name for it is understood. The gradients of the
+# same network, submitted as a group, so that all are ready at once. (Up to 4 kB a tensor would ride on the announcement
+# itself and need no message; that is switched off here, to see fusion alone.)
+
+# %%
+engines = cluster.up(n=2)
+
+# %%
+# %%px
+import os
+import time
+
+import torch
+
+import workbench.torch as hvd
+
+
+def rounds(shapes, threshold, count=5):
+    """Sum tensors of these shapes over the ranks; the best time of a round, in ms."""
+    os.environ["HOROVOD_FUSION_THRESHOLD"], os.environ["WORKBENCH_RIDING_BYTES"] = str(threshold), "0"
+    hvd.init()
+    tensors = [torch.ones(shape) for shape in shapes]
+    took = []
+    for _ in range(count):
+        hvd.barrier()
+        begun = time.perf_counter()
+        hvd.grouped_allreduce(tensors, name="gradients")
+        took.append(time.perf_counter() - begun)
+    return 1e3 * hvd.allreduce(torch.tensor(min(took), dtype=torch.float64), op=hvd.Max, name="took").item()
+
+
+# %% [markdown]
+# How many batches went over the wire? The recorder counts them, and `plan()` has foretold the number.
+
+# %%
+import workbench
+
+shapes = [tuple(parameter.shape) for _, parameter in gradients]
+engines.view.push({"shapes": shapes}, block=True)
+measured = {}
+for threshold in (0, 10_000, 100_000, 400_000, 64 << 20):
+    engines.view.execute(f"found = rounds(shapes, {threshold})", block=True)
+    measured[threshold] = engines.client[0]["found"]
+    bars = [bar for bar in workbench.timeline(last=512).lanes[0].bars if "gradients" in bar.names[0]]
+    engines.view.execute("hvd.shutdown()", block=True)
+    print(f"threshold {threshold:10,}: {len(bars) / 5:.0f} batches a round, planned {len(plan(responses, threshold))}")
+
+# %% tags=["nbval-ignore-output"]
+for threshold, took in measured.items():
+    print(f"threshold {threshold:10,}: {took:6.2f} ms")
+figures.curves(
+    {"two real ranks": list(measured.values())},
+    xlabel="threshold: 0, 10 kB, 100 kB, 400 kB, 64 MB",
+    ylabel="ms for a round",
+    title="Measured here",
+)
+
+# %% [markdown]
+# All tensors are ready at once here, so nothing is hidden and one batch for all is the natural choice; how much it
+# gains depends on this machine's latency. In training two more things count. The engine holds announcements back for a
+# moment while more come (`HOROVOD_CYCLE_TIME`, 1 ms by default). And `DistributedOptimizer` keeps the gradients in
+# buckets of 16 MB (`WORKBENCH_BUCKET_BYTES`) from the second step on: they *lie* next to each other, and need not be
+# copied to travel together.
+#
+# ## The response cache
+#
+# Before a tensor moves, each rank announces it to rank 0: name, dtype, shape, operation. In a training the same
+# gradients come in every step. So what was agreed upon once gets a number, and from then on the number is announced:
+
+# %%
+from workbench.runtime.cache import RankCache
+from workbench.runtime.messages import Announce, ReduceOp, Request, encode_event
+
+cache = RankCache()
+requests = [Request(name, Kind.ALLREDUCE, "float32", tuple(one.shape), op=ReduceOp.AVERAGE) for name, one in gradients]
+first = encode_event(Announce(1, tuple(cache.shorten(request) for request in requests)))
+for number, (request, response) in enumerate(zip(requests, responses, strict=True)):
+    cache.put(number, request, response)
+later = encode_event(Announce(1, tuple(cache.shorten(request) for request in requests)))
+
+print("the first announcement begins:", first[:89].decode())
+print(f"in the first step {len(first)} bytes for {len(requests)} gradients, in every later one {len(later)}")
+
+# %%
+engines.down()
+
+# %% [markdown] tags=["exercise"]
+# ## Pack them
+#
+# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+#
+# Sizes in their order, and a threshold. Return the buckets.
+
+# %% tags=["exercise"]
+# exercise: 07.plan_buckets
+
+# %% tags=["exercise"]
+check("07.plan_buckets")
+
+# %% [markdown] tags=["exercise"]
+# Is it the plan that the workbench makes?
+
+# %% tags=["exercise"]
+from workbench.runtime.fusion import plan
+from workbench.runtime.messages import Kind, Response
+
+random = np.random.default_rng(0)
+lengths = random.integers(1, 100, 40).tolist()
+tensors = [Response(f"gradient {i}", Kind.ALLREDUCE, "float32", (length,)) for i, length in enumerate(lengths)]
+theirs = [[4 * response.shape[0] for response in batch] for batch in plan(tensors, 500)]
+print("the same as plan():", plan_buckets([4 * length for length in lengths], 500) == theirs)
+
+# %% [markdown] tags=["exercise"]
+# ## The best threshold
+#
+# In the model of the lesson. `finish_time` is there already; the units are whatever you like.
+
+# %% tags=["exercise"]
+print(inspect.getsource(finish_time))
+
+# %% tags=["exercise"]
+# exercise: 07.best_threshold
+
+# %% tags=["exercise"]
+check("07.best_threshold")
+
+# %% [markdown] tags=["exercise"]
+# How does the best threshold move with the latency? Twenty tensors of size 1 to 9, one ready in each unit of time:
+
+# %% tags=["exercise"]
+lengths, times = np.random.default_rng(1).integers(1, 10, 20).tolist(), list(range(1, 21))
+for latency in (0, 1, 2, 4, 8, 16):
+    chosen = best_threshold(lengths, times, latency, 0.1)
+    buckets = plan_buckets(lengths, chosen)
+    end = finish_time(buckets, times, latency, 0.1)
+    print(f"α = {latency:2}: threshold {chosen:3}, {len(buckets):2} buckets, ends at {end:.1f}")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 25 minutes. Let them guess first: 48 arrays of 80 bytes, how much faster if packed? 40 times. And 48
+# of 800 kB? Hardly at all. Common wrong answers in *plan_buckets*: the last bucket is forgotten; an empty one in
+# front; `<` for `<=`; the tensor that crosses the limit still goes in. In *best_threshold*: α/β, where latency and
+# transfer cost the same: a first guess, and no more; only single sizes are tried, not their sums. Those who are done
+# early: which plan is best if the buckets need not all have the same threshold?
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Small messages pay latency. Packing saves α for each tensor that does not travel alone.
+# - A bucket leaves when its last tensor is ready: too large, and nothing hides behind the backward pass.
+# - `HOROVOD_FUSION_THRESHOLD` sets the size. All ranks make the same plan from the same responses.
+# - What was negotiated once is a number from then on.

@@ -1,0 +1,299 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Is it faster? One against N
+#
+# **Question:** the training runs on N ranks. How much faster is it, how do you know, and when is it slower?
+#
+# **Afterwards you can**
+#
+# - time a distributed training honestly, and name the mistake in a figure that is too good,
+# - say speed-up and efficiency, for strong and for weak scaling,
+# - predict both from two figures of the links, two of the model, and T(n) = G/n + C(n),
+# - find the size from which on N ranks pay.
+#
+# **Needs:** two cores, no GPU. **Takes** 12 minutes to read, 13 to do. **Before:** lessons 03 and 06.
+
+# %% tags=["both"]
+import inspect
+
+import numpy as np
+
+from workbench import cluster
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.scaling import Model, draw, line
+from workbench.course.simulator import simulate
+from workbench.course.stopwatches import from_the_beginning, own_work, whole_steps
+
+# %% [markdown]
+# ## Three stopwatches
+#
+# First where the truth is known: in the simulator. Training on n ranks computes for 40/n ms per step, then a ring adds
+# up 4 MB of gradients. The very first step takes 100 ms more, for memory, caches, compilers. And rank n − 1 has a
+# slower core: its part takes half as long again.
+
+# %%
+stopwatches = (from_the_beginning, own_work, whole_steps)
+for stopwatch in stopwatches:
+    print(inspect.getsource(stopwatch))
+
+# %%
+for stopwatch in stopwatches:
+    one, four = (simulate(n, stopwatch).results[0] for n in (1, 4))
+    print(
+        f"{stopwatch.__name__:18}  1 rank {one * 1e3:4.1f} ms, 4 ranks {four * 1e3:4.1f} ms, speed-up {one / four:.2f}"
+    )
+
+# %% [markdown]
+# Three figures of one program, all read on rank 0. Which is right?
+#
+# - `from_the_beginning` counts the first step, which happens once in hours of training. The 100 ms are on both sides,
+#   so the speed-up looks small.
+# - `own_work` stops before the gradients have travelled, and knows nothing of the slower rank. The speed-up is ideal,
+#   and an ideal speed-up is a warning. The same happens wherever something was only *started* when the clock stops: an
+#   asynchronous allreduce, a kernel on a GPU (there `torch.cuda.synchronize()` belongs before both readings).
+# - `whole_steps` is right: **warm up, start together (barrier), time whole steps, take the slowest rank, and the median
+#   of several rounds.**
+#
+# ## On real ranks
+#
+# Two ranks, two trainings of scans of digits: a convolutional network with a batch of 288, and a tiny one, a single
+# linear layer with a batch of 32.
+
+# %%
+engines = cluster.up(n=2)
+
+# %%
+# %%px
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench.torch as hvd
+from workbench import data
+
+hvd.init()
+digits = data.digits()
+images, labels = torch.from_numpy(digits.train_x), torch.from_numpy(digits.train_y)
+
+
+def convolutional():
+    layers = [nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 48, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 10))
+
+
+def tiny():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+
+
+def seconds(make, ranks, global_batch, steps):
+    """Seconds per step on the first ``ranks`` ranks, as a list of all these ranks."""
+    model = make()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    if ranks > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    mine = slice(hvd.rank(), global_batch, ranks)
+    x, y = images[mine], labels[mine]
+    took = 0.0
+    for step in range(-2, steps):
+        if step == 0:  # two steps of warm-up
+            hvd.barrier()
+            start = time.perf_counter()
+        if hvd.rank() < ranks:
+            optimizer.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    took = (time.perf_counter() - start) / steps
+    return hvd.allgather(torch.tensor([took], dtype=torch.float64))[:ranks].tolist()
+
+
+# %% [markdown]
+# While rank 0 trains alone the other one waits, which costs no CPU. One and two ranks take turns, round by round: what
+# disturbs the machine then mostly disturbs both.
+
+
+# %%
+# %%px
+def in_turns(make, batch, steps, together=1):
+    """Rounds of one rank with ``batch``, and of two with ``together`` times as much."""
+    pairs = [(seconds(make, 1, batch, steps), seconds(make, 2, together * batch, steps)) for _ in range(6)]
+    return [list(each) for each in zip(*pairs[1:], strict=True)]  # the first round is warm-up, too
+
+
+rounds = {"convolutional": in_turns(convolutional, 288, 4), "tiny": in_turns(tiny, 32, 60)}
+weak = in_turns(convolutional, 288, 3, together=2)
+
+# %% [markdown]
+# `rounds` has, for each network, the seconds of every rank in every round, alone and together. From that to one
+# figure: the slowest rank of each round, the ratio within each round, the median over the rounds. The function is your
+# exercise; here its solution is used.
+
+# %%
+from workbench.course.tasks import task
+
+speedup = task("08.speedup").reference
+rounds, weak = engines.client[0].pull(["rounds", "weak"], block=True)
+measured = {name: speedup(alone, together) for name, (alone, together) in rounds.items()}
+print("the tiny network is slower on two ranks:", measured["tiny"][0] < 1)
+print("the larger one gains more:", measured["convolutional"][0] > measured["tiny"][0])
+
+# %% tags=["nbval-ignore-output"]
+for name, (times, efficiency) in measured.items():
+    alone = min(max(seconds) for seconds in rounds[name][0]) * 1e3
+    print(f"{name:13}  alone {alone:6.2f} ms per step,  2 ranks: speed-up {times:.2f}, efficiency {efficiency:.0%}")
+
+# %% [markdown]
+# **Speed-up:** how many times as fast as one rank. **Efficiency:** speed-up per rank, the share of the ranks' time that
+# went into training. Here the batch of both ranks together was that of one rank alone. That is **strong scaling**. If
+# each rank keeps the whole batch, it is **weak scaling**: two ranks do twice the work, ideally in the same time.
+
+# %% tags=["nbval-ignore-output"]
+print(f"convolutional, 288 images for each of 2 ranks: {speedup(*weak)[0]:.0%} of the speed per rank")
+
+# %% [markdown]
+# ## The model T(n) = G/n + C(n)
+#
+# At an equal global batch, n ranks divide the computation G among them and pay for communication C. With a ring and K
+# bytes of gradients
+#
+# $$T(n) = \frac{G}{n} + C(n), \qquad C(n) = 2(n-1)\left(\alpha + \beta\,\frac{K}{n}\right).$$
+#
+# All of it can be written down before the first run on N ranks. G is a step's time on one rank, K is 4 bytes times
+# the number of parameters, α and β come from two allreduces, a short and a long one.
+
+
+# %%
+# %%px
+def allreduce_seconds(nbytes, rounds=15):
+    array, took = np.ones(nbytes // 4, np.float32), []
+    for _ in range(rounds):
+        hvd.barrier()
+        start = time.perf_counter()
+        hvd.allreduce(torch.from_numpy(array), name="ping")
+        took.append(hvd.allreduce(torch.tensor(time.perf_counter() - start), op=hvd.Max).item())
+    return sorted(took)[rounds // 2]
+
+
+links = [(nbytes, allreduce_seconds(nbytes)) for nbytes in (400, 16_000_000)]
+parameters = {make.__name__: sum(p.numel() for p in make().parameters()) for make in (convolutional, tiny)}
+print("the long one takes longer:", links[1][1] > links[0][1])
+
+# %%
+from statistics import median
+
+links, parameters = engines.client[0].pull(["links", "parameters"], block=True)
+alpha_s, beta_s = line(*links, n=2)
+models = {
+    name: Model(median(max(seconds) for seconds in alone), 4 * parameters[name], alpha_s, beta_s)
+    for name, (alone, _) in rounds.items()
+}
+print("a larger step, a larger share of computation:", models["convolutional"].speedup(2) > models["tiny"].speedup(2))
+
+# %% tags=["nbval-ignore-output"]
+print(f"α = {alpha_s * 1e6:.0f} µs, 1/β = {1e-9 / max(beta_s, 1e-12):.1f} GB/s")
+for name, model in models.items():
+    print(f"{name:13}  2 ranks: predicted {model.speedup(2):.2f}, measured {measured[name][0]:.2f}")
+
+# %% tags=["nbval-ignore-output"]
+draw(models, [1, 2], {1: 1.0, 2: measured["convolutional"][0]}, "Two ranks; the point is the larger network, measured")
+
+# %% [markdown]
+# Where prediction and measurement differ, look for what the model leaves out. It knows of no work per step besides the
+# batch's (each rank steps its own optimizer, and starts as many kernels as one alone); of no cores that share a
+# memory; of no communication that hides behind computation (lesson 06), which makes the true figure better.
+#
+# ## More ranks than you have
+#
+# That is what a model is for. A network of 25.6 million parameters (ResNet-50 has as many), 200 ms per step on one
+# rank, a network with α = 20 µs and 10 GB/s. These are assumptions, not a measurement.
+
+# %%
+large = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=20e-6, beta_s=1e-10)
+print(" n   step    speed-up  efficiency  |  weak: efficiency")
+for n in (1, 2, 4, 8, 16, 32, 64):
+    print(
+        f"{n:2}  {large.step_s(n) * 1e3:6.1f} ms  {large.speedup(n):5.2f}   {large.efficiency(n):7.0%}      |  "
+        f"{large.weak_efficiency(n):7.0%}"
+    )
+
+# %%
+slower = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=50e-6, beta_s=8e-10)
+best = max(range(1, 513), key=slower.speedup)
+print(f"1.25 GB/s: best with n = {best}, speed-up {slower.speedup(best):.2f}; with 512 ranks {slower.speedup(512):.2f}")
+draw({"10 GB/s": large, "1.25 GB/s": slower}, [1, 2, 4, 8, 16, 32], title="Equal global batch, in the model")
+
+# %% [markdown]
+# - **Strong scaling:** the global batch stays, each rank has less to do. G/n shrinks, C(n) tends to 2βK and then
+#   grows with 2nα: the speed-up has a ceiling, and a best n.
+# - **Weak scaling:** the *local* batch stays, so the global batch grows with n. A step takes G + C(n) and does n times
+#   the work; the efficiency is G/(G + C(n)), which hardly falls with n. That is why many ranks go with large batches,
+#   and what a large batch does to the training is lesson 09.
+#
+# ## Break-even
+#
+# n ranks are faster than one if G > G/n + C(n), that is if
+#
+# $$G > \frac{n}{n-1}\,C(n) = 2\,(n\alpha + \beta K).$$
+#
+# The tiny network is far below that: its step is over before two ranks have agreed on anything. More data per step, a
+# larger model per byte of gradients, or fewer messages (lesson 07) help; more ranks do not.
+
+# %%
+for n in (2, 8, 64):
+    border = task("08.break_even").reference(n, 4 * 650, 200e-6, 1e-9)
+    at_it = Model(border, 4 * 650, 200e-6, 1e-9)
+    print(
+        f"650 parameters, α = 200 µs: {n} ranks pay from G = {border * 1e3:5.2f} ms on; speed-up {at_it.speedup(n):.2f}"
+    )
+
+# %%
+engines.down()
+
+# %% [markdown] tags=["exercise"]
+# ## A ring's time, an honest speed-up, and where n ranks begin to pay
+
+# %% tags=["exercise"]
+# exercise: 08.ring_time
+
+# %% tags=["exercise"]
+check("08.ring_time")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 25 minutes. Before the stopwatches are run, let them vote which is right. Before two ranks are timed,
+# let everybody write down an efficiency; whoever is next to the measured one explains why. Common wrong answers: the
+# whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the best rounds, where
+# the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border, which forgets that
+# n ranks still have G/n to compute.
+
+# %% tags=["exercise"]
+# exercise: 08.speedup
+
+# %% tags=["exercise"]
+check("08.speedup")
+
+# %% tags=["exercise"]
+# exercise: 08.break_even
+
+# %% tags=["exercise"]
+check("08.break_even")
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Warm up, barrier, whole steps, the slowest rank, the median of rounds in turns.
+# - T(n) = G/n + C(n): computation is divided, communication is added.
+# - Strong scaling has a ceiling; weak scaling hardly has one, but changes the batch.
+# - A small model is slower on many ranks. Work out the border before you rent them.

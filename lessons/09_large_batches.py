@@ -1,0 +1,261 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Large batches
+#
+# **Question:** eight ranks with 32 images each make a batch of 256. Is that still the same training, and what has to
+# change?
+#
+# **Afterwards you can**
+#
+# - tell the global from the local batch, and keep a training the same on any number of ranks,
+# - scale the learning rate with the global batch, and say why,
+# - recognise a run that diverges from too large a step at the beginning, and rescue it by warm-up.
+#
+# **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 10 to do. **Before:** lesson 04.
+
+# %% tags=["both"]
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from workbench import data
+from workbench.course import figures
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.simulator import simulate
+from workbench.training.sampler import batches
+
+# %% [markdown]
+# ## Global and local batch
+#
+# The **global batch** is what one step of the optimizer sees, on all ranks together; the **local batch** is one rank's
+# part of it. Two ways to add ranks:
+#
+# | | local batch | global batch | steps per epoch | the training |
+# |---|---|---|---|---|
+# | keep the global batch | B/n | B | the same | the same |
+# | keep the local batch | B | n · B | an n-th | another one: this lesson |
+#
+# The second is the usual one, for a GPU with a small local batch has not enough to do. But fewer, larger steps are
+# another training, with a learning rate of its own.
+#
+# The model: four hidden layers with tanh on scans of digits, in float64, with large random weights at the beginning.
+# That makes it a little wild at first, as deep networks are.
+
+# %%
+torch.set_num_threads(1)
+digits = data.digits()
+images = torch.from_numpy(digits.train_x).double().flatten(1)
+labels = torch.from_numpy(digits.train_y)
+
+
+def make_model(seed):
+    torch.manual_seed(seed)
+    layers = []
+    for inputs, outputs in ((64, 64), (64, 64), (64, 64), (64, 64), (64, 10)):
+        layer = nn.Linear(inputs, outputs).double()
+        nn.init.normal_(layer.weight, std=2 / inputs**0.5)
+        nn.init.zeros_(layer.bias)
+        layers += [layer, nn.Tanh()]
+    return nn.Sequential(*layers[:-1])
+
+
+def train(global_batch, rate, epochs=5, warmup_epochs=0, begin=1.0, seed=0):
+    """Train on one process; return the loss of each step, the loss over all images at the end, and the model.
+
+    Warm-up: the learning rate grows from begin * rate to rate, a little in every step.
+    """
+    model = make_model(seed)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    warmup_steps = warmup_epochs * -(-len(images) // global_batch)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: begin + (1 - begin) * step / warmup_steps if step < warmup_steps else 1.0
+    )
+    losses = []
+    for epoch in range(epochs):
+        for mine in batches(len(images), 0, 1, global_batch, epoch=epoch):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images[mine]), labels[mine])
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+    with torch.no_grad():
+        return losses, F.cross_entropy(model(images), labels).item(), model
+
+
+# %% [markdown]
+# ## An equal global batch: the same curve
+#
+# Four ranks in the simulator. Each takes its part of the global batch of 64 and its own gradient, and the gradients
+# are averaged by `allreduce`.
+
+
+# %%
+def together(comm, global_batch, rate, epochs):
+    model = make_model(seed=0)
+    optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9)
+    losses = []
+    for epoch in range(epochs):
+        for mine in batches(len(images), comm.rank, comm.size, global_batch, epoch=epoch):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(model(images[mine]), labels[mine])
+            loss.backward()
+            for weight in model.parameters():
+                weight.grad = torch.from_numpy(comm.allreduce(weight.grad.numpy())) / comm.size
+            optimizer.step()
+            losses.append(comm.allreduce(loss.item()) / comm.size)
+    return losses
+
+
+one = train(64, 0.05, epochs=2)[0]
+four = simulate(4, together, 64, 0.05, 2).results[0]
+difference = max(abs(a - b) for a, b in zip(one, four, strict=True))
+print(f"{len(one)} steps of 1 rank with 64 images, {len(four)} of 4 ranks with 16 each")
+print("largest difference of the losses below 1e-9:", difference < 1e-9)
+figures.curves({"1 rank": one, "4 ranks": four}, "step", "loss", "Equal global batch, equal curve")
+
+# %% [markdown]
+# Averaging is right because the parts are equal: the mean over the batch is the mean of the parts' means. Parts of
+# different lengths need weights; that is an exercise.
+#
+# ## Batch × learning rate
+#
+# Five epochs each, whatever the batch. The table has the loss at the end; a dash is one above 1.
+
+# %%
+sizes, rates = (32, 64, 128, 256), (0.0125, 0.025, 0.05, 0.1, 0.2, 0.4)
+grid = {size: [train(size, rate)[1] for rate in rates] for size in sizes}
+print("batch " + "".join(f"  LR {rate:<6g}" for rate in rates))
+for size, losses in grid.items():
+    print(f"{size:5} " + "".join(f"{loss:8.2f}   " if loss < 1 else "       –   " for loss in losses))
+
+# %% [markdown]
+# Read it in three ways.
+#
+# - **Down a column:** with the learning rate as it was, a larger batch is slower. It takes fewer steps of the same
+#   length.
+# - **Down a diagonal,** twice the batch and twice the learning rate: the losses stay closer together. That is the
+#   **linear scaling rule**: n steps with gradients that hardly change in between come to about the same as one step
+#   with their average, n times as long. So *n times the batch, n times the learning rate.*
+# - **To the right:** at some learning rate every row ends. There the rule ends as well.
+
+# %%
+best = {size: rates[int(np.argmin(losses))] for size, losses in grid.items()}
+print("best learning rate by batch:", best)
+print("8 times the batch needs a larger one:", best[256] > best[32])
+kept, scaled = grid[256][0] / grid[32][0], grid[256][3] / grid[32][0]
+print("batch 32, LR 0.0125, then 8 times the batch:")
+print(f"  LR kept: {kept:.1f} times the loss;  LR 8 times as large: {scaled:.1f} times")
+print("scaling is better:", scaled < kept)
+
+# %% [markdown]
+# ## A run that diverges, and its rescue
+#
+# One rank with a batch of 32 and LR 0.05 does well. Eight ranks have a batch of 256, and by the rule LR 0.4. Three
+# different beginnings:
+
+# %%
+ranks, base = 8, 0.05
+cold, warm = [], []
+for seed in range(3):
+    alone = train(32, base, 10, seed=seed)[1]
+    cold.append(train(32 * ranks, base * ranks, 10, seed=seed))
+    warm.append(train(32 * ranks, base * ranks, 10, warmup_epochs=5, begin=1 / ranks, seed=seed))
+    print(
+        f"seed {seed}: 1 rank well: {alone < 0.1};  8 ranks diverge, loss above 10: {cold[seed][1] > 10};  "
+        f"with warm-up, loss below 0.5: {warm[seed][1] < 0.5}"
+    )
+
+# %% tags=["nbval-ignore-output"]
+runs = {"at once": cold[0], "with warm-up": warm[0]}
+cut = {name: [min(loss, 6) for loss in losses] for name, (losses, _, _) in runs.items()}
+figures.curves(cut, "step", "loss (cut at 6)", "Batch 256, LR 0.4")
+
+# %% [markdown]
+# **Warm-up:** begin with a small learning rate and let it grow to the scaled one, a little in every step. The rule
+# assumes that the gradient hardly changes along the way. That is least true at the beginning, where the loss is
+# steepest: long steps there throw the weights to where tanh is flat and has next to no gradient, and they do not come
+# back. After some gentle steps the same learning rate does no such harm. Look at the last hidden layer:
+
+
+# %%
+def flat_part(model):
+    """How many of the outputs of the last hidden layer are at the ends of tanh, where it is flat."""
+    with torch.no_grad():
+        return (model[:-1](images).abs() > 0.99).double().mean().item()
+
+
+print("flat at the beginning, below 10 %:", flat_part(make_model(seed=0)) < 0.1)
+print("after the cold start, above 95 %:", flat_part(cold[0][2]) > 0.95)
+print("after the warm-up, below 60 %:", flat_part(warm[0][2]) < 0.6)
+
+# %% [markdown]
+# Goyal et al. (2017, arXiv:1706.02677) trained a ResNet-50 on ImageNet like that, with batches of 8,192 on 256 GPUs:
+# linear scaling from a base rate, warm-up during the first five epochs, then a staircase down. That schedule is your
+# exercise. In PyTorch, `torch.optim.lr_scheduler.LambdaLR` takes a function like it, as `train()` above does.
+#
+# It has its limits, too. Beyond some batch size no learning rate makes up for the missing steps: more ranks then
+# finish an epoch sooner, but not the training.
+
+# %% [markdown] tags=["exercise"]
+# ## The learning rate of every step
+#
+# Linear scaling, gradual warm-up, staircase.
+
+# %% tags=["exercise"]
+# exercise: 09.learning_rate
+
+# %% tags=["exercise"]
+check("09.learning_rate")
+
+# %% [markdown] tags=["exercise"]
+# What does it look like? Eight ranks, base 0.1, five epochs of warm-up, drops at 30, 60 and 80 of 90 epochs:
+
+
+# %% tags=["exercise"]
+def schedule():
+    try:
+        return [learning_rate(step, 0.1, 8, 10, 5, (30, 60, 80)) for step in range(900)]
+    except NotImplementedError:
+        return [0.0]  # not done yet
+
+
+figures.curves({"learning rate": schedule()}, "step", "learning rate", "Warm-up and staircase")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 20 minutes. Let them guess the row of batch 256 from that of batch 32 before the grid is shown. Common
+# wrong answers: the warm-up starts at 0 instead of at base; it grows once per epoch, so that each epoch begins with a
+# jump; epochs are counted from the end of the warm-up; division by zero without warm-up. In the second exercise: 1/n as
+# weight, which is right only for equal parts. A good question: who would notice a wrong weight, and when? (Nobody; the
+# loss falls all the same.)
+
+# %% [markdown] tags=["exercise"]
+# ## A batch for n ranks
+#
+# Who takes how many samples, and what does each rank's gradient count? There may be fewer samples than ranks.
+
+# %% tags=["exercise"]
+# exercise: 09.local_batches
+
+# %% tags=["exercise"]
+check("09.local_batches")
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Equal global batch: the same training on any number of ranks. Equal local batch: another training.
+# - n times the batch, n times the learning rate; it holds up to a limit.
+# - Where the scaled rate diverges at the beginning, grow into it by warm-up.
+# - Average gradients with weights in proportion to the number of samples.

@@ -1,0 +1,244 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Convert a script in nine steps
+#
+# **Question:** a training script for one process is there. Which lines make it one for N, and how do you see that
+# none is missing?
+#
+# **Afterwards you can**
+#
+# - take the nine steps in an order in which each can be tested,
+# - say for each step what goes wrong without it, and by what behaviour it shows,
+# - judge a script by what its ranks do, not by what it looks like.
+#
+# **Needs:** two cores, no GPU. **Takes** 15 minutes to read, 20 to do. **Before:** lessons 04 to 06.
+
+# %% [markdown]
+# ## The serial script
+#
+# It trains a small network on the handwritten digits, goes on from a checkpoint if there is one, and writes one at the
+# end. It knows nothing of ranks.
+
+# %%
+from itertools import pairwise
+from pathlib import Path
+
+steps = sorted(Path("../lessons/steps").glob("0*.py"))
+print(steps[0].read_text())
+
+# %% [markdown]
+# ## What do two copies of it do?
+#
+# `workbench run -np 2 python 00_serial.py` starts it twice. Nothing fails, and that is the trouble: each process trains
+# alone. `watch` runs a script in the same way on two ranks, and also alone, and looks at what they do, by hooks
+# that torch has for everybody: which samples go into the model, the weights at the first and at the last step, the
+# first gradient, files, output. The script is not changed.
+#
+# As on two machines, each rank has a folder of its own, and random numbers of its own. Each script runs twice; the
+# second time, rank 0 finds the checkpoint of the first, and rank 1 finds nothing.
+
+# %%
+from workbench.course.conversion import difference, table, turned_green, watch
+
+seen = watch(steps, n=2)
+print(seen[0])
+
+# %% [markdown]
+# Not one light is green. Each of the nine steps turns one on.
+
+
+# %%
+def step(k):
+    print(difference(steps[k - 1], steps[k]))
+    print()
+    for name in turned_green(seen[k - 1], seen[k]):
+        print("✓", name)
+
+
+step(1)
+
+# %% [markdown]
+# `init()` finds the other ranks. From now on each process has a number.
+#
+# ### 2. A device of its own
+#
+# With GPUs, each rank takes that of its `local_rank()`, its number on this machine (not `rank()`, which goes on
+# counting on the next machine). Without, torch would start as many threads as there are cores, *in each rank*.
+
+# %%
+step(2)
+
+# %% [markdown]
+# ### 3. A shard of the data
+#
+# Together the ranks see each sample once per epoch. `set_epoch` belongs to it: without, each epoch has the same order.
+# The test set is dealt out, too, as cards are. It has 357 images, so rank 0 gets one more.
+
+# %%
+step(3)
+
+# %% [markdown]
+# ### 4. The batch
+#
+# With 72 samples *per rank* the ranks together would take half as many steps with twice as many samples: another
+# training, which needs another learning rate. If the global batch stays, the learning rate stays.
+
+# %%
+step(4)
+
+# %% [markdown]
+# ### 5 and 6. The same start
+#
+# Each rank drew weights of its own, and only rank 0 found the checkpoint. So rank 0 gives its weights to all, after the
+# checkpoint was read. The optimizer has a state as well, here the momentum. It is forgotten more often, because at the
+# first start, without a checkpoint, it is empty on all ranks and nothing shows.
+
+# %%
+step(5)
+
+# %%
+step(6)
+
+# %% [markdown]
+# ### 7. The gradients
+#
+# Now everything is alike but the gradients: each rank has those of its own samples. `DistributedOptimizer` averages
+# them before each step. Two lights go on at once, for now the result is that of one process.
+
+# %%
+step(7)
+
+# %% [markdown]
+# ### 8. The metrics
+#
+# Each rank counts the right answers among its own test images. The sums over all ranks give the accuracy; a mean of the
+# ranks' accuracies would count the smaller shard too much.
+
+# %%
+step(8)
+
+# %% [markdown]
+# ### 9. Rank 0 saves and prints
+#
+# Two ranks that write the same file may leave it broken. The line with the collective, `allreduce`, stays *outside* of
+# the `if`: all ranks have to come to it.
+
+# %%
+step(9)
+
+# %% [markdown]
+# ## All steps, all lights
+
+# %%
+print(table(seen))
+
+# %%
+lights = [watched.lights() for watched in seen]
+green = [sum(not wrong for wrong in one.values()) for one in lights]
+print("green lights:", green)
+print("no step turns a light off:", all(not turned_green(b, a) for a, b in pairwise(seen)))
+
+# %% [markdown]
+# ## One line less
+#
+# The finished script without step 6 runs without an error, and its accuracy looks well. The lights tell:
+
+# %%
+import tempfile
+
+with tempfile.TemporaryDirectory() as folder:
+    forgetful = Path(folder, "without_step_6.py")
+    lines = steps[9].read_text().splitlines()
+    forgetful.write_text("\n".join(line for line in lines if "broadcast_optimizer_state" not in line))
+    found = watch([forgetful])[0]
+print(f"reported accuracy above 90 %: {found.ranks[0].reported > 0.9}")
+print("\n".join(f"✗ {name}" for name, wrong in found.lights().items() if wrong))
+
+# %% [markdown]
+# The ranks begin with the same weights but another momentum, so after the first step their weights differ, and nothing
+# brings them together again.
+#
+# For a script of your own, see `help(workbench.course.conversion)`: what it has to be called, and nothing else.
+
+# %% [markdown] tags=["exercise"]
+# ## What only rank 0 may do
+#
+# Here is how a checkpoint is often written first, and what happens.
+
+# %% tags=["exercise"]
+import inspect
+
+import numpy as np
+
+from workbench.course import drawing
+from workbench.course.exercise import check, exercise, hint, show, solution
+from workbench.course.simulator import DeadlockError, simulate
+from workbench.course.tasks.t10 import checkpoint_hangs
+from workbench.course.trial import Job, train_alone
+from workbench.training.sampler import ShardedSampler
+
+print(inspect.getsource(checkpoint_hangs))
+
+# %% tags=["exercise"]
+try:
+    simulate(3, lambda comm: checkpoint_hangs(comm, 7, 0.5, 4, np.ones(3)))
+except DeadlockError as error:
+    print(str(error).splitlines()[0])
+    picture = drawing.wait_for(error)
+picture
+
+# %% [markdown] tags=["exercise"]
+# Write it so that it ends. The loss is the mean over all *samples*, and ranks may have different numbers of them.
+
+# %% tags=["exercise"]
+# exercise: 10.rank_zero
+
+# %% tags=["exercise"]
+check("10.rank_zero")
+
+# %% [markdown] tags=["exercise"]
+# ## The whole conversion
+#
+# This is the training to convert. Data, model and optimizer are in `job`; `job.pin`, `job.save` and `job.log` stand for
+# taking a GPU, writing the checkpoint, and printing.
+
+# %% tags=["exercise"]
+print(inspect.getsource(train_alone))
+
+# %% [markdown] tags=["exercise"]
+# Copy its lines and take the nine steps; `check` goes through the lights in their order. It runs your function on two
+# ranks, which are threads here, and alone.
+
+# %% tags=["exercise"]
+# exercise: 10.convert
+
+# %% tags=["exercise"]
+check("10.convert")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 35 minutes: 15 for the walk through the steps, at the screen, with the question before each diff:
+# "what do the ranks do wrong now?" Then 20 for the exercise. Common wrong answers: `rank()` instead of `local_rank()`
+# for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the mean of the
+# accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank that has
+# left). Scaling the learning rate is wrong here, since the global batch stays. Who is done early: which lights stay
+# green if step 5 comes before the checkpoint is read?
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Nine steps: init, device, shard, batch, weights, optimizer state, gradients, metrics, rank 0.
+# - Most mistakes raise no error. Look at what the ranks do: samples, weights, gradients, files.
+# - Broadcast after the checkpoint is read, weights and optimizer state.
+# - With the same global batch, the result of N ranks is that of one, up to rounding.
+# - Inside `if rank == 0` there is no collective.

@@ -1,0 +1,275 @@
+"""The cards of "Find the bug": the broken programs as learners meet them, the four causes, and when a card is done."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import linecache
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.course import exercise
+from workbench.course.cards import Card, PlainCard, cause
+from workbench.course.rank_threads import on_ranks
+from workbench.course.task import is_blank
+from workbench.course.tasks import names, task
+from workbench.errors import MismatchError, WorkbenchError
+
+CARDS = [name for name in names() if name.startswith("11.")]
+SECONDS = 10.0
+
+SAID = {
+    "11.epoch": (
+        "n = 3, 5, 4 and 4 batches: MissingRanksError: Ranks 1, 2 are idle, so 'allreduce.gradient'",
+        'rank 0: waiting in the cell, line 10: w = w - lr * hvd.allreduce(gradient, name="gradient")',
+        "more batches on some ranks than on others",
+    ),
+    "11.validate": (
+        "MissingRanksError: Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete.",
+        'rank 0: waiting in the cell, line 9: accuracy = hvd.allreduce(accuracy, name="accuracy")',
+        "Likely a collective inside `if rank == 0`",
+    ),
+    "11.gradients": (
+        "The ranks wait for each other, so 'allreduce.a', submitted by rank 0, can never complete.",
+        "rank 1: waiting for 'allreduce.b' in the cell, line 9",
+        "another order of two waits",
+    ),
+    "11.two_heads": (
+        "n = 2, heads a, ab: MissingRanksError: The ranks wait for each other, so 'allreduce.t', submitted by rank 0",
+        "rank 1: waiting for 'allreduce.b' in the cell, line 10",
+    ),
+    "11.restore": ("MismatchError: Mismatched data types", "rank 0: float64", "rank 1: float32"),
+    "11.start": (
+        "one model on all ranks: n = 2, 0 steps: the fingerprints differ.",
+        "rank  weights   largest difference",
+        "weights: 'w' is the first that differs, on rank 1 from rank 0",
+    ),
+    "11.clip": ("n = 2, gradients of length 4 and 0.5, at most 1: rank 0, index 0: yours -0.51", "expected -0.99"),
+    "11.shards": ("4 samples, 2 ranks, epoch 0: 1 with nobody, 1 with more than one rank: nobody has 3",),
+    "11.seconds": ("train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms",),
+    "11.accuracy": ("n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75",),
+    "11.pipeline": ("the array given to Isend(dest=1) was changed before wait()", "in line 15: request.wait()"),
+    "11.ring": (
+        "n = 2, length 100,000: Deadlock",
+        "rank 0 waits in send(dest=1) (in the cell, line 7: comm.send(x, dest=right))",
+        "They wait in a circle: 0 → 1 → 0",
+    ),
+}
+"""What check() must say of each broken program."""
+
+PICTURES = {
+    "11.clip": "6 messages between 4 ranks",
+    "11.shards": "24 samples on 4 ranks: epoch 0: 17 of 24 samples seen, 6 more than once",
+    "11.seconds": "10 messages between 3 ranks, 30.1 ms",
+    "11.accuracy": "4 messages between 3 ranks",
+    "11.ring": "Deadlock: 4 of 4 ranks wait; circle: 0 → 1 → 2 → 3 → 0",
+}
+
+
+@pytest.fixture(autouse=True)
+def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of a learner's own is touched."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+
+
+def card(name: str) -> Card:
+    """The card of that name."""
+    found = task(name)
+    assert isinstance(found, Card)
+    return found
+
+
+def run_cell(name: str, solved: bool = False) -> None:
+    """What a learner does who runs the cell, in a place that errors call the cell."""
+    import numpy as np
+
+    source, place = card(name).cell(solved), f"/tmp/ipykernel_0/{name}.py"
+    linecache.cache[place] = (len(source), None, source.splitlines(keepends=True), place)
+    exec(compile(source, place, "exec"), {"np": np, "exercise": exercise.exercise})
+
+
+def test_there_are_twelve() -> None:
+    """All twelve are cards, and each has words to be said of it."""
+    assert len(CARDS) == 12
+    assert set(CARDS) == set(SAID)
+    assert all(isinstance(task(name), Card) for name in CARDS)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_broken_program_is_diagnosed(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its check says what is wrong, in the words from which the cause can be found, within seconds."""
+    run_cell(name)
+    assert not is_blank(exercise.BOARD.functions[name])
+    begun = time.monotonic()
+    exercise.check(name)
+    told = capsys.readouterr().out
+    assert time.monotonic() - begun < SECONDS
+    assert "✗" in told
+    for words in SAID[name]:
+        assert words in told, told
+    entry = exercise.BOARD.entry(name)
+    assert (entry.attempts, entry.passed) == (1, False)
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_repair_is_small(name: str) -> None:
+    """Three lines at most come or go; name and title tell nothing of the cause."""
+    found = card(name)
+    changed = list(difflib.ndiff(found.blank().splitlines(), found.solution().splitlines()))
+    came = [line for line in changed if line.startswith("+")]
+    went = [line for line in changed if line.startswith("-")]
+    assert 1 <= max(len(came), len(went)) <= 3, "\n".join(changed)
+    assert found.blank().splitlines()[0] == found.solution().splitlines()[0]
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_the_cause_is_one_of_four(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Without a choice the four are shown; a wrong one gets a nudge, and never the answer; the right one says why."""
+    found = card(name)
+    sentences, answers = zip(*found.causes, strict=True)
+    right = "abcd".index(found.right)
+    cause(name)
+    assert capsys.readouterr().out.splitlines() == [f"  {k}  {text}" for k, text in zip("abcd", sentences, strict=True)]
+    for letter in sorted({*"abcd"} - {found.right}):
+        cause(name, letter)
+        told = capsys.readouterr().out
+        assert "✗" in told
+        assert answers["abcd".index(letter)] in told
+        assert sentences[right] not in told
+        assert answers[right] not in told
+        assert not exercise.BOARD.entry(name).cause
+    cause(name, found.right.upper())
+    told = capsys.readouterr().out
+    assert f"✓ {found.right}" in told
+    assert answers[right] in told
+    assert "Now repair the program" in told
+    assert exercise.BOARD.entry(name).cause
+    assert max(map(len, sentences)) <= 110
+    assert len(set(sentences)) == len(set(answers)) == 4
+
+
+def test_the_right_letters_are_no_pattern() -> None:
+    """Each letter is right for some card, and none for half of them."""
+    right = [card(name).right for name in CARDS]
+    assert set(right) == {*"abcd"}
+    assert max(right.count(letter) for letter in "abcd") < 6
+
+
+def test_both_make_a_card_done(capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither the repair nor the cause alone does; board and report say what is left."""
+    cause("11.epoch", card("11.epoch").right)
+    run_cell("11.validate", solved=True)
+    exercise.check("11.validate")
+    for name in ("11.epoch", "11.validate"):
+        assert not exercise.BOARD.entry(name).done(name)
+    capsys.readouterr()
+    exercise.progress("11")
+    told = capsys.readouterr().out
+    assert "11.epoch                     ✗ tried" in told
+    assert "11.validate                  ✗ cause?" in told
+    assert "0 of 12 done" in told
+    cause("11.validate", card("11.validate").right)
+    assert "Now repair" not in capsys.readouterr().out
+    exercise.progress("11")
+    assert "11.validate                  ✓ done" in capsys.readouterr().out
+    found = json.loads(exercise.report().read_text())
+    assert found["passed"] == 1
+    assert found["exercises"]["11.epoch"]["cause"] is True
+    assert '<testcase classname="lesson.11" name="validate"></testcase>' in exercise.report("r.xml").read_text()
+
+
+def test_the_cause_is_remembered(tmp_path: Path) -> None:
+    """The next kernel knows it."""
+    cause("11.ring", card("11.ring").right)
+    exercise.BOARD = exercise.Board()  # the fixture restores it
+    assert exercise.BOARD.entry("11.ring").cause
+    assert (tmp_path / exercise.FILE).exists()
+
+
+def test_what_is_no_card_or_no_letter_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    """No traceback for an exercise without causes, or another letter."""
+    cause("03.ring_allreduce", "a")
+    assert "03.ring_allreduce is not one of the cards" in capsys.readouterr().out
+    for choice in ("e", "ab", "abcd"):
+        cause("11.ring", choice)
+        assert "Choose one of a, b, c and d" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_show_draws_the_broken_run(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """What can be seen is drawn: who waits for whom, what each rank does when, which samples nobody has."""
+    run_cell(name)
+    figure = exercise.show(name)
+    if name in PICTURES:
+        assert figure is not None
+        assert PICTURES[name] in figure.alt
+        return
+    assert figure is None
+    told = capsys.readouterr().out
+    assert "has no picture" in told or SAID[name][0] in told
+
+
+@pytest.mark.parametrize("name", [name for name in CARDS if isinstance(task(name), PlainCard)])
+def test_own_pictures_of_the_solution(name: str) -> None:
+    """A card's own picture is drawn of the repaired program as well."""
+    run_cell(name, solved=True)
+    figure = exercise.show(name)
+    assert (figure is None) == (card(name).draw is None)
+
+
+# --- ranks that are threads -----------------------------------------------------------------------------
+
+
+def test_results_by_rank_and_inputs_of_ones_own() -> None:
+    """What a rank changes of its inputs, nobody else sees."""
+    shared = [0]
+
+    def function(hvd: Any, mine: list[int]) -> list[int]:
+        mine.append(hvd.rank())
+        hvd.barrier()
+        return mine
+
+    assert on_ranks(function, [(shared,)] * 3) == [[0, 0], [0, 1], [0, 2]]
+    assert shared == [0]
+
+
+def test_ones_own_mistake_comes_first() -> None:
+    """Of what all ranks raise, the cause is raised here, with the rank whose it was."""
+
+    def function(hvd: Any) -> Any:
+        if hvd.rank() == 1:
+            raise KeyError("lr")
+        return hvd.allreduce(1.0, name="x")
+
+    with pytest.raises(KeyError) as raised:
+        on_ranks(function, [()] * 3)
+    assert raised.value.rank == 1  # type: ignore[attr-defined]
+
+
+def test_an_endless_loop_is_ended() -> None:
+    """The rank that does not end is named, not those that wait for it; then all threads are gone."""
+
+    def function(hvd: Any) -> Any:
+        while hvd.rank() == 1:
+            time.sleep(0.001)
+        return hvd.allreduce(1.0, name="x")
+
+    begun = time.monotonic()
+    with pytest.raises(WorkbenchError, match="Rank 1 still ran after 1 s"):
+        on_ranks(function, [()] * 2, deadline_s=1.0)
+    assert time.monotonic() - begun < 5
+
+
+def test_an_error_that_was_caught_is_no_repair() -> None:
+    """A function that goes on after a failed collective is told so."""
+
+    def function(hvd: Any) -> None:
+        with pytest.raises(MismatchError):
+            hvd.broadcast(1.0, root_rank=hvd.rank(), name="x")
+
+    with pytest.raises(WorkbenchError, match="A collective failed on rank 0"):
+        on_ranks(function, [()] * 2)

@@ -1,0 +1,258 @@
+"""Grading: what learners hand in gets its marks, whatever its cells do, in time, and nothing is left running."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import psutil
+import pytest
+
+from workbench.course import build, grading
+from workbench.course.tasks import names, task
+from workbench.launch.grade import Grading, notebooks
+from workbench.launch.marks import Sheet, State
+
+LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
+SETUP = """import os, sys, time
+import numpy as np
+from workbench.course.exercise import catch_up, check, exercise, hint, show"""
+SOLVED = {name: task(name).cell(solved=True) for name in ("02.shift_right", "03.reduce_scatter", "03.ring_allreduce")}
+FOREVER = '@exercise("{}")\ndef f(*arguments):\n    while True: pass'
+
+
+def write(path: Path, *cells: str) -> str:
+    """A notebook of code cells."""
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
+    return str(path)
+
+
+def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda cells: None) -> str:
+    """Lesson 03's notebook, as it is built, and changed."""
+    notebook = build.read(LESSON, kind)
+    change(notebook.cells)
+    nbformat.write(notebook, path)
+    return str(path)
+
+
+def graded(path: str, deadline_s: float = 50.0, step_s: float = 20.0) -> Sheet:
+    """The sheet of one notebook."""
+    return Grading(path, deadline_s, step_s).run()
+
+
+def states(sheet: Sheet) -> dict[str, str]:
+    """Exercise → its mark."""
+    return {name: mark.state.value for name, mark in sheet.marks.items()}
+
+
+# --- what is handed in --------------------------------------------------------------------------------
+
+
+def test_a_solved_notebook_gets_full_points(tmp_path: Path) -> None:
+    """The solutions of a lesson, engines and all, pass; cells with checks and pictures are harmless."""
+    sheet = graded(built(tmp_path / "kim.ipynb", "solutions"))
+    assert states(sheet) == {"03.reduce_scatter": "✓", "03.ring_allreduce": "✓"}
+    assert sum(mark.points for mark in sheet.marks.values()) == sum(mark.of for mark in sheet.marks.values()) == 4
+    assert (sheet.notes, sheet.problem, sheet.complete) == ({}, "", True)
+    assert list(tmp_path.iterdir()) == [tmp_path / "kim.ipynb"], "grading leaves nothing beside a notebook"
+
+
+def test_a_blank_notebook_is_not_done(tmp_path: Path) -> None:
+    """As it is handed out it has no points, but each exercise has its mark."""
+    sheet = graded(built(tmp_path / "kim.ipynb", "exercises"))
+    assert states(sheet) == {"03.reduce_scatter": "–", "03.ring_allreduce": "–"}
+    assert sheet.complete
+    assert sheet.notes == {}
+
+
+def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
+    """One exercise is wrong, the other's cell was deleted: that one still counts, by its check."""
+    cells = [SETUP, '@exercise("03.ring_allreduce")\ndef mine(comm, x):\n    return x', 'check("03.reduce_scatter")']
+    sheet = graded(write(tmp_path / "kim.ipynb", *cells))
+    assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "–"}
+    assert sheet.marks["03.ring_allreduce"].text.startswith("right: n = 2, length 1: rank 0, index 0: yours")
+    assert sheet.marks["03.reduce_scatter"].text == "no cell defines it"
+
+
+def test_a_cell_with_a_typing_error_is_why_its_exercise_failed(tmp_path: Path) -> None:
+    """The mark says what is wrong with the cell that should have defined the function."""
+    broken = SOLVED["03.reduce_scatter"].replace("):", ")", 1)
+    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, broken, SOLVED["03.ring_allreduce"]))
+    assert states(sheet) == {"03.reduce_scatter": "✗", "03.ring_allreduce": "✓"}
+    assert sheet.marks["03.reduce_scatter"].text.startswith("SyntaxError")
+    assert list(sheet.notes) == [2]
+
+
+def test_a_card_wants_its_cause_named(tmp_path: Path) -> None:
+    """A repaired program alone is not all of it; wrong guesses before the right one do not matter."""
+    card = next(name for name in names() if task(name).asks_cause)
+    setup = f"{SETUP}\nfrom workbench.course.cards import cause"
+    named = "\n".join(f'cause("{card}", "{letter}")' for letter in "abcd")
+    without = graded(write(tmp_path / "kim.ipynb", setup, task(card).cell(solved=True)))
+    assert states(without) == {card: "✗"}
+    assert without.marks[card].text.startswith("cause: ")
+    assert states(graded(write(tmp_path / "lee.ipynb", setup, task(card).cell(solved=True), named))) == {card: "✓"}
+
+
+@pytest.mark.parametrize(
+    ("cell", "state"),
+    [
+        ("catch_up('04')", "–"),
+        ("from workbench.course.tasks import t03\nexercise('03.ring_allreduce')(t03.ring_allreduce)", "✗"),
+        (f"%%time\n{SOLVED['03.ring_allreduce']}", "✓"),
+        (f"%%px --local\n{SOLVED['03.ring_allreduce']}", "✓"),
+        (f"%matplotlib inline\n!exit 1\nx = %who\n{SOLVED['03.ring_allreduce']}\ndisplay(x)", "✓"),
+    ],
+    ids=["caught up", "imported", "%%time", "%%px", "magics"],
+)
+def test_how_an_answer_is_handed_in(cell: str, state: str, tmp_path: Path) -> None:
+    """Catching up and importing the solution give no points; magics around an answer do no harm."""
+    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, cell, "check('03.ring_allreduce')"))
+    assert states(sheet) == {"03.ring_allreduce": state}
+    assert sheet.notes == {}
+
+
+# --- what cells may do --------------------------------------------------------------------------------
+
+BAD_CELLS = [
+    "while True: pass",
+    "sys.exit(3)",
+    "os._exit(0)",
+    "os.kill(os.getpid(), 9)",
+    "for i in range(20_000): print('x' * 1000)",
+    "1 / 0",
+    "input('name? ')",
+    "import threading\nthreading.Thread(target=time.sleep, args=(1000,)).start()",
+    "import subprocess\nsleeper = subprocess.Popen(['sleep', '987654'], start_new_session=True)",
+    "child = os.fork()",
+    "class Odd(Exception):\n    def __str__(self): raise Odd\nraise Odd",
+    "os.chdir('/'); sys.stdout = sys.stderr = None",
+    "x = (",
+    "%%px\nhvd.init()",
+    "from workbench import cluster\nengines = cluster.up(n=4)\nengines.view.push({'a': 1})",
+]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_bad_cells_cost_themselves_only(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
+    """Loops, exits, crashes, forks, megabytes: the exercise after all of them is judged, and no process is left."""
+    begun = time.monotonic()
+    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, *BAD_CELLS, SOLVED["03.ring_allreduce"]), 100, 4)
+    assert states(sheet) == {"03.ring_allreduce": "✓"}, sheet
+    assert time.monotonic() - begun < 100
+    told = {BAD_CELLS[number - 2]: text for number, text in sheet.notes.items()}
+    assert told["while True: pass"] == "did not end within 4 s"
+    assert told["sys.exit(3)"].startswith("SystemExit: 3")
+    for cell in ("os._exit(0)", "os.kill(os.getpid(), 9)"):
+        assert told[cell].startswith("ended the whole process")
+    assert told["1 / 0"].startswith("ZeroDivisionError")
+    assert len(told) == 8, told  # these, input(), the odd exception and the typing error
+    assert new_children() == []
+    assert not sleepers("987654")
+
+
+def sleepers(word: str) -> list[int]:
+    """Living processes with a word in their command line."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "status"]):
+        if word in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
+            found.append(process.pid)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_bad_exercises_cost_themselves_only(tmp_path: Path) -> None:
+    """A function that loops, or ends the process, fails; the others of the same notebook get their marks."""
+    ends = '@exercise("02.shift_right")\ndef g(comm, x):\n    os._exit(1)'
+    loops = 'from itertools import repeat\n@exercise("03.reduce_scatter")\ndef h(comm, x):\n    sum(repeat(1))'  # in C
+    leaves = '@exercise("02.tree_broadcast")\ndef k(comm, *x):\n    sys.exit()'
+    begun = time.monotonic()
+    sheet = graded(write(tmp_path / "kim.ipynb", SETUP, ends, loops, leaves, SOLVED["03.ring_allreduce"]), 100, 4)
+    assert states(sheet) == {
+        "02.shift_right": "✗",
+        "03.reduce_scatter": "✗",
+        "02.tree_broadcast": "✗",
+        "03.ring_allreduce": "✓",
+    }
+    assert sheet.marks["02.shift_right"].text.startswith("runs: ended the whole process")
+    assert sheet.marks["03.reduce_scatter"].text == "runs: did not end within 4 s"
+    assert "SystemExit" in sheet.marks["02.tree_broadcast"].text
+    assert time.monotonic() - begun < 100
+
+
+@pytest.mark.slow
+def test_a_notebook_has_a_deadline(tmp_path: Path) -> None:
+    """Thirty endless cells end at the notebook's deadline, and what was not judged is not called wrong."""
+    cells = [SETUP, *["while True: pass"] * 30, FOREVER.format("03.ring_allreduce")]
+    begun = time.monotonic()
+    sheet = graded(write(tmp_path / "kim.ipynb", *cells), 20, 5)
+    assert time.monotonic() - begun < 40
+    assert sheet.marks["03.ring_allreduce"].state is State.NOT_JUDGED
+    assert "20 s were over" in sheet.marks["03.ring_allreduce"].text
+    assert not sheet.complete
+
+
+# --- what cannot be graded ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (None, "No such file"),
+        (b"", "not JSON"),
+        (b'{"cells": [', "not JSON"),
+        (b"[" * 100_000, "not JSON"),
+        (b"\xff\xfe\x00", "not JSON"),
+        (b"[1]", "no cells"),
+        (b'{"worksheets": []}', "no cells"),
+        (b'{"cells": []}', "no exercise"),
+        (b'{"cells": [3, {"cell_type": "code"}, {"cell_type": "code", "source": [1]}]}', "no exercise"),
+        (b'{"cells": [{"cell_type": "code", "source": "@exercise(\\"99.none\\")"}]}', "no exercise"),
+    ],
+)
+def test_what_is_no_notebook_is_said(text: bytes | None, words: str, tmp_path: Path) -> None:
+    """A file that is missing, broken or without exercises has one line that says so."""
+    path = tmp_path / "kim.ipynb"
+    if text is not None:
+        path.write_bytes(text)
+    events: list[dict[str, Any]] = []
+    grading.grade(path, {}, [], lambda **event: events.append(event))
+    assert len(events) == 1
+    assert words in events[0]["problem"]
+
+
+def test_a_problem_reaches_the_sheet(tmp_path: Path) -> None:
+    """It is the process's own word, and there are no marks."""
+    sheet = graded(str(tmp_path))
+    assert sheet.problem == "there is no notebook in this folder"
+    assert not sheet.complete
+
+
+def test_a_process_that_cannot_start_is_a_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said last is in the line."""
+    (tmp_path / "numpy.py").write_text("raise ImportError('broken installation')")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    path = write(tmp_path / "kim.ipynb", SETUP, SOLVED["03.ring_allreduce"])
+    assert "ImportError: broken installation" in graded(path).problem
+
+
+def test_folders_stand_for_their_notebooks(tmp_path: Path) -> None:
+    """Those below count too, checkpoints do not, and nothing comes twice."""
+    for name in ("b/x.ipynb", "a.ipynb", ".ipynb_checkpoints/a.ipynb", "b/notes.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    expected = [str(tmp_path / "a.ipynb"), str(tmp_path / "b" / "x.ipynb")]
+    assert notebooks([str(tmp_path), expected[0]]) == expected
+    (tmp_path / "empty").mkdir()
+    assert notebooks([str(tmp_path / "empty"), "no-such"]) == [str(tmp_path / "empty"), "no-such"]
+
+
+@pytest.mark.parametrize("sources", [['@exercise("03.ring_allreduce")'], ["check('03.ring_allreduce')\n# exercise"]])
+def test_exercises_are_found_by_reading(sources: Sequence[str]) -> None:
+    """By their definition or by their check, without running anything."""
+    assert grading.exercises_in(sources, ["03.ring_allreduce"]) == ["03.ring_allreduce"]

@@ -1,0 +1,95 @@
+"""What instructors read is true: files that are linked exist, folders that are named exist, copies are equal."""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import yaml
+
+from workbench.course import build
+from workbench.course.exercise import catch_up
+from workbench.launch import cli
+
+ROOT = build.ROOT
+TEXTS = ["README.md", "instructors/guide.md", "instructors/ai-policy.md"]
+GUIDE = (ROOT / "instructors" / "guide.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_lead_somewhere(name: str) -> None:
+    """Each link within the repository is to a file that is there, or to a heading of the same text."""
+    text = (ROOT / name).read_text(encoding="utf-8")
+    headings = {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in re.findall("^#+ (.+)$", text, re.M)}
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        if target.startswith("#"):
+            assert target[1:] in headings, target
+        elif "://" not in target:
+            assert (ROOT / name).parent.joinpath(target).exists(), target
+
+
+def test_folders_of_the_readme_exist() -> None:
+    """And each folder that is kept in the repository stands in the table."""
+    table = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The folders")[2].partition("\n## ")[0]
+    rows = [re.findall(r"`([^`]+)`", line.split("|")[1]) for line in table.splitlines() if line.startswith("| `")]
+    named = {path for row in rows for path in row}
+    for row in rows:
+        base = Path(row[0]).parent if not row[0].endswith("/") else Path()
+        for path in row:
+            assert (ROOT / path).exists() or (ROOT / base / path).exists(), path
+    kept = {f"{path.name}/" for path in ROOT.iterdir() if path.is_dir() and not path.name.startswith(".")}
+    assert kept - named - {"workbench/", "build/", "dist/", "data/", "runs/"} == {
+        name for name in kept if name.endswith(".egg-info/")
+    }
+
+
+def test_the_assistants_policy_is_beside_the_exercises() -> None:
+    """A copy, made by `make lessons`."""
+    policy = (ROOT / "instructors" / "ai-policy.md").read_text(encoding="utf-8")
+    assert (ROOT / "exercises" / "AGENTS.md").read_text(encoding="utf-8") == policy
+
+
+def rows(plan: str) -> list[list[str]]:
+    """A plan's table, without its head."""
+    table = GUIDE.partition(f"## {plan}\n")[2].partition("\n## ")[0]
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines() if line.startswith("|")][2:]
+
+
+def test_the_plans_add_up() -> None:
+    """Two hours are 120 minutes without a gap; the day's times follow from its minutes."""
+    spans = [re.fullmatch(r"(\d+) – (\d+)", row[0]) for row in rows("Two hours")]
+    edges = [(int(span[1]), int(span[2])) for span in spans if span]
+    assert (edges[0][0], edges[-1][1]) == (0, 120)
+    assert all(before[1] == after[0] for before, after in pairwise(edges))
+    day = rows("One day")
+    clock = [int(hour) * 60 + int(minute) for hour, minute in (row[0].split(":") for row in day)]
+    assert len(day) > 10
+    assert [end - begin for begin, end in pairwise(clock)] == [int(row[1]) for row in day[:-1]]
+
+
+def test_the_guide_names_options_and_keys_that_exist(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command's options, and a lesson to catch up with."""
+    options = set(re.findall(r"(--(?:csv|junit|deadline|step))\b", GUIDE))
+    with pytest.raises(SystemExit):
+        cli.main(["grade", "--help"])
+    told = capsys.readouterr().out
+    assert options == {"--csv", "--junit", "--deadline", "--step"}
+    assert all(option in told for option in options)
+    assert "default: 300" in told
+    assert "default: 30)" in told
+    assert callable(catch_up)
+
+
+def test_binder_installs_what_the_environment_says() -> None:
+    """Each of its packages stands in environment.yml with the same range; what lessons import is among them."""
+    small, large = (
+        yaml.safe_load((ROOT / name).read_text())["dependencies"]
+        for name in ("binder/environment.yml", "environment.yml")
+    )
+    assert set(small) <= {line for line in large if isinstance(line, str)}
+    names = {re.split("[<>=]", line)[0] for line in small}
+    assert {"mpich", "mpi4py", "ipyparallel", "pytorch", "jupyterlab", "matplotlib", "scikit-learn"} <= names
+    assert os.access(ROOT / "binder" / "postBuild", os.X_OK)

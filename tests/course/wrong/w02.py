@@ -1,0 +1,137 @@
+"""Wrong solutions of lesson 02, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def takes_rank_0_for_the_root(comm: Any, value: Any, root: int) -> Any:
+    step = 1
+    while step < comm.size:
+        if comm.rank < step and comm.rank + step < comm.size:
+            comm.send(value, dest=comm.rank + step)
+        elif step <= comm.rank < 2 * step:
+            value = comm.recv(source=comm.rank - step)
+        step *= 2
+    return value
+
+
+def root_sends_to_everybody(comm: Any, value: Any, root: int) -> Any:
+    if comm.rank != root:
+        return comm.recv(source=root)
+    for rank in range(comm.size):
+        if rank != root:
+            comm.send(value, dest=rank)
+    return value
+
+
+def neighbour_to_neighbour(comm: Any, value: Any, root: int) -> Any:
+    place = (comm.rank - root) % comm.size
+    if place > 0:
+        value = comm.recv(source=(comm.rank - 1) % comm.size)
+    if place < comm.size - 1:
+        comm.send(value, dest=(comm.rank + 1) % comm.size)
+    return value
+
+
+def only_powers_of_two(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank - root) % comm.size, 1
+    while step < comm.size:
+        if place < step:
+            comm.send(value, dest=(comm.rank + step) % comm.size)
+        elif place < 2 * step:
+            value = comm.recv(source=(comm.rank - step) % comm.size)
+        step *= 2
+    return value
+
+
+def one_round_short(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank - root) % comm.size, 1
+    while step < comm.size // 2:
+        if place < step:
+            comm.send(value, dest=(comm.rank + step) % comm.size)
+        elif place < 2 * step:
+            value = comm.recv(source=(comm.rank - step) % comm.size)
+        step *= 2
+    return value
+
+
+def forgets_the_root_s_return(comm: Any, value: Any, root: int) -> Any:
+    if comm.rank == root:
+        for rank in range(comm.size):
+            if rank != root:
+                comm.send(value, dest=rank)
+        return None
+    return comm.recv(source=root)
+
+
+def receives_before_it_may(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank - root) % comm.size, 1
+    while step < comm.size:
+        if place >= step:
+            value = comm.recv(source=(comm.rank - step) % comm.size)
+        elif place + step < comm.size:
+            comm.send(value, dest=(comm.rank + step) % comm.size)
+        step *= 2
+    return value
+
+
+def ready_made(comm: Any, value: Any, root: int) -> Any:
+    return comm.bcast(value, root)
+
+
+def sends_first(comm: Any, x: Any) -> Any:
+    comm.send(x, dest=(comm.rank + 1) % comm.size)
+    return comm.recv(source=(comm.rank - 1) % comm.size)
+
+
+def receives_first(comm: Any, x: Any) -> Any:
+    received = comm.recv(source=(comm.rank - 1) % comm.size)
+    comm.send(x, dest=(comm.rank + 1) % comm.size)
+    return received
+
+
+def the_other_way_round(comm: Any, x: Any) -> Any:
+    return comm.sendrecv(x, dest=(comm.rank - 1) % comm.size, source=(comm.rank + 1) % comm.size)
+
+
+def not_round_the_corner(comm: Any, x: Any) -> Any:
+    return comm.sendrecv(x, dest=comm.rank + 1, source=comm.rank - 1)
+
+
+def one_rank_receives_first(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.size == 1:
+        return x
+    if comm.rank == 0:
+        received = comm.recv(source=left)
+        comm.send(x, dest=right)
+        return received
+    comm.send(x, dest=right)
+    return comm.recv(source=left)
+
+
+def forgets_to_return(comm: Any, x: Any) -> None:
+    comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+
+
+WRONG = {
+    "02.tree_broadcast": [
+        (takes_rank_0_for_the_root, "✗ right: n = 2, length 1, root 1: rank 0, index 0: yours 0.0, expected 100.0"),
+        (root_sends_to_everybody, "✗ score: 7 rounds, at most 3 pass"),
+        (neighbour_to_neighbour, "✗ score: 7 rounds, at most 3 pass"),
+        (only_powers_of_two, "that nobody received"),
+        (one_round_short, "✗ right: n = 2, length 1, root 0: rank 1, index 0"),
+        (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: yours is None"),
+        (receives_before_it_may, "✗ no deadlock: n = 3"),
+        (ready_made, "✗ score: 7 messages of ready-made collectives"),
+    ],
+    "02.shift_right": [
+        (sends_first, "They wait in a circle: 0 → 1 → 0"),
+        (receives_first, "✗ no deadlock: n = 2, length 1: Deadlock"),
+        (the_other_way_round, "✗ right: n = 3, length 1: rank 0, index 0: yours 1.0, expected 2.0"),
+        (not_round_the_corner, "In a ring: % comm.size"),
+        (one_rank_receives_first, "✗ score: 4 rounds, at most 2 pass"),
+        (forgets_to_return, "✗ right: n = 2, length 1: rank 0: yours is None"),
+    ],
+}

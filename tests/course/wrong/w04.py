@@ -1,0 +1,151 @@
+"""Wrong solutions of lesson 04, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def average_of_averages(comm: Any, total: Any, count: Any) -> Any:
+    return comm.allreduce(total / max(count, 1)) / comm.size
+
+
+def nothing_divided_by_nothing(comm: Any, total: Any, count: Any) -> Any:
+    with np.errstate(invalid="ignore"):
+        return comm.allreduce(total / count * count) / comm.allreduce(count)
+
+
+def divides_by_the_ranks(comm: Any, total: Any, count: Any) -> Any:
+    return comm.allreduce(total) / comm.size
+
+
+def divides_by_its_own_count(comm: Any, total: Any, count: Any) -> Any:
+    return comm.allreduce(total) / count
+
+
+def assumes_equal_counts(comm: Any, total: Any, count: Any) -> Any:
+    return comm.allreduce(total) / (comm.size * count)
+
+
+def leaves_when_it_has_none(comm: Any, total: Any, count: Any) -> Any:
+    if count == 0:
+        return total
+    return comm.allreduce(total) / comm.allreduce(count)
+
+
+def tells_rank_0_only(comm: Any, total: Any, count: Any) -> Any:
+    total, count = comm.reduce(total), comm.reduce(count)
+    return total / count if comm.rank == 0 else total
+
+
+def gathers_all_gradients(comm: Any, total: Any, count: Any) -> Any:
+    return sum(comm.allgather(total)) / sum(comm.allgather(count))
+
+
+def own_samples_only(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w - lr * x.T @ (x @ w - y) / max(len(y), 1)
+
+
+def adds_instead_of_averaging(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w - lr * comm.allreduce(x.T @ (x @ w - y))
+
+
+def averages_the_averages(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w - lr * comm.allreduce(x.T @ (x @ w - y) / max(len(y), 1)) / comm.size
+
+
+def averages_the_weights(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return comm.allreduce(w - lr * x.T @ (x @ w - y) / max(len(y), 1)) / comm.size
+
+
+def forgets_the_half(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w - lr * 2 * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
+def uphill(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w + lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
+def own_gradient_first(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    total = passed = x.T @ (x @ w - y)
+    for _ in range(comm.size - 1):
+        passed = comm.sendrecv(passed, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+        total = total + passed
+    return w - lr * total / comm.allreduce(len(y))
+
+
+def steps_without_samples(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    if len(y) == 0:
+        return w
+    return w - lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
+def counts_its_own(order: Any) -> Any:
+    got = dict.fromkeys(order, 0)
+    found = []
+    for update, worker in enumerate(order):
+        found.append(update - got[worker])
+        got[worker] = update
+    return found
+
+
+def all_the_others(order: Any) -> Any:
+    return [len(set(order)) - 1] * len(order)
+
+
+def fresh_at_first(order: Any) -> Any:
+    got: dict[int, int] = {}
+    found = []
+    for update, worker in enumerate(order):
+        found.append(update - got.get(worker, update))
+        got[worker] = update + 1
+    return found
+
+
+def different_workers_between(order: Any) -> Any:
+    found = []
+    for i, worker in enumerate(order):
+        before = [j for j in range(i) if order[j] == worker]
+        found.append(len(set(order[before[-1] + 1 if before else 0 : i])))
+    return found
+
+
+def workers_are_counted_from_0(order: Any) -> Any:
+    got = [0] * len(order)
+    found = []
+    for update, worker in enumerate(order):
+        found.append(update - got[worker])
+        got[worker] = update + 1
+    return found
+
+
+WRONG = {
+    "04.average_gradients": [
+        (average_of_averages, "✗ right: n = 2, counts 1, 3: rank 0, index 0"),
+        (nothing_divided_by_nothing, "✗ right: n = 2, counts 5, 0: rank 0, index 0: yours nan"),
+        (divides_by_the_ranks, "✗ right: n = 1, counts 3: rank 0, index 0"),
+        (divides_by_its_own_count, "✗ right: n = 2, counts 4, 4: rank 0, index 0"),
+        (assumes_equal_counts, "✗ right: n = 2, counts 1, 3: rank 0, index 0"),
+        (leaves_when_it_has_none, "✗ no deadlock: n = 2, counts 5, 0"),
+        (tells_rank_0_only, "✗ right: n = 2, counts 4, 4: rank 1: yours is None"),
+        (gathers_all_gradients, "bytes from the busiest rank, at most"),
+    ],
+    "04.sgd_step": [
+        (own_samples_only, "✗ right: n = 2, samples 2, 2: rank 0, index 0"),
+        (adds_instead_of_averaging, "✗ right: n = 1, samples 4: rank 0, index 0"),
+        (averages_the_averages, "✗ right: n = 2, samples 3, 1: rank 0, index 0"),
+        (averages_the_weights, "✗ right: n = 2, samples 3, 1: rank 0, index 0"),
+        (forgets_the_half, "✗ right: n = 1, samples 4: rank 0, index 0"),
+        (uphill, "✗ right: n = 1, samples 4: rank 0, index 0"),
+        (own_gradient_first, "ranks whose bits are not rank 0's, at most 0 pass"),
+        (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
+    ],
+    "04.stale": [
+        (counts_its_own, "✗ One worker is never stale: order [0, 0]: yours [0, 1], expected [0, 0]"),
+        (all_the_others, "order [0, 1, 0, 1]: yours [1, 1, 1, 1], expected [0, 1, 1, 1]"),
+        (fresh_at_first, "order [0, 1, 0, 1]: yours [0, 0, 1, 1], expected [0, 1, 1, 1]"),
+        (different_workers_between, "✗ Workers may have any numbers: order [7, 99, 7, 7, 12, 99]"),
+        (workers_are_counted_from_0, "✗ Workers may have any numbers: IndexError"),
+    ],
+}

@@ -1,0 +1,129 @@
+"""Wrong solutions of lesson 05, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def each_rank_its_own_seed(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch, rank]).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def forgets_the_epoch(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng(seed).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def shuffles_its_own_part(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    mine = np.resize(np.arange(samples), -(-samples // n) * n)[rank::n]
+    return np.random.default_rng([seed, epoch]).permutation(mine)
+
+
+def adds_seed_and_epoch(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng(seed + epoch).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def leaves_the_end_uneven(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    return np.random.default_rng([seed, epoch]).permutation(samples)[rank::n]
+
+
+def drops_the_end(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    return order[: samples // n * n][rank::n]
+
+
+def pads_with_the_last_one(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    missing = -samples % n
+    return np.concatenate([order, np.repeat(order[-1:], missing)])[rank::n]
+
+
+def pads_only_once(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    return np.concatenate([order, order[: -samples % n]])[rank::n]
+
+
+def starts_later_each_epoch(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.roll(np.random.default_rng(seed).permutation(samples), epoch)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def seeds_numpy_itself(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    np.random.seed([seed, epoch])
+    return np.resize(np.random.permutation(samples), -(-samples // n) * n)[rank::n]
+
+
+def never_seeds(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    return np.resize(np.random.permutation(samples), -(-samples // n) * n)[rank::n]
+
+
+def does_not_shuffle(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    return np.resize(np.arange(samples), -(-samples // n) * n)[rank::n]
+
+
+def same_neighbours_for_each_rank(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    length = -(-samples // n)
+    padded = np.resize(np.random.default_rng([seed, epoch]).permutation(samples), length * n)
+    return padded[rank * length : (rank + 1) * length - 1]
+
+
+def mean_of_means(comm: Any, values: Any) -> Any:
+    mine = values.mean() if len(values) else 0.0
+    return comm.allreduce(mine) / comm.size
+
+
+def mean_of_those_that_have_some(comm: Any, values: Any) -> Any:
+    mine = values.mean() if len(values) else 0.0
+    return comm.allreduce(mine) / comm.allreduce(int(len(values) > 0))
+
+
+def leaves_without_samples(comm: Any, values: Any) -> Any:
+    if len(values) == 0:
+        return 0.0
+    total, count = comm.allreduce(np.array([values.sum(), len(values)]))
+    return float(total / count)
+
+
+def gathers_all_values(comm: Any, values: Any) -> Any:
+    return float(np.concatenate(comm.allgather(values)).mean())
+
+
+def only_the_root_knows(comm: Any, values: Any) -> Any:
+    found = comm.reduce(np.array([values.sum(), len(values)]))
+    return float(found[0] / found[1]) if comm.rank == 0 else None
+
+
+def adds_tuples(comm: Any, values: Any) -> Any:
+    total, count = comm.allreduce((values.sum(), len(values)))
+    return float(total / count)
+
+
+WRONG = {
+    "05.shard": [
+        (each_rank_its_own_seed, "Do all ranks deal from the same order?"),
+        (forgets_the_epoch, "epochs 0 and 1, n = 1: 40 of 40 samples have the same follower"),
+        (shuffles_its_own_part, "in 100 epochs rank 0 sees 10 of 40"),
+        (adds_seed_and_epoch, "seed 0 in epoch 1 and seed 1 in epoch 0 give the same order"),
+        (leaves_the_end_uneven, "samples = 1, n = 2, rank 1: yours has 0 indices, expected 1"),
+        (drops_the_end, "samples = 1, n = 2, rank 0: yours has 0 indices, expected 1"),
+        (pads_with_the_last_one, "times, another one"),
+        (pads_only_once, "samples = 1, n = 3, rank 2: yours has 0 indices, expected 1"),
+        (starts_later_each_epoch, "Is it shuffled anew?"),
+        (seeds_numpy_itself, "it changes numpy's own generator"),
+        (never_seeds, "Do all ranks deal from the same order?"),
+        (does_not_shuffle, "Is it shuffled anew?"),
+        (same_neighbours_for_each_rank, "yours has 0 indices, expected 1"),
+    ],
+    "05.weighted_mean": [
+        (mean_of_means, "✗ right: n = 2, lengths 2, 1: rank 0"),
+        (mean_of_those_that_have_some, "✗ right: n = 2, lengths 2, 1: rank 0"),
+        (leaves_without_samples, "n = 2, lengths 1, 0"),
+        (gathers_all_values, "✗ score"),
+        (only_the_root_knows, "rank 1: yours is None"),
+        (adds_tuples, "✗ runs: n = 2, lengths 1, 1, rank 0: ValueError"),
+    ],
+}

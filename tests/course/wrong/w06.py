@@ -1,0 +1,146 @@
+"""Wrong solutions of lesson 06, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def first_computes_then_sends(comm: Any, layers: Any) -> Any:
+    other = 1 - comm.rank
+    for seconds, _ in layers:
+        comm.compute(seconds)
+    return [(mine + comm.sendrecv(mine, dest=other, source=other)) / 2 for _, mine in layers]
+
+
+def waits_in_every_layer(comm: Any, layers: Any) -> Any:
+    other, averages = 1 - comm.rank, []
+    for seconds, mine in layers:
+        comm.compute(seconds)
+        sent, received = comm.isend(mine, dest=other), comm.irecv(source=other)
+        averages.append((mine + received.wait()) / 2)
+        sent.wait()
+    return averages
+
+
+def starts_to_receive_at_the_end(comm: Any, layers: Any) -> Any:
+    other, sends = 1 - comm.rank, []
+    for seconds, mine in layers:
+        comm.compute(seconds)
+        sends.append(comm.isend(mine, dest=other))
+    averages = [(mine + comm.recv(source=other)) / 2 for _, mine in layers]
+    for sent in sends:
+        sent.wait()
+    return averages
+
+
+def forgets_to_divide(comm: Any, layers: Any) -> Any:
+    other, requests = 1 - comm.rank, []
+    for seconds, mine in layers:
+        comm.compute(seconds)
+        requests.append((comm.isend(mine, dest=other), comm.irecv(source=other)))
+    return [mine + received.wait() for (_, mine), (_, received) in zip(layers, requests, strict=True)]
+
+
+def sends_before_it_computes(comm: Any, layers: Any) -> Any:
+    other, requests = 1 - comm.rank, []
+    for seconds, mine in layers:
+        requests.append((comm.isend(mine, dest=other), comm.irecv(source=other)))
+        comm.compute(seconds)
+    return [(mine + received.wait()) / 2 for (_, mine), (_, received) in zip(layers, requests, strict=True)]
+
+
+def never_computes(comm: Any, layers: Any) -> Any:
+    other, requests = 1 - comm.rank, []
+    for _, mine in layers:
+        requests.append((comm.isend(mine, dest=other), comm.irecv(source=other)))
+    return [(mine + received.wait()) / 2 for (_, mine), (_, received) in zip(layers, requests, strict=True)]
+
+
+def both_send_first(comm: Any, layers: Any) -> Any:
+    other, averages = 1 - comm.rank, []
+    for seconds, mine in layers:
+        comm.compute(seconds)
+        comm.send(mine, dest=other)
+        averages.append((mine + comm.recv(source=other)) / 2)
+    return averages
+
+
+def one_message_for_all(comm: Any, layers: Any) -> Any:
+    other = 1 - comm.rank
+    for seconds, _ in layers:
+        comm.compute(seconds)
+    theirs = comm.sendrecv([np.asarray(mine) for _, mine in layers], dest=other, source=other)
+    return [(mine + their) / 2 for (_, mine), their in zip(layers, theirs, strict=True)]
+
+
+def forgets_to_wait(comm: Any, layers: Any) -> Any:
+    other, averages = 1 - comm.rank, []
+    for seconds, mine in layers:
+        comm.compute(seconds)
+        comm.isend(mine, dest=other)
+        averages.append((mine + comm.irecv(source=other)) / 2)
+    return averages
+
+
+def clips_before_it_synchronizes() -> str:
+    return "DEBAFC"
+
+
+def zeroes_what_is_on_its_way() -> str:
+    return "EBDFAC"
+
+
+def zeroes_the_averages() -> list[str]:
+    return list("EBFADC")
+
+
+def steps_before_it_clips() -> str:
+    return "DEBFCA"
+
+
+def synchronizes_first() -> str:
+    return "FDEBAC"
+
+
+def backward_before_forward() -> str:
+    return "DBEFAC"
+
+
+def leaves_one_out() -> str:
+    return "DEBFC"
+
+
+def as_they_stand() -> str:
+    return "ABCDEF"
+
+
+def with_commas() -> str:
+    return "D, E, B, F, A, C"
+
+
+WRONG = {
+    "06.overlap": [
+        (first_computes_then_sends, "ms until all averages are there, at most"),
+        (waits_in_every_layer, "ms until all averages are there, at most"),
+        (starts_to_receive_at_the_end, "ms until all averages are there, at most"),
+        (one_message_for_all, "ms until all averages are there, at most"),
+        (forgets_to_divide, "✗ right: n = 2, one layer of length 3: rank 0, item 0, index"),
+        (sends_before_it_computes, "10 gradients sent before they were ready, at most 0 pass"),
+        (never_computes, "5 ms of the backward pass left out, at most 0 pass"),
+        (both_send_first, "They wait in a circle"),
+        (forgets_to_wait, "✗ runs: n = 2, one layer of length 3, rank 0: TypeError"),
+    ],
+    "06.in_order": [
+        (clips_before_it_synchronizes, "clipping (A) comes before synchronize() (F)"),
+        (zeroes_what_is_on_its_way, "the gradients are on their way, and the optimizer raises an AssertionError"),
+        (zeroes_the_averages, "the averages are gone"),
+        (steps_before_it_clips, "step() (C) comes before clipping (A)"),
+        (synchronizes_first, "synchronize() (F) comes before backward() (B)"),
+        (backward_before_forward, "the forward pass (E) comes after it"),
+        (leaves_one_out, "A is missing"),
+        (as_they_stand, "the forward pass (E) comes after it"),
+        (with_commas, "',' is none of the letters A to F"),
+    ],
+}

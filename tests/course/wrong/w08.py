@@ -1,0 +1,107 @@
+"""Wrong solutions of lesson 08, each with what the check must say."""
+
+from __future__ import annotations
+
+from statistics import mean, median
+from typing import Any
+
+
+def whole_array_in_each_step(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * nbytes)
+
+
+def latency_once(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return alpha_s + 2 * (n - 1) / n * nbytes * beta_s
+
+
+def only_the_reduce_scatter(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return (n - 1) * (alpha_s + beta_s * nbytes / n)
+
+
+def whole_bytes_only(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n // 8))
+
+
+def of_rank_0(alone: Any, together: Any) -> Any:
+    middle = median(one[0] / many[0] for one, many in zip(alone, together, strict=True))
+    return middle, middle / len(together[0])
+
+
+def of_the_average_rank(alone: Any, together: Any) -> Any:
+    middle = median(mean(one) / mean(many) for one, many in zip(alone, together, strict=True))
+    return middle, middle / len(together[0])
+
+
+def quotient_of_medians(alone: Any, together: Any) -> Any:
+    ratio = median(max(one) for one in alone) / median(max(many) for many in together)
+    return ratio, ratio / len(together[0])
+
+
+def mean_of_ratios(alone: Any, together: Any) -> Any:
+    ratio = mean(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return ratio, ratio / len(together[0])
+
+
+def best_round(alone: Any, together: Any) -> Any:
+    ratio = min(max(one) for one in alone) / min(max(many) for many in together)
+    return ratio, ratio / len(together[0])
+
+
+def upside_down(alone: Any, together: Any) -> Any:
+    middle = median(max(many) / max(one) for one, many in zip(alone, together, strict=True))
+    return middle, middle / len(together[0])
+
+
+def upper_of_the_two_middle_ones(alone: Any, together: Any) -> Any:
+    ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return ratios[len(ratios) // 2], ratios[len(ratios) // 2] / len(together[0])
+
+
+def per_other_rank(alone: Any, together: Any) -> Any:
+    middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return middle, middle / max(1, len(together[0]) - 1)
+
+
+def communication_alone(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
+
+
+def n_times_it(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return n * 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
+
+
+def without_latency(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * beta_s * nbytes
+
+
+def forgets_to_return(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> None:
+    2 * (n * alpha_s + beta_s * nbytes)
+
+
+WRONG = {
+    "08.ring_time": [
+        (whole_array_in_each_step, "✗ Without latency"),
+        (latency_once, "✗ One rank has nobody to wait for: n = 1, 0 bytes"),
+        (
+            only_the_reduce_scatter,
+            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1",
+        ),
+        (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
+    ],
+    "08.speedup": [
+        (of_rank_0, "✗ The slowest rank counts: alone = [[6.0]], together = [[3.0, 4.0]]"),
+        (of_the_average_rank, "yours (1.71429, 0.857143), expected (1.5, 0.75)"),
+        (quotient_of_medians, "✗ A busy moment counts on both sides"),
+        (mean_of_ratios, "✗ A busy moment"),
+        (best_round, "✗ A busy moment"),
+        (upside_down, "✗ One round, ranks that are equally fast"),
+        (upper_of_the_two_middle_ones, "✗ Any number of rounds and ranks"),
+        (per_other_rank, "✗ One round, ranks that are equally fast"),
+    ],
+    "08.break_even": [
+        (communication_alone, "✗ With this G, n ranks take as long as one: n = 2, 1,000 bytes"),
+        (n_times_it, "✗ With this G, n ranks take as long as one: n = 3"),
+        (without_latency, "expected G ="),
+        (forgets_to_return, "yours None"),
+    ],
+}

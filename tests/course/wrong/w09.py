@@ -1,0 +1,116 @@
+"""Wrong solutions of lesson 09, each with what the check must say."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+
+def never_scaled(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * step / warmup_steps
+    return base * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
+
+
+def warms_up_from_zero(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * n * step / warmup_steps
+    return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
+
+
+def warms_up_by_epochs(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    epoch = step // steps_per_epoch
+    if epoch < warmup_epochs:
+        return base * (1 + (n - 1) * epoch / warmup_epochs)
+    return base * n * 0.1 ** sum(epoch >= drop for drop in drops)
+
+
+def divides_by_zero(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    factor = min(n, 1 + (n - 1) * step / (warmup_epochs * steps_per_epoch))
+    return base * factor * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)
+
+
+def drops_one_step_late(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * 0.1 ** sum(step > epoch * steps_per_epoch for epoch in drops)
+
+
+def drops_once(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * (0.1 if any(step >= epoch * steps_per_epoch for epoch in drops) else 1.0)
+
+
+def counts_epochs_after_the_warmup(
+    step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any
+) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * 0.1 ** sum(step - warmup_steps >= epoch * steps_per_epoch for epoch in drops)
+
+
+def scales_by_the_root(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    return base * math.sqrt(n)
+
+
+def loses_the_remainder(global_batch: Any, n: Any) -> Any:
+    return [global_batch // n] * n, [1 / n] * n
+
+
+def last_one_takes_the_rest(global_batch: Any, n: Any) -> Any:
+    sizes = [global_batch // n] * (n - 1)
+    sizes.append(global_batch - sum(sizes))
+    return sizes, [size / global_batch for size in sizes]
+
+
+def rounds_up(global_batch: Any, n: Any) -> Any:
+    sizes = [-(-global_batch // n)] * n
+    return sizes, [1 / n] * n
+
+
+def plain_average(global_batch: Any, n: Any) -> Any:
+    sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+    return sizes, [1 / n] * n
+
+
+def sums_instead(global_batch: Any, n: Any) -> Any:
+    sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+    return sizes, [1.0] * n
+
+
+def weights_are_sizes(global_batch: Any, n: Any) -> Any:
+    sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+    return sizes, sizes
+
+
+def sizes_alone(global_batch: Any, n: Any) -> Any:
+    return [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+
+
+WRONG = {
+    "09.learning_rate": [
+        (never_scaled, "✗ After the warm-up, n ranks have n times the learning rate of one: step 50, base 0.1, n = 2"),
+        (warms_up_from_zero, "✗ The warm-up begins at base"),
+        (warms_up_by_epochs, "step 1, base 0.1, n = 2, 10 steps per epoch"),
+        (divides_by_zero, "✗ Without a warm-up it is n times base from the first step on: ZeroDivisionError"),
+        (drops_one_step_late, "✗ It falls to a tenth with the first step of each epoch in drops: step 210"),
+        (drops_once, "yours 0.04, expected 0.004"),
+        (counts_epochs_after_the_warmup, "✗ It falls to a tenth"),
+        (scales_by_the_root, "yours 0.141421, expected 0.2"),
+    ],
+    "09.local_batches": [
+        (loses_the_remainder, "global batch 9, n = 2: yours [4, 4], expected [5, 4]"),
+        (last_one_takes_the_rest, "global batch 9, n = 2: yours [4, 5], expected [5, 4]"),
+        (rounds_up, "yours [5, 5], expected [5, 4]"),
+        (plain_average, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 9, n = 2"),
+        (sums_instead, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8, n = 2"),
+        (weights_are_sizes, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8"),
+        (sizes_alone, "✗ Equal parts, where the global batch can be divided"),
+    ],
+}

@@ -1,0 +1,236 @@
+"""Wrong solutions of lesson 10, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader
+
+from workbench.course.tasks.t10 import checkpoint_hangs
+from workbench.course.trial import train_alone
+from workbench.training.sampler import ShardedSampler
+
+
+def _trained(hvd: Any, job: Any, without: str = "", **options: Any) -> Any:
+    """The nine steps without one of them."""
+    if without != "init":
+        hvd.init()
+    if without != "pin":
+        job.pin(options.get("device", hvd.local_rank)())
+    sampler = ShardedSampler(job.train_set, hvd.rank(), hvd.size())
+    train_loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), sampler=sampler)
+    if without == "shard":
+        train_loader = DataLoader(job.train_set, batch_size=job.batch // hvd.size(), shuffle=True)
+    if without == "batch":
+        train_loader = DataLoader(job.train_set, batch_size=job.batch, sampler=sampler)
+    if without != "weights":
+        hvd.broadcast_parameters(job.model.state_dict(), root_rank=0)
+    if without != "state":
+        hvd.broadcast_optimizer_state(job.optimizer, root_rank=0)
+    optimizer = job.optimizer
+    if without != "gradients":
+        names = job.model.named_parameters()
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=names, op=options.get("op", hvd.Average))
+    for epoch in range(job.epochs):
+        if without != "set_epoch":
+            sampler.set_epoch(epoch)
+        for images, labels in train_loader:
+            optimizer.zero_grad()
+            F.cross_entropy(job.model(images), labels).backward()
+            optimizer.step()
+    return optimizer
+
+
+def _accuracy(hvd: Any, job: Any, how: str = "sum") -> float:
+    test_set = ShardedSampler(job.test_set, hvd.rank(), hvd.size(), shuffle=False, uneven="keep")
+    right, seen = 0, 0
+    with torch.no_grad():
+        for images, labels in DataLoader(job.test_set, batch_size=job.batch, sampler=test_set):
+            right += (job.model(images).argmax(dim=1) == labels).sum().item()
+            seen += len(labels)
+    if how == "own":
+        return right / seen
+    if how == "mean":
+        return float(hvd.allreduce(torch.tensor(right / seen, dtype=torch.float64)))
+    right, seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist()
+    return right / seen
+
+
+def _saved(hvd: Any, job: Any, accuracy: float) -> float:
+    if hvd.rank() == 0:
+        job.save()
+        job.log(f"{accuracy:.1%}")
+    return accuracy
+
+
+def takes_no_step(hvd: Any, job: Any) -> Any:
+    return train_alone(job)
+
+
+def forgets_init(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "init")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_to_pin(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "pin")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def pins_by_rank(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, device=lambda: hvd.rank())
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_to_shard(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "shard")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_set_epoch(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "set_epoch")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def keeps_the_batch_per_rank(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "batch")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_the_weights(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "weights")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_the_state(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "state")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def forgets_the_optimizer(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, "gradients")
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def sums_the_gradients(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job, op=hvd.Sum)
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def reports_its_own_shard(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job)
+    return _saved(hvd, job, _accuracy(hvd, job, "own"))
+
+
+def averages_without_counts(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job)
+    return _saved(hvd, job, _accuracy(hvd, job, "mean"))
+
+
+def everybody_saves(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job)
+    accuracy = _accuracy(hvd, job)
+    job.save()
+    job.log(f"{accuracy:.1%}")
+    return accuracy
+
+
+def prints_on_all(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job)
+    accuracy = _accuracy(hvd, job)
+    job.log(f"{accuracy:.1%}")
+    if hvd.rank() == 0:
+        job.save()
+    return accuracy
+
+
+def evaluates_on_rank_zero(hvd: Any, job: Any) -> Any:
+    _trained(hvd, job)
+    return _saved(hvd, job, _accuracy(hvd, job)) if hvd.rank() == 0 else None
+
+
+def scales_the_rate(hvd: Any, job: Any) -> Any:
+    hvd.init()
+    for group in job.optimizer.param_groups:
+        group["lr"] *= hvd.size()
+    _trained(hvd, job)
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
+def returns_nothing(hvd: Any, job: Any) -> None:
+    _trained(hvd, job)
+    _saved(hvd, job, _accuracy(hvd, job))
+
+
+# --- 10.rank_zero -----------------------------------------------------------------------------------------
+
+
+def returns_early(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    if comm.rank != 0:
+        return None
+    total, samples = comm.allreduce(np.array([loss * count, count]))
+    return total / samples, [step, total / samples, weights]
+
+
+def without_counts(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    mean = comm.allreduce(loss) / comm.size
+    return mean, [step, mean, weights] if comm.rank == 0 else None
+
+
+def saves_everywhere(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    total, samples = comm.allreduce(np.array([loss * count, count]))
+    return float(total / samples), [step, float(total / samples), weights]
+
+
+def gathers_the_weights(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    everything = comm.gather((loss, count, weights))
+    mean = None
+    if comm.rank == 0:
+        mean = sum(a * b for a, b, _ in everything) / sum(b for _, b, _ in everything)
+    mean = comm.bcast(mean)
+    return mean, [step, mean, weights] if comm.rank == 0 else None
+
+
+def only_rank_zero_knows(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    total = comm.reduce(np.array([loss * count, count]))
+    if comm.rank == 0:
+        return float(total[0] / total[1]), [step, float(total[0] / total[1]), weights]
+    return None, None
+
+
+WRONG = {
+    "10.convert": [
+        (takes_no_step, "✗ The ranks know each other: rank 0 of 2 is rank 0 of 1 to itself"),
+        (
+            forgets_init,
+            "✗ It runs, alone and together: on one rank: NotInitializedError: hvd.local_rank() before hvd.init()",
+        ),
+        (forgets_to_pin, "✗ Each rank has the device of its local rank: rank 0 took no device"),
+        (pins_by_rank, "rank 1 took GPU 1, but its machine has only GPU 0"),
+        (forgets_to_shard, "✗ Each sample once per epoch, in a new order: epoch 0: sample "),
+        (forgets_set_epoch, "epoch 1 has the order of epoch 0"),
+        (keeps_the_batch_per_rank, "step 0 takes 48 samples on all ranks, 24 in one process"),
+        (forgets_the_weights, "✗ The ranks begin with the same weights: rank 1 begins with other weights than rank 0"),
+        (forgets_the_state, "rank 1 begins with another optimizer state (momentum) than rank 0"),
+        (forgets_the_optimizer, "rank 1 makes its first step with another gradient than rank 0"),
+        (sums_the_gradients, "the first gradient is 2 times that of one process: a sum, not an average"),
+        (reports_its_own_shard, "✗ All ranks report the accuracy on all test data: rank 0 reports 0."),
+        (averages_without_counts, "✗ All ranks report the accuracy on all test data: rank 0 reports 0."),
+        (everybody_saves, "✗ Rank 0 saves and prints, and nobody else: ranks 0 and 1 save; rank 0 alone should"),
+        (prints_on_all, "ranks 0 and 1 print; rank 0 alone should"),
+        (evaluates_on_rank_zero, "Rank 1 has left the job"),
+        (scales_the_rate, "✗ The weights at the end are those of one process: rank 0: a weight differs by"),
+        (returns_nothing, "rank 0 reports None, not a number"),
+    ],
+    "10.rank_zero": [
+        (checkpoint_hangs, "✗ right: n = 1, 3 weights: rank 0"),
+        (returns_early, "rank 0 waits in reduce(source=1)"),
+        (without_counts, "✗ right: n = 2, 3 weights: rank 0, item 0: yours 1.0, expected"),
+        (saves_everywhere, "✗ right: n = 2, 3 weights: rank 1, item 1: yours [7, "),
+        (gathers_the_weights, "bytes, at most 1,200 pass; the best possible is 96"),
+        (only_rank_zero_knows, "✗ right: n = 2, 3 weights: rank 1, item 0: yours is None"),
+    ],
+}

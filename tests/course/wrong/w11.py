@@ -1,0 +1,482 @@
+"""Wrong repairs of the cards of lesson 11: the broken program itself, then those that cure the symptom only."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from workbench.course.cards import Card
+from workbench.course.tasks import task
+from workbench.errors import WorkbenchError
+
+
+def broken(name: str) -> Any:
+    card = task(name)
+    assert isinstance(card, Card)
+    return card.broken
+
+
+# --- 11.epoch -------------------------------------------------------------------------------------------
+
+
+def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    for x, y in batches:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    hvd.join()
+    return w, len(batches)
+
+
+def takes_rank_0s_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = int(hvd.broadcast(np.array(len(batches)), root_rank=0, name="steps"))
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, min(steps, len(batches))
+
+
+def drops_the_last_everywhere(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = len(batches) - 1
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, steps
+
+
+def catches_the_error(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = 0
+    for x, y in batches:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        try:
+            w = w - lr * hvd.allreduce(gradient, name="gradient")
+        except WorkbenchError:
+            break
+        steps += 1
+    return w, steps
+
+
+# --- 11.validate ----------------------------------------------------------------------------------------
+
+
+def nobody_reduces(hvd: Any, right: Any, log: Any) -> Any:
+    accuracy = np.mean(right)
+    if hvd.rank() == 0:
+        log.append(f"accuracy {accuracy:.2f}")
+    return accuracy, log
+
+
+def everybody_logs(hvd: Any, right: Any, log: Any) -> Any:
+    accuracy = hvd.allreduce(np.mean(right), name="accuracy")
+    log.append(f"accuracy {accuracy:.2f}")
+    return accuracy, log
+
+
+def the_others_wait_in_a_barrier(hvd: Any, right: Any, log: Any) -> Any:
+    accuracy = np.mean(right)
+    if hvd.rank() == 0:
+        accuracy = hvd.allreduce(accuracy, name="accuracy")
+        log.append(f"accuracy {accuracy:.2f}")
+    else:
+        hvd.barrier()
+    return accuracy, log
+
+
+def the_others_throw_it_away(hvd: Any, right: Any, log: Any) -> Any:
+    accuracy = np.mean(right)
+    if hvd.rank() == 0:
+        accuracy = hvd.allreduce(accuracy, name="accuracy")
+        log.append(f"accuracy {accuracy:.2f}")
+    else:
+        hvd.allreduce(accuracy, name="accuracy")
+    return accuracy, log
+
+
+# --- 11.gradients ---------------------------------------------------------------------------------------
+
+
+def drops_the_names(hvd: Any, found: Any) -> Any:
+    averages = {}
+    for name, gradient in found.items():
+        averages[name] = hvd.allreduce(gradient)
+    return [averages[name] for name in sorted(averages)]
+
+
+def goes_backwards(hvd: Any, found: Any) -> Any:
+    averages = {}
+    for name in reversed(list(found)):
+        averages[name] = hvd.allreduce(found[name], name=name)
+    return [averages[name] for name in sorted(averages)]
+
+
+def waits_at_once_for_what_it_submits(hvd: Any, found: Any) -> Any:
+    averages = {}
+    for name, gradient in found.items():
+        averages[name] = hvd.allreduce_async(gradient, name=name).wait()
+    return [averages[name] for name in sorted(averages)]
+
+
+# --- 11.two_heads ---------------------------------------------------------------------------------------
+
+
+def zeros_that_are_not_submitted(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    for name in sorted(weights):
+        if found[name] is None:
+            found[name] = np.zeros_like(weights[name])
+            continue
+        weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
+    return [weights[name] for name in sorted(weights)]
+
+
+def one_zero(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    for name in sorted(weights):
+        gradient = np.zeros(1) if found[name] is None else found[name]
+        weights[name] = weights[name] - lr * hvd.allreduce(gradient, name=name)
+    return [weights[name] for name in sorted(weights)]
+
+
+def the_weights_themselves(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    for name in sorted(weights):
+        gradient = weights[name] if found[name] is None else found[name]
+        weights[name] = weights[name] - lr * hvd.allreduce(gradient, name=name)
+    return [weights[name] for name in sorted(weights)]
+
+
+def no_step_without_a_gradient(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    for name in sorted(weights):
+        unused = found[name] is None
+        average = hvd.allreduce(np.zeros_like(weights[name]) if unused else found[name], name=name)
+        if not unused:
+            weights[name] = weights[name] - lr * average
+    return [weights[name] for name in sorted(weights)]
+
+
+# --- 11.restore -----------------------------------------------------------------------------------------
+
+
+def float64_everywhere(hvd: Any, weights: Any, path: Any) -> Any:
+    weights = weights.astype(float)
+    if hvd.rank() == 0:
+        weights = np.array(path.read_text().split(), dtype=float)
+    return hvd.broadcast(weights, root_rank=0, name="weights")
+
+
+def casts_too_late(hvd: Any, weights: Any, path: Any) -> Any:
+    if hvd.rank() == 0:
+        weights = np.array(path.read_text().split(), dtype=float)
+    return hvd.broadcast(weights, root_rank=0, name="weights").astype(np.float32)
+
+
+def everybody_reads(hvd: Any, weights: Any, path: Any) -> Any:
+    weights = np.array(path.read_text().split(), dtype=float)
+    return hvd.broadcast(weights, root_rank=0, name="weights")
+
+
+def only_rank_0_broadcasts(hvd: Any, weights: Any, path: Any) -> Any:
+    if hvd.rank() == 0:
+        weights = np.array(path.read_text().split(), dtype=np.float32)
+        weights = hvd.broadcast(weights, root_rank=0, name="weights")
+    return weights
+
+
+# --- 11.start -------------------------------------------------------------------------------------------
+
+
+def one_seed_for_all(hvd: Any, seed: Any, batches: Any) -> Any:
+    return broken("11.start")(hvd, 0, batches)
+
+
+def broadcasts_at_the_end(hvd: Any, seed: Any, batches: Any) -> Any:
+    return hvd.broadcast(broken("11.start")(hvd, seed, batches), root_rank=0, name="w")
+
+
+def broadcasts_and_forgets(hvd: Any, seed: Any, batches: Any) -> Any:
+    random = np.random.default_rng(seed)
+    w = random.normal(size=2)
+    hvd.broadcast(w, root_rank=0, name="w")
+    for x, y in batches:
+        x = x + 0.01 * random.normal(size=x.shape)
+        gradient = 2 * x * (np.sum(x * w) - y)
+        w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
+    return w
+
+
+def starts_from_the_average(hvd: Any, seed: Any, batches: Any) -> Any:
+    random = np.random.default_rng(seed)
+    w = hvd.allreduce(random.normal(size=2), name="w")
+    for x, y in batches:
+        x = x + 0.01 * random.normal(size=x.shape)
+        gradient = 2 * x * (np.sum(x * w) - y)
+        w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
+    return w
+
+
+# --- 11.clip --------------------------------------------------------------------------------------------
+
+
+def clips_twice(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    length = np.linalg.norm(gradient)
+    if length > longest:
+        gradient = gradient * longest / length
+    gradient = comm.allreduce(gradient) / comm.size
+    length = np.linalg.norm(gradient)
+    return w - gradient * min(1.0, longest / length)
+
+
+def by_the_average_length(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    length = comm.allreduce(np.linalg.norm(gradient)) / comm.size
+    gradient = comm.allreduce(gradient) / comm.size
+    return w - gradient * min(1.0, longest / length)
+
+
+def clips_the_sum(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    gradient = comm.allreduce(gradient)
+    length = np.linalg.norm(gradient)
+    if length > longest:
+        gradient = gradient * longest / length
+    return w - gradient / comm.size
+
+
+def does_not_clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    return w - comm.allreduce(gradient) / comm.size
+
+
+# --- 11.shards ------------------------------------------------------------------------------------------
+
+
+def one_seed_for_ever(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    return np.random.default_rng(0).permutation(n)[rank::size]
+
+
+def whole_pieces_only(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    order = np.random.default_rng(epoch).permutation(n)
+    return order[rank * (n // size) : (rank + 1) * (n // size)]
+
+
+def every_rank_has_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    return np.random.default_rng(epoch).permutation(n)
+
+
+def shuffles_its_own_shard(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    return np.random.default_rng([epoch, rank]).permutation(np.arange(rank, n, size))
+
+
+def no_seed_at_all(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    return np.random.default_rng().permutation(n)[rank::size]
+
+
+# --- 11.seconds -----------------------------------------------------------------------------------------
+
+
+def the_mean(comm: Any, train: Any) -> Any:
+    comm.barrier()
+    begin = comm.now
+    train(comm)
+    return comm.allreduce(comm.now - begin) / comm.size
+
+
+def no_barrier(comm: Any, train: Any) -> Any:
+    begin = comm.now
+    train(comm)
+    return comm.allreduce(comm.now - begin, max)
+
+
+def begins_before_the_barrier(comm: Any, train: Any) -> Any:
+    begin = comm.now
+    comm.barrier()
+    train(comm)
+    return comm.allreduce(comm.now - begin, max)
+
+
+def only_rank_0_knows(comm: Any, train: Any) -> Any:
+    comm.barrier()
+    begin = comm.now
+    train(comm)
+    return comm.reduce(comm.now - begin, max)
+
+
+# --- 11.accuracy ----------------------------------------------------------------------------------------
+
+
+def skips_empty_ranks(comm: Any, right: Any) -> Any:
+    share = np.mean(right) if len(right) else 0.0
+    return comm.allreduce(share) / comm.allreduce(int(len(right) > 0))
+
+
+def rank_0s_number_for_all(comm: Any, right: Any) -> Any:
+    return comm.allreduce(np.sum(right)) / (comm.bcast(len(right)) * comm.size)
+
+
+def only_the_root_knows(comm: Any, right: Any) -> Any:
+    good, count = comm.reduce(np.sum(right)), comm.reduce(len(right))
+    return good / count if comm.rank == 0 else np.mean(right)
+
+
+# --- 11.pipeline ----------------------------------------------------------------------------------------
+
+
+def waits_for_each(comm: Any, rows: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    got, row = np.empty_like(rows), np.empty_like(rows[0])
+    for i in range(len(rows)):
+        row[:] = 2 * rows[i]
+        comm.Isend(row, dest=right).wait()
+    for i in range(len(rows)):
+        comm.Recv(got[i], source=left)
+    return got
+
+
+def never_waits(comm: Any, rows: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    got, row = np.empty_like(rows), np.empty_like(rows[0])
+    for i in range(len(rows)):
+        row[:] = 2 * rows[i]
+        comm.Isend(row, dest=right)
+    for i in range(len(rows)):
+        comm.Recv(got[i], source=left)
+    return got
+
+
+def waits_for_the_last(comm: Any, rows: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    got, row, pending = np.empty_like(rows), np.empty_like(rows[0]), []
+    for i in range(len(rows)):
+        row[:] = 2 * rows[i]
+        pending.append(comm.Isend(row, dest=right))
+    for i in range(len(rows)):
+        comm.Recv(got[i], source=left)
+    pending[-1].wait()
+    return got
+
+
+def doubles_in_the_callers_array(comm: Any, rows: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    pending = []
+    for i in range(len(rows)):
+        pending.append(comm.Isend(rows[i], dest=right))
+        rows[i] *= 2
+    got = np.empty_like(rows)
+    for i in range(len(rows)):
+        comm.Recv(got[i], source=left)
+    for request in pending:
+        request.wait()
+    return got
+
+
+# --- 11.ring --------------------------------------------------------------------------------------------
+
+
+def everybody_receives_first(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total = x
+    for _ in range(comm.size - 1):
+        got = comm.recv(source=left)
+        comm.send(x, dest=right)
+        x, total = got, total + got
+    return total
+
+
+def sends_small_pieces(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total = x
+    for _ in range(comm.size - 1):
+        pieces = np.array_split(x, len(x) // 1000 + 1)
+        for piece in pieces:
+            comm.send(piece, dest=right)
+        x = np.concatenate([comm.recv(source=left) for _ in pieces])
+        total = total + x
+    return total
+
+
+def passes_the_total_on(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    total = x
+    for _ in range(comm.size - 1):
+        total = total + comm.sendrecv(total, dest=right, source=left)
+    return total
+
+
+WRONG = {
+    "11.epoch": [
+        (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
+        (joins_at_the_end, "✗ right: n = 3, 5, 4 and 4 batches: rank 0"),
+        (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
+        (drops_the_last_everywhere, "Ranks 1, 2 are idle"),
+        (catches_the_error, "A collective failed on rank 0, and the function caught the error"),
+    ],
+    "11.validate": [
+        (broken("11.validate"), "Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete"),
+        (nobody_reduces, "✗ right: n = 2, 4 samples each: rank 0, item 0: yours"),
+        (everybody_logs, "rank 1, item 1: yours has 1 items, expected 0"),
+        (the_others_wait_in_a_barrier, "✗ runs: n = 2, 4 samples each: MissingRanksError: The ranks wait for each"),
+        (the_others_throw_it_away, "rank 1, item 0: yours"),
+    ],
+    "11.gradients": [
+        (broken("11.gradients"), "The ranks wait for each other, so 'allreduce.a', submitted by rank 0"),
+        (drops_the_names, "✗ right: n = 2, finished as ab and ba: rank 0, item 0, index 0: yours 975"),
+        (goes_backwards, "The ranks wait for each other"),
+        (waits_at_once_for_what_it_submits, "The ranks wait for each other"),
+    ],
+    "11.two_heads": [
+        (broken("11.two_heads"), "✗ runs: n = 2, heads a, ab: MissingRanksError: The ranks wait for each other"),
+        (zeros_that_are_not_submitted, "MissingRanksError"),
+        (one_zero, "MismatchError: Mismatched allreduce tensor shapes"),
+        (the_weights_themselves, "✗ right: n = 2, heads a, ab: rank 0, item 1"),
+        (no_step_without_a_gradient, "✗ right: n = 2, heads a, ab: rank 0, item 1"),
+    ],
+    "11.restore": [
+        (broken("11.restore"), "MismatchError: Mismatched data types"),
+        (float64_everywhere, "✗ float32 on every rank: n = 2, 4 weights: rank 0 returns float64"),
+        (casts_too_late, "MismatchError: Mismatched data types"),
+        (everybody_reads, "FileNotFoundError: weights.txt is on rank 0 only"),
+        (only_rank_0_broadcasts, "Rank 1 is idle, so 'broadcast.weights'"),
+    ],
+    "11.start": [
+        (broken("11.start"), "✗ one model on all ranks: n = 2, 0 steps: the fingerprints differ"),
+        (one_seed_for_all, "✗ right: n = 3, 5 steps: rank 0"),
+        (broadcasts_at_the_end, "✗ right: n = 3, 5 steps: rank 0"),
+        (broadcasts_and_forgets, "✗ one model on all ranks: n = 2, 0 steps"),
+        (starts_from_the_average, "✗ right: n = 2, 0 steps: rank 0"),
+    ],
+    "11.clip": [
+        (broken("11.clip"), "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
+        (clips_twice, "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
+        (by_the_average_length, "✗ right"),
+        (clips_the_sum, "✗ right"),
+        (does_not_clip, "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
+    ],
+    "11.shards": [
+        (broken("11.shards"), "4 samples, 2 ranks, epoch 0: 1 with nobody, 1 with more than one rank: nobody has 3"),
+        (one_seed_for_ever, "✗ another order in every epoch"),
+        (whole_pieces_only, "10 samples, 3 ranks, epoch 0: 1 with nobody"),
+        (every_rank_has_all, "0 with nobody, 4 with more than one rank"),
+        (shuffles_its_own_shard, "✗ another order in every epoch"),
+        (no_seed_at_all, "✗ all samples, each once"),
+    ],
+    "11.seconds": [
+        (broken("11.seconds"), "train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms"),
+        (the_mean, "train for 10 and 30 and 20 ms: rank 0 says 20.1 ms, expected 30.0 ms"),
+        (no_barrier, "✗ not the time before, in which ranks come late"),
+        (begins_before_the_barrier, "✗ not the time before, in which ranks come late"),
+        (only_rank_0_knows, "rank 1 says None"),
+    ],
+    "11.accuracy": [
+        (broken("11.accuracy"), "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75"),
+        (skips_empty_ranks, "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75"),
+        (rank_0s_number_for_all, "yours 1.5, expected 0.75"),
+        (only_the_root_knows, "✗ right: n = 2, 1 of 2 and 2 of 2 right: rank 1: yours 1.0, expected 0.75"),
+    ],
+    "11.pipeline": [
+        (broken("11.pipeline"), "the array given to Isend(dest=1) was changed before wait()"),
+        (waits_for_each, "n = 3, 3 rows of 20,000: Deadlock"),
+        (never_waits, "messages were never waited for"),
+        (waits_for_the_last, "messages were never waited for"),
+        (doubles_in_the_callers_array, "the array given to Isend(dest=1) was changed before wait()"),
+    ],
+    "11.ring": [
+        (broken("11.ring"), "They wait in a circle: 0 → 1 → 0"),
+        (everybody_receives_first, "✗ no deadlock: n = 2, length 10"),
+        (sends_small_pieces, "✗ score: n = 4, length 100,000, where no message leaves before its receiver is there"),
+        (passes_the_total_on, "✗ right: n = 3, length 10: rank 0, index 0"),
+    ],
+}

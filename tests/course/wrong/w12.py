@@ -1,0 +1,149 @@
+"""Wrong solutions of lesson 12, each with what the check must say."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+
+from workbench.course.topology import ring_among
+
+
+def modulo(hosts: Any) -> Any:
+    names = list(dict.fromkeys(hosts))
+    per = len(hosts) // len(names)
+    return [(rank % per, per, rank // per, len(names)) for rank in range(len(hosts))]
+
+
+def number_of_the_node(hosts: Any) -> Any:
+    names = list(dict.fromkeys(hosts))
+    return [
+        (hosts[:rank].count(host), hosts.count(host), names.index(host), len(names)) for rank, host in enumerate(hosts)
+    ]
+
+
+def sorted_names(hosts: Any) -> Any:
+    names = sorted(set(hosts))
+    return [
+        (hosts[:rank].count(host), hosts.count(host), names.index(host), len(names)) for rank, host in enumerate(hosts)
+    ]
+
+
+def neighbours_only(hosts: Any) -> Any:
+    found: list[Any] = []
+    groups = [list(group) for _, group in groupby(hosts)]
+    for node, group in enumerate(groups):
+        found += [(local, len(group), node, len(groups)) for local in range(len(group))]
+    return found
+
+
+def counts_from_one(hosts: Any) -> Any:
+    local = [hosts[: rank + 1].count(host) for rank, host in enumerate(hosts)]
+    return [(local[rank], hosts.count(host), 0, 1) for rank, host in enumerate(hosts)]
+
+
+def swapped(hosts: Any) -> Any:
+    names = list(dict.fromkeys(hosts))
+    return [
+        (names.index(host), len(names), hosts[:rank].count(host), hosts.count(host)) for rank, host in enumerate(hosts)
+    ]
+
+
+def flat_ring(comm: Any, nodes: Any, x: Any) -> Any:
+    return ring_among(comm, list(range(comm.size)), x)
+
+
+def tree_over_all(comm: Any, nodes: Any, x: Any) -> Any:
+    return comm.allreduce(x)
+
+
+def leaders_by_arithmetic(comm: Any, nodes: Any, x: Any) -> Any:
+    per = nodes.count(nodes[0])
+    leader = comm.rank // per * per
+    here = list(range(leader, min(leader + per, comm.size)))
+    leaders = list(range(0, comm.size, per))
+    if comm.rank != leader:
+        comm.send(x, dest=leader)
+        return comm.recv(source=leader)
+    for rank in here[1:]:
+        x = x + comm.recv(source=rank)
+    x = ring_among(comm, leaders, x)
+    for rank in here[1:]:
+        comm.send(x, dest=rank)
+    return x
+
+
+def forgets_the_way_back(comm: Any, nodes: Any, x: Any) -> Any:
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    if comm.rank != here[0]:
+        comm.send(x, dest=here[0])
+        return x
+    for rank in here[1:]:
+        x = x + comm.recv(source=rank)
+    return ring_among(comm, leaders, x)
+
+
+def others_wait_for_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    if comm.rank != here[0]:
+        comm.send(x, dest=here[0])
+        return comm.recv(source=0)
+    for rank in here[1:]:
+        x = x + comm.recv(source=rank)
+    x = ring_among(comm, leaders, x)
+    for rank in here[1:]:
+        comm.send(x, dest=rank)
+    return x
+
+
+def everybody_in_the_ring(comm: Any, nodes: Any, x: Any) -> Any:
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    x = ring_among(comm, here, x)
+    return ring_among(comm, leaders, x)
+
+
+def leaders_meet_at_rank_0(comm: Any, nodes: Any, x: Any) -> Any:
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    if comm.rank != here[0]:
+        comm.send(x, dest=here[0])
+        return comm.recv(source=here[0])
+    for rank in here[1:]:
+        x = x + comm.recv(source=rank)
+    if comm.rank == 0:
+        for rank in leaders[1:]:
+            x = x + comm.recv(source=rank)
+        for rank in leaders[1:]:
+            comm.send(x, dest=rank)
+    else:
+        comm.send(x, dest=0)
+        x = comm.recv(source=0)
+    for rank in here[1:]:
+        comm.send(x, dest=rank)
+    return x
+
+
+WRONG = {
+    "12.local_ranks": [
+        (
+            modulo,
+            "✗ Ranks that are dealt out to the nodes in turns: hosts = ['a', 'b', 'a', 'b'], rank 1: local_rank is 1",
+        ),
+        (number_of_the_node, "✗ Nodes with different numbers of ranks, in any order: hosts = ['a', 'a', 'b'], rank 1"),
+        (sorted_names, "✗ cross_rank and cross_size, node after node: hosts = ['b', 'b', 'a', 'a'], rank 0"),
+        (neighbours_only, "rank 0: local_size is 1 in yours, expected 2"),
+        (counts_from_one, "✗ local_rank and local_size, node after node: hosts = ['a'], rank 0: local_rank is 1"),
+        (swapped, "✗ local_rank and local_size, node after node: hosts = ['a', 'a'], rank 0: local_size is 1"),
+    ],
+    "12.hierarchical": [
+        (flat_ring, "bytes out of a node, at most"),
+        (tree_over_all, "bytes out of a node, at most"),
+        (leaders_by_arithmetic, "bytes out of a node, at most"),
+        (forgets_the_way_back, "✗ right: n = 2, nodes a a, length 1: rank 1, index 0"),
+        (others_wait_for_rank_0, "✗ no deadlock: n = 3, nodes a b b"),
+        (everybody_in_the_ring, "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]"),
+        (leaders_meet_at_rank_0, "bytes out of a node, at most"),
+    ],
+}

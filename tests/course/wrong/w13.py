@@ -1,0 +1,145 @@
+"""Wrong solutions of lesson 13, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from workbench.training.sampler import batches, epoch_order
+
+
+def _parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
+    return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="keep")
+
+
+def _loss(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+    return F.cross_entropy(output, labels, reduction="sum") * hvd.size() / whole
+
+
+def _mean(hvd: Any, output: Any, labels: Any, whole: int) -> Any:
+    return F.cross_entropy(output, labels)
+
+
+def _train(
+    hvd: Any, model: Any, digits: Any, batch: int, epochs: int, parts: Any = _parts, loss: Any = _loss, **options: Any
+) -> None:
+    hvd.init()
+    images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
+    if options.get("broadcast", True):
+        hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.1), momentum=0.9)
+    if options.get("wrap", True):
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    for epoch in range(epochs):
+        for step, mine in enumerate(parts(hvd, len(images), batch, epoch)):
+            optimizer.zero_grad()
+            loss(hvd, model(images[mine]), labels[mine], min(batch, len(images) - step * batch)).backward()
+            optimizer.step()
+
+
+def _right(model: Any, digits: Any, part: slice) -> Any:
+    with torch.no_grad():
+        guesses = model(torch.from_numpy(digits.test_x[part]).double()).argmax(dim=1)
+    return guesses == torch.from_numpy(digits.test_y[part])
+
+
+def _accuracy(model: Any, digits: Any) -> float:
+    return float(_right(model, digits, slice(None)).double().mean())
+
+
+def means_of_uneven_parts(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, loss=_mean)
+    return _accuracy(model, digits)
+
+
+def drops_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
+        return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch, uneven="drop")
+
+    _train(hvd, model, digits, batch, epochs, parts, _mean)
+    return _accuracy(model, digits)
+
+
+def pads_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
+        return batches(n, hvd.rank(), hvd.size(), batch, epoch=epoch)
+
+    _train(hvd, model, digits, batch, epochs, parts, _mean)
+    return _accuracy(model, digits)
+
+
+def forgets_the_epoch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: _parts(hvd, n, batch, 0))
+    return _accuracy(model, digits)
+
+
+def everybody_takes_all(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: batches(n, 0, 1, batch, epoch=epoch))
+    return _accuracy(model, digits)
+
+
+def takes_a_batch_per_rank(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch * hvd.size() if hvd.init() is None else 0, epochs)
+    return _accuracy(model, digits)
+
+
+def gives_rank_zero_more(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    def parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:
+        order, rank, size = epoch_order(n, epoch=epoch), hvd.rank(), hvd.size()
+        whole = [order[start : start + batch] for start in range(0, n, batch)]
+        share = batch // size - 5
+        return [
+            one[: len(one) - share * (size - 1)] if rank == 0 else one[len(one) - share * rank :][:share]
+            for one in whole
+        ]
+
+    _train(hvd, model, digits, batch, epochs, parts)
+    return _accuracy(model, digits)
+
+
+def forgets_to_broadcast(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, broadcast=False)
+    return _accuracy(model, digits)
+
+
+def forgets_the_optimizer(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, wrap=False)
+    return _accuracy(model, digits)
+
+
+def trains_on_rank_zero(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    hvd.init()
+    if hvd.rank() == 0:
+        _train(hvd, model, digits, batch, epochs, broadcast=False, wrap=False)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    return _accuracy(model, digits)
+
+
+def reports_its_shard(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs)
+    return float(_right(model, digits, slice(hvd.rank(), None, hvd.size())).double().mean())
+
+
+def learns_too_slowly(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, lr=0.001)
+    return _accuracy(model, digits)
+
+
+WRONG = {
+    "13.capstone": [
+        (means_of_uneven_parts, "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by"),
+        (drops_the_rest, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample "),
+        (pads_the_rest, "was seen 2 times"),
+        (forgets_the_epoch, "epoch 1 has the order of epoch 0"),
+        (everybody_takes_all, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample 0 was seen 2"),
+        (takes_a_batch_per_rank, "2 ranks: step 0 takes 96 samples on all ranks, expected 48"),
+        (gives_rank_zero_more, "2 ranks: step 0: rank 0 has 29 samples, rank 1 19"),
+        (forgets_to_broadcast, "2 ranks: rank 1 begins with other weights than rank 0"),
+        (forgets_the_optimizer, "2 ranks: rank 1 ends with other weights than rank 0"),
+        (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 5 epochs"),
+        (reports_its_shard, "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0."),
+        (learns_too_slowly, "✗ At least 90 % of the unseen digits are read right: 2 ranks: "),
+    ],
+}

@@ -1,0 +1,53 @@
+"""A learner's function ends, whatever it does: a loop that never ends is broken off from outside."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workbench.errors import DeadlineError
+
+
+class Halt(BaseException):
+    """Ends a thread; no ``except Exception`` of the learner's catches it."""
+
+
+def halt(ident: int | None) -> None:
+    """Raise :class:`Halt` in a thread, at its next line of Python."""
+    if ident is not None:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Halt))
+
+
+def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
+    """Call a function in a thread of its own and return its result, or raise what it raises.
+
+    Raises:
+        DeadlineError: it still runs after ``seconds``. It is ended, at the latest where it next runs Python.
+
+    Example:
+        >>> within(5.0, max, 2, 3)
+        3
+    """
+    got: list[Any] = []
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            got.append(function(*args))
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="exercise", daemon=True)
+    thread.start()
+    try:
+        thread.join(seconds)
+    finally:
+        if thread.is_alive():
+            halt(thread.ident)
+    if got:
+        return got[0]
+    if failed and not isinstance(failed[0], Halt):
+        raise failed[0]
+    raise DeadlineError(f"It did not end within {seconds:g} s. Is there a loop whose condition never changes?")
