@@ -23,16 +23,19 @@ import os
 import runpy
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from workbench.course.behaviour import LIGHTS, Recorder, Seen, title, weights
+from workbench.errors import LaunchError
 from workbench.runner import run
 
 DEADLINE_S = 120.0
 _FIRST_SEED = 1
+_AFTER_OTHERS_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -119,20 +122,25 @@ def _on_a_rank(scripts: Sequence[str]) -> list[tuple[Seen, Seen]]:
     for script in scripts:
         alone = Seen()
         if rank == 0:  # meanwhile the others wait, so that it has the machine for itself
-            alone = api.run_threads(1, lambda script=script: _twice(script, 0), DEADLINE_S)[0]  # type: ignore[misc]
-        found.append((alone, _twice(script, rank)))
-        api.shutdown()
+            alone = api.run_threads(1, lambda script=script: _twice(script, 0, lambda: None), DEADLINE_S)[0]  # type: ignore[misc]
+        try:
+            found.append((alone, _twice(script, rank, api.shutdown)))
+        except LaunchError:  # another rank raised and does not come again: its words come first
+            time.sleep(_AFTER_OTHERS_S)
+            raise
     return found
 
 
-def _twice(script: str, rank: int) -> Seen:
+def _twice(script: str, rank: int, leave: Callable[[], object]) -> Seen:
     """The script from nothing, and again from what it left; only rank 0 finds that."""
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder, _inside(folder):
         first = _once(script, rank)
+        leave()  # a rank that has ended says so to one that still waits for it
         if rank:
             for path in Path(folder).iterdir():
                 path.unlink()
         second = _once(script, rank + 1000)
+        leave()
         second.files = first.files
         return second
 

@@ -232,7 +232,7 @@ def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str 
                     f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x + cell_x:.1f}" y1="{y + cell_y - 4:g}" y2="{y:g}"/>'
                 )
             elif ranks_of and cell_x > 11:
-                parts.append(_label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", ' fill="#ffffff"'))
+                parts.append(_label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", _ink(fill)))
         twice = sum(len(one) > 1 for one in seen.values())
         words.append(f"epoch {epoch}: {len(seen)} of {samples} samples seen, {twice} more than once")
     text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
@@ -258,6 +258,13 @@ def _label(x: float, y: float, words: str, points: int = 11, anchor: str = "star
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{points}" text-anchor="{anchor}"'
         f"{ink or ' class=' + chr(34) + 'wbt-text' + chr(34)}>{clean(words)}</text>"
     )
+
+
+def _ink(fill: str) -> str:
+    """Letters that can be read on a colour: white or black, whichever differs more from it."""
+    parts = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return f' fill="{"#ffffff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 else "#1b1f24"}"'
 
 
 def _fitting(text: str, width: float) -> str:

@@ -131,7 +131,7 @@ class _Request(Pending):
 
     def __init__(self, world: _World, rank: int, peer: int, tag: int, verb: str, sends: bool) -> None:
         self.world, self.rank, self.peer, self.tag, self.verb, self.sends = world, rank, peer, tag, verb, sends
-        self.posted, self.ends, self.where = world.clocks[rank], _NEVER, ""
+        self.posted, self.begins, self.ends, self.where = world.clocks[rank], _NEVER, _NEVER, ""
         self.data: Any = None  # what is sent, or has come
         self.array: Array | None = None  # the caller's own
 
@@ -342,14 +342,13 @@ class _World:
     def _move(self, send: _Request, ready: float) -> None:
         """The message's time on the way; it goes one at a time out of a rank and into one."""
         alpha_s, beta_s = self.link(send.rank, send.peer)
-        begin = max(ready, self._out_free[send.rank], self._in_free[send.peer])
-        send.ends = begin + alpha_s + beta_s * nbytes(send.data)
+        send.begins = max(ready, self._out_free[send.rank], self._in_free[send.peer])
+        send.ends = send.begins + alpha_s + beta_s * nbytes(send.data)
         self._out_free[send.rank] = self._in_free[send.peer] = send.ends
 
     def _log(self, send: _Request, recv: _Request) -> None:
-        size, (alpha_s, beta_s) = nbytes(send.data), self.link(send.rank, recv.rank)
-        begin = send.ends - alpha_s - beta_s * size
-        message = Message(send.rank, recv.rank, send.tag, size, send.posted, begin, send.ends, recv.posted, send.verb)
+        on_the_way, size = (send.begins, send.ends), nbytes(send.data)
+        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, recv.posted, send.verb)
         self.log.messages.append(message)
 
 
