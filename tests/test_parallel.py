@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Job, Runner
+    from running import Job, Runner
 
 pytestmark = [pytest.mark.parallel]
 

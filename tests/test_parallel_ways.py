@@ -11,7 +11,7 @@ import pytest
 from test_parallel import DEADLINE_S, ENV, HERE, PYTEST, check
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from running import Runner
 
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 

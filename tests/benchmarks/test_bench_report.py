@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from running import Runner
 
 BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 PEERS = {

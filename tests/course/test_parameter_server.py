@@ -13,7 +13,7 @@ from workbench.course.simulator import simulate
 from workbench.course.tasks import task
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from running import Runner
 
 SAMPLES = np.random.default_rng(1).normal(size=(48, 5))
 TARGETS = np.random.default_rng(2).normal(size=48)

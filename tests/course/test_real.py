@@ -21,7 +21,7 @@ from workbench.course.tasks import names, task
 from workbench.errors import DeadlineError
 
 if TYPE_CHECKING:
-    from conftest import Runner
+    from running import Runner
 
 pytestmark = [pytest.mark.parallel, pytest.mark.course, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from conftest import Runner
+from running import Runner
 
 from workbench.as_horovod import util
 from workbench.as_horovod.finder import PARTS, targets

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from workbench import data
 
 if TYPE_CHECKING:
-    from conftest import Job, Runner
+    from running import Job, Runner
 
 pytestmark = [
     pytest.mark.integration,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from conftest import Job, Runner
+    from running import Job, Runner
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
