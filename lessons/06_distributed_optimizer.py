@@ -348,6 +348,9 @@ check("06.in_order")
 
 # %% tags=["exercise"]
 engines = cluster.up(n=2)
+sent = engines.view.push({"order": ""}, block=True)
+
+# %% tags=["exercise"]
 sent = engines.view.push({"order": "".join(in_order()).upper()}, block=True)
 
 # %% tags=["exercise"]

@@ -16,6 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import wraps
 from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -92,7 +93,7 @@ BOARD = Board()
 
 
 def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Say that a function is the answer to an exercise.
+    """Say that a function is the answer to an exercise. Who calls it while it is blank is told so, in one line.
 
     Raises:
         ValueError: there is no exercise of that name.
@@ -106,9 +107,24 @@ def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         BOARD.functions[name] = function
-        return function
+        return _not_done(name, function) if is_blank(function) else function
 
     return register
+
+
+class NotDoneError(NotImplementedError):
+    """A blank was called. A notebook shows the text alone, for there is nothing in a traceback to learn from."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
+
+
+def _not_done(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(function)
+    def blank(*args: Any, **options: Any) -> Any:
+        raise NotDoneError(f"{name} is not done yet: fill in the blank above, then run this cell again.")
+
+    return blank
 
 
 def show(name: str) -> Figure | None:
@@ -209,6 +225,7 @@ def report(path: str | Path = "workbench-report.json") -> Path:
     """Write what was done, as JSON, or as JUnit if the name ends with ``.xml``; return where."""
     BOARD.entry(names()[0])
     path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
     found = {name: BOARD.entries.get(name, Entry()) for name in names()}
     path.write_text(junit(found) if path.suffix == ".xml" else json.dumps(_as_json(found), indent=1) + "\n")
     return path
