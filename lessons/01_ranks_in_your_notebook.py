@@ -143,7 +143,7 @@ engines.rescue()
 import os
 import signal
 
-os.kill(engines.pids()[3], signal.SIGKILL)
+os.kill(engines.pids()[-1], signal.SIGKILL)
 
 # %% tags=["nbval-ignore-output"]
 engines.rescue()

@@ -90,6 +90,31 @@ def test_a_wrong_solution_is_rejected(
     assert time.monotonic() - begun < SECONDS
 
 
+def test_two_notebooks_keep_each_other_s_progress(tmp_path: Path) -> None:
+    """Two kernels, each with a board of its own over one file: what one has passed stays when the other writes."""
+    first, second = exercise.Board(), exercise.Board()
+    first.entry("02.shift_right"), second.entry("03.ring_allreduce")
+    first.entry("02.shift_right").passed = True
+    first.save("02.shift_right")
+    second.entry("03.ring_allreduce").attempts = 3
+    second.save("03.ring_allreduce")
+    third = exercise.Board()
+    assert third.entry("02.shift_right").passed
+    assert third.entry("03.ring_allreduce").attempts == 3
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", "null", "{", '{"02.shift_right": 3}', '{"02.shift_right": {"attempts": "3"}}']
+)
+def test_a_broken_progress_file_does_no_harm(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever lies in the file, exercises are judged, and progress is kept from then on."""
+    exercise.FILE.parent.mkdir()
+    exercise.FILE.write_text(text)
+    assert "✗" not in judged("02.shift_right", task("02.shift_right").reference, capsys)
+    kept = exercise.Board().entry("02.shift_right")
+    assert (kept.attempts, kept.passed) == (1, True)
+
+
 @pytest.mark.parametrize("name", ["05.shard", "03.ring_allreduce"])
 def test_an_endless_loop_is_ended(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that never returns is told, in bounded time, and its thread does not go on."""

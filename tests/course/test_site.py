@@ -94,12 +94,12 @@ class ReachedError(Exception):
 def test_up_takes_its_n_from_the_site(
     asked: int | None, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without ``n`` as many engines as the site says; a given ``n`` wins, and the file is not even read."""
+    """Without ``n`` as many engines as the site says; a given ``n`` wins."""
 
     def command(n: int, mpiexec: str, alone: bool) -> None:
         raise ReachedError(n)
 
-    (tmp_path / "workbench.toml").write_text("engines = 3\n" if asked is None else "broken")
+    (tmp_path / "workbench.toml").write_text("engines = 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_SITE", raising=False)
     monkeypatch.setattr(cluster, "_running", [])
@@ -107,6 +107,26 @@ def test_up_takes_its_n_from_the_site(
     with pytest.raises(ReachedError) as caught:
         cluster.up() if asked is None else cluster.up(asked)
     assert caught.value.args == (started,)
+
+
+@pytest.mark.parametrize(("most", "started"), [(0, 5), (2, 2), (5, 5), (9, 5)])
+def test_a_site_limits_the_engines(
+    most: int, started: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However many a notebook asks for, no more are started than the site allows, and the reader is told."""
+
+    def command(n: int, mpiexec: str, alone: bool) -> None:
+        raise ReachedError(n)
+
+    (tmp_path / "workbench.toml").write_text(f"most_engines = {most}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("WORKBENCH_SITE", raising=False)
+    monkeypatch.setattr(cluster, "_running", [])
+    monkeypatch.setattr(cluster.mpi, "command", command)
+    with pytest.raises(ReachedError) as caught:
+        cluster.up(5)
+    assert caught.value.args == (started,)
+    assert ("2 engines instead of 5" in capsys.readouterr().out) == (most == 2)
 
 
 def test_a_wrong_site_stops_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -456,3 +456,34 @@ def test_every_submission_ends_when_a_rank_fails(
                 del flying[rank, response.name]
     assert coordinator.waiting() == {}
     assert {rank for rank, _ in flying} <= {victim}
+
+
+def test_a_rank_that_joined_does_not_touch_sets_without_it() -> None:
+    """After rank 2's join() the ranks 0 and 1 gather in a set of theirs: nothing asks for rank 2."""
+    coordinator = Coordinator(3)
+    new = Request("set", Kind.ADD_SET, splits=(0, 1))
+    for rank in range(3):
+        out = coordinator.take(Announce(rank, (new,)), 0.0)
+    pset = out[0][0].root
+    coordinator.take(Announce(2, (Request("join", Kind.JOIN),)), 1.0)
+    gather = Request("x", Kind.ALLGATHER, "float32", (2,), process_set=pset)
+    assert coordinator.take(Announce(0, (gather,)), 2.0) == []
+    ((response, _),) = coordinator.take(Announce(1, (gather,)), 2.0)
+    assert (response.name, response.error, response.rows) == ("x", (), (2, 2))
+
+
+def test_what_a_silent_rank_has_seen_is_forgotten() -> None:
+    """A rank that announces nothing says by its signs of life what it has read, so evicted names do not pile up."""
+    coordinator = Coordinator(3, cache_capacity=2)
+    new = Request("set", Kind.ADD_SET, splits=(0, 1))
+    for rank in range(3):
+        out = coordinator.take(Announce(rank, (new,)), 0.0)
+    pset = out[0][0].root
+    for number in range(1, 201):
+        coordinator.number = number
+        one = Request(f"x{number}", Kind.ALLREDUCE, "float32", (1,), process_set=pset)
+        for rank in range(2):
+            coordinator.take(Announce(rank, (one,), seen=number - 1), float(number))
+        coordinator.cache.take_evicted(number)
+        coordinator.take(Beat(2, seen=number), float(number))
+    assert len(coordinator.cache._known) <= 5

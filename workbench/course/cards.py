@@ -86,7 +86,7 @@ def cause(name: str, choice: str = "") -> None:
         return
     entry = exercise.BOARD.entry(name)
     entry.cause = True
-    exercise.BOARD.save()
+    exercise.BOARD.save(name)
     print(f"  ✓ {letter}  {sentence}\n      {answer}")
     if not entry.passed:
         print(f'      Now repair the program: check("{name}").')

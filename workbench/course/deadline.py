@@ -9,6 +9,8 @@ from typing import Any
 
 from workbench.errors import DeadlineError
 
+_TIMES = 25  # a bare except may catch it
+
 
 class Halt(BaseException):
     """Ends a thread; no ``except Exception`` of the learner's catches it."""
@@ -44,8 +46,10 @@ def within(seconds: float, function: Callable[..., Any], *args: Any) -> Any:
     try:
         thread.join(seconds)
     finally:
-        if thread.is_alive():
-            halt(thread.ident)
+        for _ in range(_TIMES):
+            if thread.is_alive():
+                halt(thread.ident)
+                thread.join(0.02)
     if got:
         return got[0]
     if failed and not isinstance(failed[0], Halt):

@@ -78,4 +78,6 @@ def _call(wait: Wait) -> str:
 
 
 def _why(wait: Wait, finished: Sequence[int]) -> str:
+    if wait.peer == wait.rank:
+        return ": that is itself"
     return f": rank {wait.peer} has returned" if wait.peer in finished else ""

@@ -12,9 +12,11 @@ Nothing here raises a traceback at a learner whose function is not done, wrong, 
 
 from __future__ import annotations
 
+import fcntl
 import json
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -23,6 +25,7 @@ from xml.sax.saxutils import quoteattr
 
 from workbench import cluster
 from workbench.course import drawing, judge
+from workbench.course.deadline import within
 from workbench.course.figures import Figure
 from workbench.course.real import Engines
 from workbench.course.simulator import DeadlockError
@@ -71,22 +74,37 @@ class Board:
         """The entry of an exercise; the file is read at the first call."""
         if self.path is None:
             self.path = FILE.resolve()
-            try:
-                known = json.loads(self.path.read_text())
-                self.entries = {key: Entry(**value) for key, value in known.items()}
-            except (OSError, ValueError, TypeError):
-                self.entries = {}
+            self.entries = _read(self.path)
         return self.entries.setdefault(name, Entry())
 
-    def save(self) -> None:
-        """Write the file, if that is possible here."""
+    def save(self, name: str) -> None:
+        """Write what this kernel knows of an exercise into the file, beside what others have written there."""
         if self.path is None:
             return
-        try:
+        with suppress(OSError):  # a folder that is only read: then nothing is remembered
             self.path.parent.mkdir(exist_ok=True)
-            self.path.write_text(json.dumps({name: asdict(entry) for name, entry in sorted(self.entries.items())}))
-        except OSError:
-            pass  # a folder that is only read: then nothing is remembered
+            with self.path.with_suffix(".lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                known = {**_read(self.path), name: self.entries[name]}
+                fresh = self.path.with_suffix(".new")
+                fresh.write_text(json.dumps({key: asdict(entry) for key, entry in sorted(known.items())}))
+                fresh.replace(self.path)
+
+
+def _read(path: Path) -> dict[str, Entry]:
+    """The entries in a file; what is no entry is left out."""
+    try:
+        known = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    found = known.items() if isinstance(known, dict) else ()
+    return {name: _entry(value) for name, value in found if isinstance(value, dict)}
+
+
+def _entry(value: dict[str, Any]) -> Entry:
+    blank = asdict(Entry())
+    fitting = {key: value[key] for key in blank.keys() & value.keys() if type(value[key]) is type(blank[key])}
+    return Entry(**fitting)
 
 
 BOARD = Board()
@@ -140,14 +158,14 @@ def show(name: str) -> Figure | None:
         return None
     try:
         if draw is not None:
-            return draw(function)  # type: ignore[no-any-return]
+            return within(judge.DEADLINE_S, draw, function)  # type: ignore[no-any-return]
         assert isinstance(todo, CommTask)
         assert todo.shown is not None
         run = judge.run_case(function, todo.shown)
     except DeadlockError as error:
         print(error)
         return drawing.wait_for(error)
-    except Exception as error:  # noqa: BLE001 - the learner's
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
         print(judge.told(error))
         return None
     return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
@@ -173,7 +191,7 @@ def check(name: str) -> Figure | None:
         entry.attempts += 1
         entry.passed = passed
         entry.at = entry.at or (time.time() if passed else 0.0)
-        BOARD.save()
+        BOARD.save(name)
     return picture
 
 
@@ -182,7 +200,7 @@ def hint(name: str) -> None:
     todo, entry = task(name), BOARD.entry(name)
     level = min(entry.hints, _LEVELS - 1)
     entry.hints = min(entry.hints + 1, _LEVELS)
-    BOARD.save()
+    BOARD.save(name)
     print(f"Hint {level + 1} of {_LEVELS}: {todo.hints[level]}")
 
 
@@ -193,7 +211,7 @@ def solution(name: str) -> None:
         print(f"First an attempt of your own: write something, and check({name!r}). hint({name!r}) helps.")
         return
     entry.seen = True
-    BOARD.save()
+    BOARD.save(name)
     shell = _shell()
     if shell is None:
         print(todo.cell(solved=True))
@@ -238,6 +256,7 @@ def catch_up(lesson: str) -> None:
         >>> catch_up("01")
         Nothing comes before lesson 01.
     """
+    lesson = f"{int(lesson):02}"
     before = [name for name in names() if name.partition(".")[0] < lesson]
     shell = _shell()
     for name in before:

@@ -89,11 +89,11 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         except DeadlineError as error:
             yield Stage("runs", False, f"{about(case)}: {error}")
             return
-        except Exception as error:  # noqa: BLE001 - the learner's
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
             yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
             return
-        wrong = difference(run.results, task.expected(case)) or _left_over(run)
+        wrong = _wrong(task, case, run)
         if wrong:
             yield Stage("runs", True)
             yield Stage("right", False, f"{about(case)}: {wrong}")
@@ -108,7 +108,14 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     yield _on_real_ranks(task, function, ranks)
 
 
+def _wrong(task: CommTask, case: Case, run: Run) -> str:
+    return compared(run.results, task.expected(case)) or _left_over(run)
+
+
 def _left_over(run: Run) -> str:
+    if run.unwaited:
+        rank, peer, verb = run.unwaited[0]
+        return f"rank {rank} never waited for its {verb}() with rank {peer}: until then its array is not its own"
     if not run.unreceived:
         return ""
     source, dest, verb = run.unreceived[0]
@@ -123,6 +130,10 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
     except DeadlockError as error:
         where = f"{about(task.scored)}, where no message leaves before its receiver is there"
         return Stage("score", False, f"{where}: {error}", error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+        return Stage("score", False, f"{about(task.scored)}: {told(error)}")
+    if wrong := _wrong(task, task.scored, run):
+        return Stage("score", False, f"{about(task.scored)}: {wrong}")
     bounds = task.bounds(task.scored, run)
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
@@ -142,7 +153,7 @@ def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> 
         results = ranks.run(function, case.inputs)
     except Exception as error:  # noqa: BLE001 - whatever real ranks do is for the learner to read
         return Stage("real ranks", False, told(error))
-    wrong = difference(results, task.expected(case))
+    wrong = compared(results, task.expected(case))
     if wrong:
         return Stage("real ranks", False, f"on {ranks.name}: {wrong}")
     return Stage("real ranks", True, f"the same result on {ranks.name}")
@@ -157,6 +168,14 @@ def run_case(function: Callable[..., Any], case: Case, deadline_s: float = DEADL
 def about(case: Case) -> str:
     """A case in some words."""
     return f"n = {case.n}, {case.label}" if case.label else f"n = {case.n}"
+
+
+def compared(yours: Sequence[Any], expected: Sequence[Any]) -> str:
+    """As :func:`difference`, whatever a learner's function has returned."""
+    try:
+        return difference(yours, expected)
+    except Exception as error:  # noqa: BLE001 - of the learner's own objects
+        return f"what was returned cannot be compared with {type(expected[0]).__name__}: {error}"
 
 
 def difference(yours: Sequence[Any], expected: Sequence[Any]) -> str:
@@ -178,16 +197,20 @@ def unlike(mine: Any, wanted: Any) -> str:
     if isinstance(wanted, np.ndarray):
         if mine is None:
             return ": yours is None. Is there a return?"
+        if not isinstance(mine, (np.ndarray, np.generic, list, int, float)):
+            return f": yours is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
         mine = np.asarray(mine)
         if mine.shape != wanted.shape:
             return f": yours has shape {mine.shape}, expected {wanted.shape}"
-        if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "same_kind"):
+        if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
             return f": yours has dtype {mine.dtype}, expected {wanted.dtype}"
         wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
         if len(wrong):
             at = int(wrong[0])
             return f", index {at}: yours {_plain(mine.reshape(-1)[at])}, expected {_plain(wanted.reshape(-1)[at])}"
         return ""
+    if isinstance(mine, np.ndarray) and mine.ndim:
+        return f": yours is an array of shape {mine.shape}, expected {wanted!r}"
     if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
         return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": yours {mine}, expected {wanted}"
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):

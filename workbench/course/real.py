@@ -30,6 +30,7 @@ class PolledComm(Communicator):
 
     def __init__(self, comm: Any, deadline_s: float = DEADLINE_S) -> None:
         self.comm, self.rank, self.size, self._deadline_s = comm, comm.rank, comm.size, deadline_s
+        self._asked: list[tuple[int, int, list[Any]]] = []  # receives of objects that nothing has come for
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
         """See :class:`Communicator`."""
@@ -44,11 +45,25 @@ class PolledComm(Communicator):
         if buffer is not None:
             return _Polled(self, self.comm.Irecv(buffer, source=source, tag=tag).test, f"{verb}(source={source})")
 
+        received: list[Any] = []
+        self._asked.append((source, tag, received))
+
         def take() -> tuple[bool, Any]:
-            message = self.comm.improbe(source=source, tag=tag)
-            return (False, None) if message is None else (True, message.recv())
+            self._serve()
+            return (True, received[0]) if received else (False, None)
 
         return _Polled(self, take, f"{verb}(source={source})")
+
+    def _serve(self) -> None:
+        """Messages go to receives in the order in which these were posted, whoever is waited for first."""
+        left = []
+        for source, tag, received in self._asked:
+            message = self.comm.improbe(source=source, tag=tag)
+            if message is None:
+                left.append((source, tag, received))
+            else:
+                received.append(message.recv())
+        self._asked = left
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
         """See :class:`Communicator`."""

@@ -63,6 +63,7 @@ class Run:
         clocks: by rank, when it did, in virtual seconds.
         messages: in the order of their beginning.
         computed: likewise.
+        unwaited: (rank, peer, verb) of isend, irecv and their like that nobody has waited for.
         unreceived: (source, dest, verb) of what was sent, and never asked for.
     """
 
@@ -71,6 +72,7 @@ class Run:
     clocks: list[float] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)
+    unwaited: list[tuple[int, int, str]] = field(default_factory=list)
     unreceived: list[tuple[int, int, str]] = field(default_factory=list)
 
     @property

@@ -98,6 +98,8 @@ class Comm(Communicator):
     def compute(self, seconds: float, label: str = "") -> None:
         """Spend virtual time."""
         self._world.turn(self.rank)
+        if not seconds >= 0:
+            raise ValueError(f"compute({seconds}): time does not run backwards.")
         begin = self.now
         self._world.clocks[self.rank] += seconds
         self._world.log.computed.append(Computed(self.rank, begin, self.now, label))
@@ -134,9 +136,13 @@ class _Request(Pending):
         self.posted, self.begins, self.ends, self.where = world.clocks[rank], _NEVER, _NEVER, ""
         self.data: Any = None  # what is sent, or has come
         self.array: Array | None = None  # the caller's own
+        self.waited = False
+        if verb[0] in "iI":
+            world._posted.append(self)
 
     def wait(self) -> Any:
         """See :class:`Pending`."""
+        self.waited = True
         self.world.wait(self)
         if self.array is None:
             return None if self.sends else self.data
@@ -170,10 +176,12 @@ class _World:
         self.clocks = [0.0] * size
         self._sends: list[_Request] = []  # posted, not matched
         self._recvs: list[_Request] = []
+        self._posted: list[_Request] = []  # by isend, irecv and their like
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]
         self._waiting: dict[int, _Request] = {}
         self._finished: set[int] = set()
+        self._halted: set[int] = set()
         self._polls = 0  # since anything else has happened
         self._over = threading.Event()
         self._error: BaseException | None = None
@@ -202,6 +210,7 @@ class _World:
         for thread in threads:
             thread.join(1.0)
         self.log.clocks = self.clocks
+        self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self._posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
         if self._error is not None:
             raise self._error
@@ -273,6 +282,10 @@ class _World:
     def _pause(self, rank: int) -> None:
         self._gates[rank].acquire()
         if self._over.is_set():
+            if rank in self._halted:  # a bare except has caught it: then this thread waits, and costs nothing
+                threading.Event().wait()
+            self._halted.add(rank)
+            self._gates[rank].release()
             raise Halt
 
     # --- messages -------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ class PlainTask(Task):
 
 
 def is_blank(function: Callable[..., Any]) -> bool:
-    """Has nobody written anything yet? A body of ``raise NotImplementedError``, ``...`` or ``pass`` somewhere.
+    """Has nobody written anything yet? ``raise NotImplementedError`` or ``...`` stands somewhere.
 
     Example:
         >>> def todo(x):
@@ -148,11 +148,13 @@ def is_blank(function: Callable[..., Any]) -> bool:
         (True, False)
     """
     code = getattr(function, "__code__", None)
-    if code is None or "NotImplementedError" in code.co_names:
-        return code is not None
+    if code is None:
+        return False
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
     except (OSError, TypeError, SyntaxError):
-        return False
-    places = (node for node in ast.walk(tree) if isinstance(node, (ast.Expr, ast.Assign)))
+        return "NotImplementedError" in code.co_names
+    if any(isinstance(node, ast.Raise) and "NotImplementedError" in ast.dump(node) for node in ast.walk(tree)):
+        return True
+    places = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)

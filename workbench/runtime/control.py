@@ -130,7 +130,7 @@ class ControlClient:
         now = time.monotonic()
         due = now >= self._beat_at
         if due:
-            self.send(Beat(self.rank))
+            self.send(Beat(self.rank, seen=self.seen))
         for end, _ in self._poller.poll(max(0.0, min(timeout_s, self._beat_at - now)) * 1000):
             if end == self._wake_read.fileno():
                 self._wake_read.recv(4096)

@@ -92,7 +92,8 @@ class Coordinator:
     def take(self, event: Event, now: float) -> list[Outgoing]:
         """Account for one event and return what all ranks do next, in order."""
         match event:
-            case Beat():
+            case Beat(rank, seen=seen):
+                self.cache.seen(rank, seen)
                 return []
             case Lost(rank, why):
                 return self._lose(rank, why)
@@ -239,7 +240,7 @@ class Coordinator:
     def _complete(self, key: Key) -> list[Outgoing]:
         waiting = self._waiting.pop(key)
         request = next(iter(waiting.requests.values()))
-        if self._joined:
+        if self._joined_in(key[0]):
             # A rank that has joined may never have seen this name, so it gets the whole response, not an id.
             waiting.cache_ids = {-1}
         cache_id = next(iter(waiting.cache_ids)) if len(waiting.cache_ids) == 1 else -1
@@ -266,8 +267,11 @@ class Coordinator:
         cache_id = next(iter(waiting.cache_ids)) if len(waiting.cache_ids) == 1 else -1
         if cache_id != -1 and not response.error and self.cache.current(cache_id):
             return cache_id
-        cacheable = not self._joined and response.kind not in (Kind.ADD_SET, Kind.REMOVE_SET)
+        cacheable = not self._joined_in(response.process_set) and response.kind not in (Kind.ADD_SET, Kind.REMOVE_SET)
         return response, self.cache.put(waiting.requests, response) if cacheable else -1
+
+    def _joined_in(self, process_set: int) -> list[int]:
+        return [rank for rank in self._joined if rank in self.members.get(process_set, ())] if self._joined else []
 
     def _missing(self, key: Key) -> list[int]:
         present = self._waiting[key].requests
@@ -278,17 +282,18 @@ class Coordinator:
         response = respond(requests)
         if response.error:
             return response
-        if self._joined and not _goes_without(response):
+        joined = self._joined_in(response.process_set)
+        if joined and not _goes_without(response):
             what = response.kind.value + (f" with op={response.op.value}" if response.kind is Kind.ALLREDUCE else "")
             text = (
                 f"{what.capitalize()} is not supported with Join at this time: {response.name!r}, submitted by "
-                f"{rank_list(requests)}, but {rank_list(self._joined)} called join(). Use allreduce with Average or "
+                f"{rank_list(requests)}, but {rank_list(joined)} called join(). Use allreduce with Average or "
                 "Sum, or call join() later."
             )
             return Response(
                 response.name, response.kind, process_set=response.process_set, error=("MismatchError", text)
             )
-        if self._joined:
+        if joined:
             return replace(response, places=())  # not everybody has an array
         if response.kind is Kind.ADD_SET:
             response = replace(response, root=self._next_set)

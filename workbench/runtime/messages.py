@@ -204,11 +204,16 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """``rank`` is alive. The first beat tells who it is: its host, process id and namespace."""
+    """``rank`` is alive. The first beat tells who it is: its host, process id and namespace.
+
+    Args:
+        seen: as in :class:`Announce`, for a rank that announces nothing.
+    """
 
     rank: int
     host: str = ""
     pid: int = 0
+    seen: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,7 +270,7 @@ def decode_event(data: bytes) -> Event:
         if name == "Raised":
             return Raised(rank, str(rest[0]), bool(rest[1]))
         if name == "Beat":
-            return Beat(rank, str(rest[0]), int(rest[1]))
+            return Beat(rank, str(rest[0]), int(rest[1]), int(rest[2]))
         if name == "Blocked":
             return Blocked(rank, tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0]))
         if name == "Stack":

@@ -94,6 +94,8 @@ class ControlServer(threading.Thread):
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._nudge_read, self._nudge_write = socket.socketpair()
+        for end in (self._listening, self._nudge_read, self._nudge_write):
+            end.setblocking(False)
         self._selector.register(self._nudge_read, selectors.EVENT_READ)
 
     @property
@@ -187,7 +189,8 @@ class ControlServer(threading.Thread):
                 self._accept(now)
                 continue
             if key.fileobj is self._nudge_read:
-                self._nudge_read.recv(4096)
+                with contextlib.suppress(OSError):
+                    self._nudge_read.recv(4096)
                 continue
             connection: Connection = key.data
             if connection.fileno() < 0:

@@ -115,6 +115,18 @@ def forgets_to_return(comm: Any, x: Any) -> None:
     comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
 
 
+def never_waits(comm: Any, x: Any) -> Any:
+    right, left, got = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size, x.copy()
+    comm.Isend(x, dest=right)
+    comm.Recv(got, source=left)
+    return got
+
+
+def one_memory_for_both(comm: Any, x: Any) -> Any:
+    comm.Sendrecv(x, dest=(comm.rank + 1) % comm.size, recvbuf=x, source=(comm.rank - 1) % comm.size)
+    return x
+
+
 WRONG = {
     "02.tree_broadcast": [
         (takes_rank_0_for_the_root, "✗ right: n = 2, length 1, root 1: rank 0, index 0: yours 0.0, expected 100.0"),
@@ -127,6 +139,8 @@ WRONG = {
         (ready_made, "✗ score: 7 messages of ready-made collectives"),
     ],
     "02.shift_right": [
+        (never_waits, "never waited for its Isend()"),
+        (one_memory_for_both, "must not lie in the same memory"),
         (sends_first, "They wait in a circle: 0 → 1 → 0"),
         (receives_first, "✗ no deadlock: n = 2, length 1: Deadlock"),
         (the_other_way_round, "✗ right: n = 3, length 1: rank 0, index 0: yours 1.0, expected 2.0"),

@@ -67,6 +67,22 @@ def everybody_sends_first(comm: Any, x: Any) -> Any:
     return total
 
 
+def only_small_arrays(comm: Any, x: Any) -> Any:
+    return x if len(x) > 1000 else comm.allreduce(x)
+
+
+def half_precision(comm: Any, x: Any) -> Any:
+    return comm.allreduce(x.astype("f2"))
+
+
+def half_on_the_way(comm: Any, x: Any) -> Any:
+    return comm.allreduce(x.astype("f2")).astype(float)
+
+
+def leaves_the_process(comm: Any, x: Any) -> Any:
+    raise SystemExit("done")
+
+
 WRONG = {
     "03.reduce_scatter": [
         (forgets_to_add, "✗ right: n = 2, length 1: rank"),
@@ -75,6 +91,10 @@ WRONG = {
     ],
     "03.ring_allreduce": [
         (returns_nothing, "yours is None"),
+        (only_small_arrays, "✗ score: n = 4, length 100,000: rank 0, index 0"),
+        (half_precision, "yours has dtype float16, expected float64"),
+        (half_on_the_way, "✗ right: n = 1, length 1: rank 0, index 0"),
+        (leaves_the_process, "SystemExit: done"),
         (tree_for_large_arrays, "✗ score"),
         (only_even_lengths, "✗ runs: n = 2, length 1, rank"),
         (everybody_sends_first, "They wait in a circle"),

@@ -46,7 +46,7 @@ def ring_allreduce(comm: Any, x: Any) -> Any:
 
 def _numbers(n: int, length: int) -> list[np.ndarray[Any, Any]]:
     random = np.random.default_rng([n, length])
-    return [random.integers(-50, 50, length).astype(float) for _ in range(n)]
+    return [random.normal(size=length) for _ in range(n)]
 
 
 def _vectors(n: int, length: int) -> Case:
