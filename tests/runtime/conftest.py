@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 
 import pytest
-from hands import HEARTBEAT_S, SECRET, Job
+from hands import HEARTBEAT_S, LINUX, SECRET, Job
 
 from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.server import ControlServer
-
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
 
 
 @pytest.fixture

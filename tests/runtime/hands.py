@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import select
 import socket
+import sys
 import threading
 import time
 from dataclasses import dataclass, field
+
+import pytest
 
 from workbench.runtime.addresses import connect
 from workbench.runtime.connection import Connection
@@ -29,6 +32,7 @@ from workbench.runtime.server import ControlServer
 
 SECRET = b"the secret of this very job ...."
 HEARTBEAT_S = 0.05
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
 
 
 def ask(name: str) -> Request:

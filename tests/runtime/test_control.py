@@ -6,14 +6,13 @@ import json
 import os
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
 
 import psutil
 import pytest
-from hands import SECRET, ByHand, Job, ask
+from hands import LINUX, SECRET, ByHand, Job, ask
 
 from workbench.errors import DeadlineError, PeerLostError
 from workbench.runtime.addresses import addresses, connect, reachable
@@ -320,7 +319,7 @@ def test_it_listens_on_loopback_only(job: Job) -> None:
     assert [address.ip for address in listening] == ["127.0.0.1"]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
+@LINUX
 def test_on_one_machine_no_port_is_open(start: Callable[..., Job], near: bool) -> None:
     """Without an interface ranks meet over the machine's own sockets: nothing listens that a network could reach."""
 

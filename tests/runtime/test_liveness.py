@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hands import LINUX
 
 from workbench.runtime.liveness import LifeWatch, Rank0Watch, host_id, is_alive
 from workbench.runtime.messages import Beat
@@ -185,7 +186,6 @@ print(flush=True)
 taken = listening.accept()
 time.sleep(60)
 """
-LINUX = pytest.mark.skipif(sys.platform != "linux", reason="Linux's own sockets")
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from workbench.course.figures import Figure
 from workbench.course.real import Engines
 from workbench.course.simulator import DeadlockError
 from workbench.course.task import CommTask, is_blank
-from workbench.course.tasks import names, task
+from workbench.course.tasks import before, names, task
 
 FILE = Path(".workbench") / "progress.json"
 _MARKS = {True: "✓", False: "✗", None: "–"}
@@ -256,15 +256,14 @@ def catch_up(lesson: str) -> None:
         >>> catch_up("01")
         Nothing comes before lesson 01.
     """
-    lesson = f"{int(lesson):02}"
-    before = [name for name in names() if name.partition(".")[0] < lesson]
+    lesson, earlier = f"{int(lesson):02}", before(lesson)
     shell = _shell()
-    for name in before:
+    for name in earlier:
         reference = task(name).reference
         BOARD.functions.setdefault(name, reference)
         if shell is not None:
             shell.user_ns.setdefault(task(name).short, reference)
-    print(f"Ready for lesson {lesson}: {', '.join(before)}" if before else f"Nothing comes before lesson {lesson}.")
+    print(f"Ready for lesson {lesson}: {', '.join(earlier)}" if earlier else f"Nothing comes before lesson {lesson}.")
 
 
 def junit(entries: dict[str, Entry], suite: str = "workbench") -> str:

@@ -13,7 +13,7 @@ import cloudpickle
 import numpy as np
 
 from workbench.course.communicator import Array, Communicator, Pending
-from workbench.errors import DeadlineError, LaunchError
+from workbench.errors import DeadlineError
 from workbench.runtime.waits import users_line
 
 DEADLINE_S = 10.0
@@ -115,7 +115,10 @@ class GlooComm(Communicator):
 
     def _lane(self, peer: int, tag: int) -> ThreadPoolExecutor:
         """One thread for all messages of a kind: Gloo tells that one is done only to who waits for it."""
-        return self._lanes.setdefault((peer, max(0, tag)), ThreadPoolExecutor(1))
+        key = peer, max(0, tag)
+        if key not in self._lanes:
+            self._lanes[key] = ThreadPoolExecutor(1)
+        return self._lanes[key]
 
 
 def _ask(future: Future[Any]) -> Callable[[], tuple[bool, Any]]:
@@ -173,10 +176,10 @@ def wait_all(rank: int, pending: Sequence[Any], deadline_s: float) -> list[Any]:
 
 def gloo_group(address: str, port: int, rank: int, size: int, timeout_s: float = DEADLINE_S) -> Any:
     """A Gloo group of processes that nothing else connects."""
-    from torch import distributed
+    from workbench.backends.gloo import dist, open_store
 
-    store = distributed.TCPStore(address, port, size, rank == 0, timedelta(seconds=timeout_s))
-    return distributed.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
+    store = open_store(address, port, rank, size, timeout_s)
+    return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
 
 
 class Engines:
@@ -213,8 +216,6 @@ def run_here(function: bytes, inputs: Sequence[tuple[Any, ...]], deadline_s: flo
     """On one engine: the pickled function, with a copy of its own of MPI.COMM_WORLD."""
     from mpi4py import MPI
 
-    if not MPI.Is_initialized():
-        raise LaunchError("These engines were not started by MPI.")
     comm = MPI.COMM_WORLD.Dup()
     return cloudpickle.loads(function)(PolledComm(comm, deadline_s), *inputs[comm.rank])
 

@@ -41,7 +41,7 @@ def doctor() -> Checkup:
 
     Example:
         >>> healthy = doctor()  # doctest: +SKIP
-        ✓ Python       3.11.2, /work/.venv/bin/python
+        ✓ Python       3.11.2, /opt/course/.venv/bin/python
         ...
         ✓ ranks        2 ranks talk over MPI; their allreduce is right
     """

@@ -57,10 +57,9 @@ class CoordinatorCache:
 
     def touch(self, cache_id: int) -> Response:
         """The response behind an id that all ranks announced; it is the most recently used one now."""
-        response = self._known[cache_id].response
         if self.current(cache_id):
-            self._ids.move_to_end((response.process_set, response.name))
-        return response
+            self.touch_all([cache_id])
+        return self._known[cache_id].response
 
     def current(self, cache_id: int) -> bool:
         """Is this still the id of its name? Else ranks forget it, or have forgotten it."""

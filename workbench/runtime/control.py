@@ -11,7 +11,6 @@ import os
 import select
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from workbench.errors import CollectiveError, DeadlineError, PeerLostError
@@ -36,7 +35,7 @@ class ControlClient:
         self._newest = 0
         self.seen = 0  # number of the last message that was handed out
         self._beat_at = 0.0
-        self._inbox: deque[tuple[int, Message]] = deque()
+        self._inbox: list[Message] = []
         self._wake_read, self._wake_write = socket.socketpair()
         self._wake_read.setblocking(False)
         self._wake_write.setblocking(False)
@@ -71,9 +70,8 @@ class ControlClient:
         """Wait for responses, a wake-up or ``timeout_s``; return the messages that came, in order."""
         if not self._inbox:
             self._wait(timeout_s)
-        messages = [message for _, message in self._inbox]
+        messages, self._inbox = self._inbox, []
         self.seen = self._newest
-        self._inbox.clear()
         return messages
 
     def pump(self) -> None:
@@ -82,7 +80,7 @@ class ControlClient:
 
     def hopeless(self) -> CollectiveError | None:
         """The error that ended the job, by rank 0's word or its death: a reason to break off every wait."""
-        for _, (items, *_) in self._inbox:
+        for items, *_ in self._inbox:
             for item in items:
                 if not isinstance(item, int) and item[0].kind is Kind.SHUTDOWN:
                     return item[0].exception()
@@ -139,7 +137,7 @@ class ControlClient:
             self._newest = number
             if any(map(_asks, message[0])):  # answered here, so also amid a long wait, where it is wanted most
                 self.send(Stack(self.rank, main_stack()))
-            self._inbox.append((number, message))
+            self._inbox.append(message)
         if due:
             self._line.look(time.monotonic())
 

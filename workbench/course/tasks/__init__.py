@@ -27,6 +27,16 @@ def task(name: str) -> Task:
     return found[name]
 
 
+def before(lesson: str) -> list[str]:
+    """The names of all exercises of earlier lessons.
+
+    Example:
+        >>> before("3") == before("03"), before("1")
+        (True, [])
+    """
+    return [name for name in names() if name.partition(".")[0] < f"{int(lesson):02}"]
+
+
 @cache
 def _all() -> dict[str, Task]:
     modules = sorted(module.name for module in iter_modules(__path__) if module.name.startswith("t"))
