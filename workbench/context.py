@@ -8,6 +8,8 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,6 +223,22 @@ class Holder:
             self._thread.context = context
         else:
             self._process = context
+
+    def own(self) -> Context | None:
+        """The context that is this thread's alone, in a threads world; else None."""
+        return self._thread.context
+
+    @contextmanager
+    def as_rank(self, context: Context | None) -> Iterator[None]:
+        """Within the block this thread acts for the rank of this context, of :meth:`own`; None changes nothing."""
+        if context is None:
+            yield
+            return
+        before, self._thread.context = self._thread.context, context
+        try:
+            yield
+        finally:
+            self._thread.context = before
 
     def find(self) -> Context | None:
         """The current context, or None."""

@@ -19,7 +19,7 @@ from workbench.api import Average, ReduceOp, Sum
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch import ops
 from workbench.torch.compression import Compression
-from workbench.torch.ops import choose_op
+from workbench.training.calls import choose_op
 from workbench.training.compression import Compressor
 
 _LINEAR = (Average, Sum)

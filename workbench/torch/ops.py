@@ -19,21 +19,9 @@ from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Entry
 from workbench.torch.tensors import dtype_name, in_place, tensor_of
+from workbench.training.calls import choose_op
 
 Tensors = Sequence[torch.Tensor]
-
-
-def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
-    """``op`` and the older ``average`` in one.
-
-    Raises:
-        ValueError: both were given.
-    """
-    if op is not None and average is not None:
-        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
-    if op is not None:
-        return op
-    return Sum if average is False else Average
 
 
 def allreduce_async(

@@ -1,0 +1,218 @@
+"""One collective, described once, for every framework: how it is called on host arrays, and what its derivative is.
+
+A framework's verb turns its tensors into arrays, hands them to a :class:`Call`, and makes tensors of what comes back;
+inside a graph it puts the Call into the graph and does the same when the graph runs. What is *not* in the frameworks'
+folders, because it stands here: names, groups, shapes of results, derivatives.
+
+The derivative of a collective is a collective again. With ``dy`` for what comes from behind::
+
+    allreduce       dx = allreduce(dy), with the same op and factors (Average and Sum only)
+    allgather       dx = this rank's rows of the average of dy
+    broadcast       dx = the average of dy on the root, 0 elsewhere
+    alltoall        dx = alltoall(dy) back to where the rows came from
+    reducescatter   dx = allgather(dy), times the number of ranks for Sum
+
+Where averages stand for sums, the loss is understood as the average of the ranks' losses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from workbench import api
+from workbench.api import Average, ReduceOp, Sum
+from workbench.context import HOLDER
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.messages import Kind
+from workbench.runtime.pending import Array, Entry
+
+Shape = tuple[int | None, ...]
+Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A collective, ready to be called with arrays: one, or several as a group.
+
+    Args:
+        kind: the verb.
+        name: the same on every rank, or None for a numbered one.
+        op, prescale, postscale, root, splits: as the verb has them.
+        process_set: who takes part.
+
+    Example:
+        >>> def both():
+        ...     call = Call(Kind.ALLREDUCE, op=Sum)
+        ...     return call([np.array([1.0, 2.0])])[0].tolist()
+        >>> api.run_threads(2, both)
+        [[2.0, 4.0], [2.0, 4.0]]
+    """
+
+    kind: Kind
+    name: str | None = None
+    op: ReduceOp | None = None
+    prescale: float = 1.0
+    postscale: float = 1.0
+    root: int | None = None
+    splits: tuple[int, ...] | None = None
+    process_set: ProcessSet = field(default=global_process_set)
+
+    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+        """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
+        return api.wait_for(self._begin, arrays)  # type: ignore[no-any-return]
+
+    def _begin(self, arrays: Sequence[Array]) -> _Handles:
+        fields: dict[str, Any] = {"process_set": self.process_set}
+        if self.op is not None:
+            fields |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
+        if self.root is not None:
+            fields |= {"root": self.root}
+        if self.kind is Kind.ALLTOALL:
+            fields |= {"splits": self.splits}
+        count = len(arrays)
+        if count < 2:
+            return _Handles(api.submit([self._entry(each, self.name, fields) for each in arrays]))
+        with api.group_name(self.kind, self.name, self.process_set) as base:
+            fields |= {"group": f"{self.kind.value}.{base}.{count}", "group_size": count}
+            entries = [self._entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(arrays)]
+            return _Handles(api.submit(entries))
+
+    def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
+        dtype, array = array.dtype, np.asarray(array, order="C")
+        plain = _plain(array)
+        target = np.empty_like(plain) if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST) else None
+
+        def convert(result: Any) -> Any:
+            result = target if target is not None else result
+            if isinstance(result, tuple):
+                return (result[0].view(dtype), *result[1:])
+            return result.view(dtype)
+
+        return api.entry(self.kind, plain, name, dtype=dtype.name, target=target, convert=convert, **fields)
+
+    def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """Shapes of the results, with None for what depends on the other ranks."""
+        members = self.process_set.size() or 1
+        if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+            return list(shapes)
+        if self.kind is Kind.REDUCESCATTER:
+            return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
+        if self.kind is Kind.ALLTOALL:
+            rows = shapes[0][0] if self.splits is None else None
+            return [(rows, *shapes[0][1:]), (members,)]
+        return [(None, *shape[1:]) for shape in shapes]
+
+    def derivative(self) -> Derivative:
+        """A function from arrays dy, and the numbers of rows of the inputs, to arrays dx.
+
+        It is a collective again: all ranks call it.
+
+        Raises:
+            NotImplementedError: the op has no derivative here.
+        """
+        if self.op not in (None, Average, Sum):
+            raise NotImplementedError(f"{self.op.value} has no gradient here: use Average or Sum, or stop it before.")
+        same = replace(self, name=None if self.name is None else f"{self.name}.grad")
+        average = replace(same, kind=Kind.ALLREDUCE, op=Average, prescale=1.0, postscale=1.0, root=None, splits=None)
+        if self.kind is Kind.ALLREDUCE:
+            return lambda dy, _: same(dy)
+        if self.kind is Kind.BROADCAST:
+            return lambda dy, _: [each if api.rank() == self.root else each * 0 for each in average(dy)]
+        if self.kind is Kind.ALLGATHER:
+            return lambda dy, rows: [self._own(*each) for each in zip(average(dy), rows, strict=True)]
+        if self.kind is Kind.ALLTOALL:
+            return lambda dy, _: self._back(dy)
+        factor = self.prescale * self.postscale * ((self.process_set.size() or 1) if self.op is Sum else 1)
+        gather = replace(average, kind=Kind.ALLGATHER, op=None)
+        return lambda dy, _: [(each * each.dtype.type(factor)).astype(each.dtype, copy=False) for each in gather(dy)]
+
+    def _own(self, total: Array, mine: int) -> Array:
+        """This rank's rows of a gather."""
+        rows = api.allgather(np.array([mine]), process_set=self.process_set)
+        start = int(rows[: self.process_set.rank()].sum())
+        return total[start : start + mine]
+
+    def _back(self, dy: Sequence[Array]) -> list[Array]:
+        members = self.process_set.size() or 1
+        rows = np.array(self.splits if self.splits is not None else [len(dy[0]) // members] * members)
+        received, _ = api.alltoall(rows, process_set=self.process_set)
+        back = replace(self, name=None, splits=tuple(int(each) for each in received))
+        return back([dy[0]])[:1]
+
+
+class _Handles:
+    """Several handles as one; alltoall's result is two arrays."""
+
+    def __init__(self, members: Sequence[Any]) -> None:
+        self._members = members
+
+    def wait(self) -> list[Array]:
+        results = [handle.wait() for handle in self._members]
+        return list(results[0]) if results and isinstance(results[0], tuple) else results
+
+
+def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
+    """``op`` and the older ``average`` in one.
+
+    Raises:
+        ValueError: both were given.
+    """
+    if op is not None and average is not None:
+        raise ValueError("The op parameter supersedes average. Please provide only one of them.")
+    if op is not None:
+        return op
+    return Sum if average is False else Average
+
+
+def _plain(array: Array) -> Array:
+    """bfloat16, which numpy itself lacks, as the bits that the engine takes."""
+    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
+
+
+def _share(rows: int | None, members: int, rank: int) -> int | None:
+    """How many of so many rows a rank keeps."""
+    return None if rows is None else rows // members + (rank < rows % members)
+
+
+@dataclass
+class GraphCalls:
+    """Between a framework's graphs and the host: functions that its runtime calls, on threads of its own.
+
+    Attributes:
+        error: what the last failing one raised. The framework makes another error of it, with this one's text.
+    """
+
+    error: BaseException | None = None
+
+    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, for the graph: it runs as this rank, and what it raises is remembered."""
+        context = HOLDER.own()
+
+        def run(*args: Any) -> Any:
+            try:
+                with HOLDER.as_rank(context):
+                    return function(*args)
+            except BaseException as error:
+                self.error = error
+                raise
+
+        return run
+
+    @contextmanager
+    def own_errors(self, *foreign: type[BaseException]) -> Iterator[None]:
+        """Within the block, the framework's error is the one that our function raised."""
+        self.error = None
+        try:
+            yield
+        except foreign:
+            if self.error is None:
+                raise
+            raise self.error from None
+
+
+__all__ = ["Call", "Derivative", "GraphCalls", "Shape", "choose_op"]
