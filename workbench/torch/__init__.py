@@ -54,12 +54,7 @@ from workbench.torch.autograd import (
     reducescatter,
 )
 from workbench.torch.compression import Compression
-from workbench.torch.functions import (
-    allgather_object,
-    broadcast_object,
-    broadcast_optimizer_state,
-    broadcast_parameters,
-)
+from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.ops import (
     allgather_async,
     allreduce_,
@@ -81,6 +76,7 @@ from workbench.torch.ops import (
 )
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
+from workbench.training.objects import allgather_object, broadcast_object
 
 _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 

@@ -1,19 +1,15 @@
-"""The same start on every rank: broadcast of parameters, optimizer state and any object."""
+"""The same start on every rank: broadcast of parameters and optimizer state."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import cloudpickle
-import numpy as np
 import torch
 
 from workbench import api
-from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
 from workbench.torch import ops
+from workbench.training.objects import broadcast_object
 
 Params = Mapping[str, Any] | Iterable[Any]
 
@@ -112,50 +108,3 @@ def _map(value: Any, function: Any) -> Any:
     if isinstance(value, (list, tuple)) and not hasattr(value, "_fields"):
         return type(value)(_map(item, function) for item in value)
     return function(value)
-
-
-def broadcast_object(
-    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Any:
-    """The root's object on every rank; anything that cloudpickle takes, functions and classes of a notebook too.
-
-    Args:
-        obj: looked at on the root only.
-        root_rank: who sends.
-        name: the same on every rank.
-        process_set: who takes part.
-
-    Example:
-        >>> import workbench.torch as hvd
-        >>> hvd.init()
-        >>> hvd.broadcast_object({"epoch": 3})
-        {'epoch': 3}
-        >>> hvd.shutdown()
-    """
-    name = name or api.auto_name(Kind.BROADCAST, process_set)
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if api.rank() == root_rank else np.empty(0, np.uint8)
-    length = int(api.broadcast(np.array([len(data)]), root_rank, f"object.{name}.length", process_set)[0])
-    source = data if api.rank() == root_rank else np.empty(length, np.uint8)
-    received = api.broadcast(source, root_rank, f"object.{name}", process_set)
-    return obj if api.rank() == root_rank else _loads(received)
-
-
-def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
-    """Every rank's object, by rank.
-
-    Example:
-        >>> import workbench.torch as hvd
-        >>> hvd.init()
-        >>> hvd.allgather_object("me")
-        ['me']
-        >>> hvd.shutdown()
-    """
-    name = name or api.auto_name(Kind.ALLGATHER, process_set)
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
-    lengths = api.allgather(np.array([len(data)]), f"object.{name}.length", process_set)
-    everything = api.allgather(data, f"object.{name}", process_set)
-    return [_loads(piece) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
-
-
-def _loads(data: Any) -> Any:
-    return cloudpickle.load(io.BytesIO(data.tobytes()))

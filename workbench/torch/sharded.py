@@ -27,8 +27,8 @@ from workbench.process_sets import ProcessSet
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Entry
 from workbench.torch.flat import FlatBucket
-from workbench.torch.functions import allgather_object
 from workbench.torch.tensors import tensor_of
+from workbench.training.objects import allgather_object
 
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)

@@ -15,8 +15,9 @@ import torch
 
 from workbench import api
 from workbench.torch.elastic.sampler import ElasticSampler
-from workbench.torch.functions import broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
+from workbench.training.objects import broadcast_object
 from workbench.training.state import ObjectState
 
 # By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
