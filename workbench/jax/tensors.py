@@ -1,0 +1,91 @@
+"""jax arrays ↔ host arrays, at once or when a compiled function runs.
+
+Within ``jit``, ``scan`` or ``cond`` a call to the host is one ``io_callback(ordered=True)``: JAX keeps the order of the
+program, also between functions that are compiled apart. It is not differentiated: the verbs bring their own rules.
+"""
+
+from __future__ import annotations
+
+import atexit
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import io_callback
+
+from workbench.context import HOLDER
+from workbench.errors import UnsupportedTensorError
+from workbench.runtime.pending import Array
+from workbench.training.calls import GraphCalls
+from workbench.training.reducer import Spec
+
+GRAPH = GraphCalls()
+
+_THREADS = (
+    "Ranks that are threads share one JAX, whose compiled functions call the host one after the other: they would wait "
+    "for each other. Call collectives outside of jit there, or use processes: workbench run -np 2 python train.py."
+)
+_UNKNOWN = (
+    "Within jit every shape must be known, and this collective's result depends on the other ranks. Call it outside "
+    "of jit."
+)
+
+
+def on_host(
+    function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
+) -> list[Any]:
+    """Call ``function`` with the arrays, now or whenever the compiled function runs; its results as jax arrays.
+
+    Raises:
+        UnsupportedTensorError: within a compiled function: among threads, or where a shape is not known.
+    """
+    if not any(isinstance(each, jax.core.Tracer) for each in tensors):
+        return [jnp.asarray(each) for each in function([np.asarray(each) for each in tensors])]
+    if HOLDER.own() is not None:
+        raise UnsupportedTensorError(_THREADS)
+    if any(shape is None or None in shape for _, shape in results):
+        raise UnsupportedTensorError(_UNKNOWN)
+    # Before the job is left at the end of the script, let come to its end what was only begun.
+    atexit.unregister(jax.effects_barrier)
+    atexit.register(jax.effects_barrier)
+    run = GRAPH.function(lambda *arrays: function([np.asarray(each) for each in arrays]))
+    made = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
+    return list(io_callback(run, made, *tensors, ordered=True))
+
+
+def own_errors() -> AbstractContextManager[None]:
+    """Within the block, an error of JAX's is the one that our function raised."""
+    return GRAPH.own_errors(jax.errors.JaxRuntimeError)
+
+
+class JaxBridge:
+    """What gradients need; see :class:`workbench.training.reducer.Bridge`."""
+
+    on_host = staticmethod(on_host)
+
+    def spec(self, tensor: Any) -> Spec:
+        """dtype and shape."""
+        return str(tensor.dtype), tuple(tensor.shape)
+
+    def sparse(self, gradient: Any) -> None:
+        """None: JAX's gradients are dense."""
+
+    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
+        """Never asked for."""
+        raise NotImplementedError
+
+    def dense(self, gradient: Any) -> Any:
+        """As it is."""
+        return gradient
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """In its own dtype."""
+        return gradient * jnp.asarray(factor, gradient.dtype)
+
+
+BRIDGE = JaxBridge()
+
+__all__ = ["BRIDGE", "GRAPH", "on_host", "own_errors"]

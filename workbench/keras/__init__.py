@@ -1,0 +1,44 @@
+"""Distributed training with Keras 3 on TensorFlow, torch and JAX: ``import workbench.keras as hvd``.
+
+::
+
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.Adam(1e-3 * hvd.size()))
+    model.compile(optimizer, loss)
+    model.fit(my_shard, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0),
+                                   hvd.callbacks.MetricAverageCallback()])
+"""
+
+from workbench.keras import callbacks, elastic
+from workbench.keras.compression import Compression
+from workbench.keras.functions import (
+    allgather,
+    allreduce,
+    broadcast,
+    broadcast_global_variables,
+    broadcast_variables,
+    load_model,
+    reducescatter,
+)
+from workbench.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from workbench.training import common
+from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
+from workbench.training.objects import allgather_object, broadcast_object
+
+__all__ = [
+    *common.__all__,
+    "Compression",
+    "DistributedOptimizer",
+    "PartialDistributedOptimizer",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "broadcast",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_variables",
+    "callbacks",
+    "elastic",
+    "load_model",
+    "reducescatter",
+]

@@ -1,0 +1,214 @@
+"""Callbacks for ``fit`` on several ranks, on every backend of Keras.
+
+Their order in ``callbacks=[…]`` matters where one reads what another has written: MetricAverageCallback comes before
+ReduceLROnPlateau, EarlyStopping, ModelCheckpoint, TensorBoard and all that decides by a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import keras
+import numpy as np
+
+from workbench import api
+from workbench.keras.backend import broadcast_variables, state_of
+
+Logs = dict[str, Any] | None
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Gives every rank the root's weights and optimizer state before the first step; after it, if they come later.
+
+    Args:
+        root_rank: who has the right values.
+        device: taken for the sake of scripts that give it.
+        local_variables: variables that stay as they are on each rank.
+    """
+
+    def __init__(self, root_rank: int = 0, device: str = "", local_variables: Iterable[Any] | None = None) -> None:
+        super().__init__()
+        self._root_rank, self._done = root_rank, False
+        self._local = {id(each) for each in local_variables or ()}
+
+    def register_local_var(self, var: Any) -> None:
+        """This variable stays as it is on each rank."""
+        self._local.add(id(var))
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Broadcast, if the weights are there."""
+        if self.model.built:
+            if not self.model.optimizer.built:
+                self.model.optimizer.build(self.model.trainable_variables)
+            self._broadcast()
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """By now they are."""
+        if not self._done:
+            self._broadcast()
+
+    def _broadcast(self) -> None:
+        broadcast_variables([each for each in state_of(self.model) if id(each) not in self._local], self._root_rank)
+        self._done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Averages the metrics of an epoch over the ranks, in place: all ranks log, and decide by, the same.
+
+    Args:
+        device: taken for the sake of scripts that give it.
+    """
+
+    def __init__(self, device: str = "") -> None:
+        super().__init__()
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """One small allreduce for all numbers."""
+        names = sorted(name for name, value in (logs or {}).items() if np.isscalar(value) or np.ndim(value) == 0)
+        if logs and names:
+            mean = api.allreduce(np.array([float(logs[name]) for name in names]), f"metrics.{','.join(names)}")
+            logs.update(zip(names, mean.tolist(), strict=True))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Sets the learning rate to ``initial_lr * multiplier(epoch)``.
+
+    Args:
+        initial_lr: the learning rate that is multiplied.
+        multiplier: a number, or a function of the epoch, which is fractional unless ``staircase``.
+        start_epoch, end_epoch: from which epoch on, and before which.
+        staircase: change it at the begin of epochs only.
+        momentum_correction: when the learning rate changes, let SGD's velocity, which holds the old one, follow.
+        steps_per_epoch: found out by itself where ``fit`` knows it.
+
+    Raises:
+        ValueError: the number of steps per epoch is needed and not known.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        multiplier: float | Callable[[float], float],
+        start_epoch: int = 0,
+        end_epoch: int | None = None,
+        staircase: bool = True,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        super().__init__()
+        if initial_lr is None:
+            raise ValueError("Parameter `initial_lr` is required.")
+        self._initial, self._begin, self._end = initial_lr, start_epoch, end_epoch
+        self._multiplier = multiplier if callable(multiplier) else lambda _: multiplier
+        self._staircase = staircase or not callable(multiplier)
+        self._correct, self._steps, self._epoch = momentum_correction, steps_per_epoch, 0
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps per epoch, as given or as ``fit`` has them."""
+        steps = self._steps or (self.params or {}).get("steps")
+        if not steps:
+            raise ValueError(f"{type(self).__name__} cannot find out the number of steps: give it steps_per_epoch=.")
+        return int(steps)
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Note where we are."""
+        self._epoch = epoch
+
+    def on_train_batch_begin(self, batch: int, logs: Logs = None) -> None:
+        """Set the learning rate where it changes."""
+        if self._epoch < self._begin or (self._end is not None and self._epoch >= self._end):
+            return
+        if not self._staircase:
+            self._set(self._initial * self._multiplier(self._epoch + batch / self.steps_per_epoch))
+        elif batch == 0:
+            self._set(self._initial * self._multiplier(self._epoch))
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Log the learning rate."""
+        if logs is not None:
+            logs["lr"] = self._now()
+
+    def _now(self) -> float:
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+    def _set(self, rate: float) -> None:
+        state_of(self.model)  # the values of the step before, where JAX's trainer has them
+        before, optimizer = self._now(), self.model.optimizer
+        optimizer.learning_rate = rate
+        inner = getattr(optimizer, "inner_optimizer", optimizer)
+        if self._correct and before > 0 and isinstance(inner, keras.optimizers.SGD) and inner.momentum:
+            for velocity in getattr(inner, "momentums", []):
+                velocity.assign(velocity * (rate / before))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """From one rank's learning rate to that of all, step by step over the first epochs (Goyal et al. 2017).
+
+    ::
+
+        lr(epoch) = initial_lr / size · (1 + epoch · (size - 1) / warmup_epochs)
+
+    Args:
+        initial_lr: scaled by ``size()`` already: where the warm-up leads to.
+        warmup_epochs: how long it takes.
+        momentum_correction, steps_per_epoch: see :class:`LearningRateScheduleCallback`.
+        verbose: say so at the end, on rank 0.
+    """
+
+    def __init__(
+        self,
+        initial_lr: float,
+        warmup_epochs: int = 5,
+        momentum_correction: bool = True,
+        steps_per_epoch: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self._warmup_epochs, self._verbose = warmup_epochs, verbose
+
+        def multiplier(epoch: float) -> float:
+            epoch += 1.0 / self.steps_per_epoch  # so the last step of the warm-up reaches the full rate
+            return 1.0 / api.size() * (epoch * (api.size() - 1) / warmup_epochs + 1)
+
+        super().__init__(initial_lr, multiplier, 0, warmup_epochs, False, momentum_correction, steps_per_epoch)
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Log the learning rate, and say when the warm-up is over."""
+        super().on_epoch_end(epoch, logs)
+        if epoch == self._warmup_epochs - 1 and self._verbose > 0 and api.rank() == 0:
+            print(f"\nEpoch {epoch + 1}: finished gradual learning rate warmup to {self._now():g}.")
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):  # type: ignore[misc]  # untyped
+    """``keras.callbacks.ModelCheckpoint(save_best_only=True)`` that writes on rank 0 only.
+
+    Args:
+        filepath: ends with ``.keras``, or with ``.weights.h5`` for weights only; it may be set later, too.
+        monitor, verbose, save_weights_only, mode, save_freq: as there.
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        verbose: int = 0,
+        save_weights_only: bool = False,
+        mode: str = "auto",
+        save_freq: str | int = "epoch",
+        filepath: str | None = None,
+    ) -> None:
+        path = filepath or ("best_model.weights.h5" if save_weights_only else "best_model.keras")
+        super().__init__(path, monitor, verbose, True, save_weights_only, mode, save_freq)
+
+    def _save_model(self, *args: Any, **kwargs: Any) -> None:
+        if api.rank() == 0:
+            super()._save_model(*args, **kwargs)
+
+
+__all__ = [
+    "BestModelCheckpoint",
+    "BroadcastGlobalVariablesCallback",
+    "LearningRateScheduleCallback",
+    "LearningRateWarmupCallback",
+    "MetricAverageCallback",
+]

@@ -1,0 +1,161 @@
+"""Elastic training with Keras: ``hvd.elastic.run``, ``KerasState``, and callbacks that commit and count.
+
+::
+
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+
+    @hvd.elastic.run
+    def train(state):
+        model.fit(data, epochs=epochs - state.epoch, callbacks=[
+            hvd.elastic.UpdateEpochStateCallback(state),
+            hvd.elastic.CommitStateCallback(state, batches_per_commit=50)])
+
+The loop, and which error leads where, is in :mod:`workbench.elastic`.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import keras
+
+from workbench import api
+from workbench import elastic as core
+from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.keras.backend import assign, broadcast_variables, own_errors, state_of, values_of
+from workbench.training.objects import broadcast_object
+
+Logs = dict[str, Any] | None
+
+
+def run(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Make a training function elastic; see :func:`workbench.elastic.run`."""
+
+    @functools.wraps(func)
+    def with_own_errors(*args: Any, **kwargs: Any) -> Any:
+        with own_errors():
+            return func(*args, **kwargs)
+
+    return core.run(with_own_errors)
+
+
+class KerasState(ObjectState):
+    """A model, its optimizer, and plain objects beside them.
+
+    Args:
+        model: built.
+        optimizer: the model's own by default.
+        kwargs: names and values of what else survives, such as ``batch=0, epoch=0``.
+    """
+
+    def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
+        self.model, self.optimizer = model, optimizer if optimizer is not None else getattr(model, "optimizer", None)
+        if self.optimizer is not None and model.built and not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        super().__init__(broadcast_object, api.rank, **kwargs)
+        self.save()
+
+    def save(self) -> None:
+        """Keep a copy of the weights, the optimizer's variables, and the rest."""
+        self._kept = values_of(state_of(self.model, self.optimizer))
+        super().save()
+
+    def restore(self) -> None:
+        """Go back to the last copy."""
+        assign(state_of(self.model, self.optimizer), self._kept)
+        super().restore()
+
+    def sync(self) -> None:
+        """Rank 0's weights, variables and objects on every rank, and saved."""
+        broadcast_variables(state_of(self.model, self.optimizer), 0)
+        super().sync()
+
+
+class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Commits the state every so many batches, and at the end of each epoch.
+
+    Args:
+        state: the state.
+        batches_per_commit: how many.
+    """
+
+    def __init__(self, state: Any, batches_per_commit: int = 1) -> None:
+        super().__init__()
+        self._state, self._every, self._left = state, batches_per_commit, batches_per_commit
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Count anew."""
+        self._left = self._every
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """Commit, if it is time."""
+        self._left -= 1
+        if self._left == 0:
+            self._left = self._every
+            self._state.commit()
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """Commit."""
+        self._state.commit()
+
+
+class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Counts batches in ``state.batch``, and after a reset does only the rest of the epoch.
+
+    Args:
+        state: has ``batch``.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self._state, self._steps = state, None
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """Note how many steps an epoch has."""
+        self._steps = None
+
+    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
+        """Leave out the batches that were done before the reset."""
+        if self.params.get("steps"):
+            self._steps = self._steps or self.params["steps"]
+            self.params["steps"] = self._steps - self._state.batch
+
+    def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
+        """One more."""
+        self._state.batch = batch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """The next epoch begins with none."""
+        self._state.batch = 0
+
+
+class UpdateEpochStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+    """Counts epochs in ``state.epoch``, over resets too.
+
+    Args:
+        state: has ``epoch``.
+    """
+
+    def __init__(self, state: Any) -> None:
+        super().__init__()
+        self._state, self._before = state, 0
+
+    def on_train_begin(self, logs: Logs = None) -> None:
+        """``fit`` counts from 0 after a reset."""
+        self._before = self._state.epoch
+
+    def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:
+        """One more is done."""
+        self._state.epoch = self._before + epoch + 1
+
+
+__all__ = [
+    "CommitStateCallback",
+    "HostsUpdatedInterrupt",
+    "KerasState",
+    "UpdateBatchStateCallback",
+    "UpdateEpochStateCallback",
+    "run",
+]

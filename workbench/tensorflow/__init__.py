@@ -1,0 +1,67 @@
+"""Distributed training with TensorFlow: ``import workbench.tensorflow as hvd``.
+
+Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v1``. For Keras' ``fit`` see
+:mod:`workbench.keras`, which is ``hvd.keras`` here. Nothing is compiled, so any TensorFlow from 2.15 on will do.
+"""
+
+from workbench.tensorflow import elastic
+from workbench.tensorflow.compression import Compression
+from workbench.tensorflow.functions import (
+    BroadcastGlobalVariablesHook,
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from workbench.tensorflow.gradients import DistributedGradientTape, PartialDistributedGradientTape
+from workbench.tensorflow.ops import (
+    allgather,
+    allreduce,
+    alltoall,
+    broadcast,
+    broadcast_,
+    grouped_allgather,
+    grouped_allreduce,
+    grouped_reducescatter,
+    local_rank_op,
+    local_size_op,
+    process_set_included_op,
+    rank_op,
+    reducescatter,
+    size_op,
+)
+from workbench.tensorflow.optimizer import DistributedOptimizer
+from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization
+from workbench.training import common
+from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
+
+__all__ = [
+    *common.__all__,
+    "BroadcastGlobalVariablesHook",
+    "Compression",
+    "DistributedGradientTape",
+    "DistributedOptimizer",
+    "PartialDistributedGradientTape",
+    "SyncBatchNormalization",
+    "allgather",
+    "allgather_object",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "broadcast_",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+    "elastic",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "local_rank_op",
+    "local_size_op",
+    "process_set_included_op",
+    "rank_op",
+    "reducescatter",
+    "size_op",
+]

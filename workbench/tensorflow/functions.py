@@ -1,0 +1,110 @@
+"""The same start on every rank: broadcast of variables, eagerly, in a graph, and in TensorFlow 1's ways."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.tensorflow.ops import broadcast_
+from workbench.training import objects
+
+
+def broadcast_variables(
+    variables: Sequence[Any],
+    root_rank: int,
+    process_set: ProcessSet = global_process_set,
+    inplace: bool = False,
+) -> Any:
+    """Give every rank the root's values of these variables: the same ones in the same order on every rank.
+
+    Args:
+        variables: ``tf.Variable`` or Keras variables, as many as there are: they travel together.
+        root_rank: who has the right values.
+        process_set: who takes part.
+        inplace: taken for the sake of scripts that give it.
+
+    Returns:
+        In a graph of TensorFlow 1, the op that does it; else nothing.
+
+    Example:
+        >>> import workbench.tensorflow as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_variables([tf.Variable([1.0])], root_rank=0)
+        >>> hvd.shutdown()
+    """
+    assigned = broadcast_(variables, root_rank, process_set=process_set)
+    return None if tf.executing_eagerly() else tf.group(*[getattr(each, "op", each) for each in assigned])
+
+
+def broadcast_global_variables(root_rank: int) -> Any:
+    """TensorFlow 1: the op that gives every rank the root's values of all global variables.
+
+    Raises:
+        RuntimeError: in eager mode, which has no global variables.
+    """
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "broadcast_global_variables() does not support eager execution: there are no global variables. "
+            "Call broadcast_variables(model.variables, root_rank=0)."
+        )
+    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+
+
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # untyped
+    """TensorFlow 1: broadcasts all global variables when a session begins, restored from a checkpoint or not.
+
+    Args:
+        root_rank: who has the right values.
+        device: taken for the sake of scripts that give it.
+    """
+
+    def __init__(self, root_rank: int, device: str = "") -> None:
+        super().__init__()
+        self._root_rank, self._op = root_rank, None
+
+    def begin(self) -> None:
+        """The graph is complete, and not yet final."""
+        if self._op is None or self._op.graph != tf.compat.v1.get_default_graph():
+            self._op = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """The variables have their first values."""
+        session.run(self._op)
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """The root's object on every rank, as :func:`workbench.training.objects.broadcast_object`; needs no session."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Callable[[Any], Any]:
+    """A function of an object that does :func:`broadcast_object`."""
+    return lambda obj: objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def allgather_object(
+    obj: Any, session: Any = None, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """Every rank's object, by rank."""
+    return objects.allgather_object(obj, name, process_set)
+
+
+__all__ = [
+    "BroadcastGlobalVariablesHook",
+    "allgather_object",
+    "broadcast_global_variables",
+    "broadcast_object",
+    "broadcast_object_fn",
+    "broadcast_variables",
+]

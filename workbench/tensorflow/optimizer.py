@@ -1,0 +1,112 @@
+"""DistributedOptimizer: for the optimizers of TensorFlow 1 here, for those of Keras in :mod:`workbench.keras`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from workbench.api import Average, ReduceOp
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.tensorflow.compression import Compression
+from workbench.tensorflow.tensors import BRIDGE
+from workbench.training.compression import Compressor
+from workbench.training.reducer import Reducer, names_of
+
+
+def DistributedOptimizer(  # noqa: N802 - Horovod's name
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: Compressor = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Wrap an optimizer of ``tf.compat.v1.train`` or of Keras so that it steps with the gradients of all ranks.
+
+    Args:
+        optimizer: used from now on through what is returned only.
+        name, use_locking: of the wrapper, for an optimizer of TensorFlow 1.
+        device_dense, device_sparse: taken for the sake of scripts that give them.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        sparse_as_dense: turn IndexedSlices into dense gradients first; otherwise all ranks' rows are gathered.
+        backward_passes_per_step: add up so many gradients on this rank before they travel and the optimizer steps.
+        op: Average (default), Sum or Adasum.
+        gradient_predivide_factor: divide by it before the sum and multiply after.
+        average_aggregated_gradients: divide by ``backward_passes_per_step``.
+        num_groups, groups: taken for the sake of scripts: all gradients travel together as it is.
+        process_set: the ranks to average over.
+        scale_local_gradients: see :class:`~workbench.tensorflow.DistributedGradientTape`.
+
+    Raises:
+        ValueError: no optimizer of these two kinds, or options that do not go together.
+    """
+    options: dict[str, Any] = {
+        "op": op,
+        "predivide": gradient_predivide_factor,
+        "passes": backward_passes_per_step,
+        "mean": average_aggregated_gradients,
+        "process_set": process_set,
+    }
+    reducer = Reducer(BRIDGE, compression, sparse_as_dense, scale_local_gradients, **options)
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return DistributedV1Optimizer(optimizer, reducer, name, use_locking)
+    from workbench.keras.optimizer import distribute
+
+    return distribute(optimizer, reducer)
+
+
+class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # untyped
+    """An optimizer of ``tf.compat.v1.train`` with gradients reduced between ``compute_`` and ``apply_gradients``.
+
+    Args:
+        optimizer: the optimizer itself.
+        reducer: reduces the gradients.
+        name, use_locking: see ``tf.compat.v1.train.Optimizer``.
+    """
+
+    def __init__(self, optimizer: Any, reducer: Reducer, name: str | None = None, use_locking: bool = False) -> None:
+        super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
+        self._optimizer, self._reducer, self._ready = optimizer, reducer, None
+
+    def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's, then reduced over the ranks."""
+        pairs = self._optimizer.compute_gradients(*args, **kwargs)
+        variables = [variable for _, variable in pairs]
+        gradients, self._ready = self._reducer([gradient for gradient, _ in pairs], names_of(variables))
+        return list(zip(gradients, variables, strict=True))
+
+    def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's; after the last of ``backward_passes_per_step`` passes only."""
+        if self._ready is None:
+            return self._optimizer.apply_gradients(*args, **kwargs)
+
+        def step() -> Any:
+            with tf.control_dependencies([self._optimizer.apply_gradients(*args, **kwargs)]):
+                return tf.constant(True)
+
+        return tf.cond(self._ready, step, lambda: tf.constant(False))
+
+    def get_slot(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's."""
+        return self._optimizer.get_slot(*args, **kwargs)
+
+    def get_slot_names(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's."""
+        return self._optimizer.get_slot_names(*args, **kwargs)
+
+    def variables(self, *args: Any, **kwargs: Any) -> Any:
+        """As the optimizer's."""
+        return self._optimizer.variables(*args, **kwargs)
+
+
+__all__ = ["DistributedOptimizer", "DistributedV1Optimizer"]

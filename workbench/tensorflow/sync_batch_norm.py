@@ -1,0 +1,76 @@
+"""Batch normalisation with the statistics of all ranks' batches, as if one rank had them all.
+
+The formulas are those of :mod:`workbench.torch.sync_batch_norm`: every rank sends (m, mean, Σ (x - mean)²) per
+channel, and the whole follows from the parts without losing digits::
+
+    M = Σ m_r        mean = Σ m_r·mean_r / M        var = Σ (s_r + m_r·(mean_r - mean)²) / M
+
+One collective forward and one backward: a sum of a table with a row for each rank, of which each rank fills its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+from workbench import api
+from workbench.api import Sum
+from workbench.tensorflow.ops import allreduce
+
+
+class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]  # untyped
+    """``keras.layers.BatchNormalization`` over all ranks; the batches may differ in size.
+
+    In inference, and in a world of one, it is the plain layer, and that is what it says it is: a saved model holds a
+    ``BatchNormalization`` and loads anywhere (so does ``clone_model``: the clone is the plain one).
+
+    Args:
+        fused: taken for the sake of scripts that give it; it must be false.
+        kwargs: as ``keras.layers.BatchNormalization`` has them.
+
+    Raises:
+        ValueError: ``fused=True``, or renorm.
+
+    Example:
+        >>> import workbench.tensorflow as hvd
+        >>> hvd.init()
+        >>> layer = hvd.SyncBatchNormalization(epsilon=0.0)
+        >>> layer(tf.constant([[1.0], [3.0]]), training=True).numpy().tolist()
+        [[-1.0], [1.0]]
+        >>> hvd.shutdown()
+    """
+
+    supports_jit = False
+
+    def __init__(self, fused: bool = False, **kwargs: Any) -> None:
+        if fused in (True, None) or kwargs.get("renorm"):
+            raise ValueError("SyncBatchNormalization does not support fused=True nor renorm.")
+        kwargs.setdefault("name", None)
+        super().__init__(**kwargs)
+        self.supports_jit = False  # XLA cannot talk to other ranks
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return tf.keras.layers.BatchNormalization  # type: ignore[no-any-return]
+
+    def _moments(self, inputs: Any, mask: Any = None) -> Any:
+        """Keras asks for mean and variance here, in training only."""
+        if api.size() == 1 or mask is not None:
+            return super()._moments(inputs, mask)
+        axes = self._reduction_axes
+        mean, var = tf.nn.moments(inputs, axes)
+        values = tf.cast(tf.size(inputs) / tf.shape(inputs)[self.axis], inputs.dtype)
+        row = tf.concat([tf.reshape(values, [1]), mean, var * values], 0)
+        # A batch of nothing has no mean: what it adds is 0, not nan.
+        row = tf.where(values > 0, row, tf.zeros_like(row))
+        mine = tf.one_hot(api.rank(), api.size(), dtype=inputs.dtype)
+        table = allreduce(mine[:, None] * row[None, :], op=Sum, name=f"sync_batch_norm.{self.name}")
+        channels = row.shape[0] // 2
+        counts, means, squares = tf.split(table, [1, channels, channels], axis=1)
+        total = tf.reduce_sum(counts)
+        mean = tf.reduce_sum(counts * means, 0) / total
+        return mean, tf.reduce_sum(squares + counts * (means - mean) ** 2, 0) / total
+
+
+__all__ = ["SyncBatchNormalization"]

@@ -1,0 +1,156 @@
+"""TensorFlow tensors ↔ host arrays, at once or when a graph runs.
+
+In a graph a call to the host is **one** op for all that it needs (``tf.numpy_function``, stateful, so that
+``tf.function`` keeps the order of the program). Its inputs are TensorFlow's own memory, and what it returns becomes a
+tensor without being copied. XLA cannot call the host: :func:`on_host` says so when the graph is made.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+
+from workbench.errors import UnsupportedTensorError
+from workbench.runtime.messages import Kind
+from workbench.runtime.pending import Array
+from workbench.training.calls import Call, GraphCalls, Shape
+from workbench.training.reducer import Spec
+
+GRAPH = GraphCalls()
+
+_XLA = (
+    "XLA compiles this function (jit_compile=True), and what XLA compiles cannot talk to other ranks. Leave the "
+    "collective out of it: compile the model with jit_compile=False, or decorate only the parts without it."
+)
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]) -> Any:
+    """Call ``function`` with the tensors' arrays, now or whenever the graph runs; its results as tensors.
+
+    Raises:
+        UnsupportedTensorError: within XLA.
+    """
+    if tf.executing_eagerly():
+        return [tf.convert_to_tensor(each) for each in function([np.asarray(tensor) for tensor in tensors])]
+    if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise UnsupportedTensorError(_XLA)
+    run = GRAPH.function(lambda *arrays: function(list(arrays)))
+    made = tf.numpy_function(run, list(tensors), [tf.as_dtype(dtype) for dtype, _ in results], stateful=True)
+    for tensor, (_, shape) in zip(made, results, strict=True):
+        if shape is not None:
+            tensor.set_shape(shape)
+    return made
+
+
+def shape_of(tensor: Any) -> Shape | None:
+    """The static shape, with None for what is not known; None if not even the rank is."""
+    return None if tensor.shape.rank is None else tuple(tensor.shape.as_list())
+
+
+def own_errors() -> AbstractContextManager[None]:
+    """Within the block, an error of TensorFlow's is the one that our function raised."""
+    return GRAPH.own_errors(tf.errors.OpError)
+
+
+class TensorFlowBridge:
+    """What gradients need; see :class:`workbench.training.reducer.Bridge`."""
+
+    on_host = staticmethod(on_host)
+
+    def spec(self, tensor: Any) -> Spec:
+        """dtype and static shape."""
+        return tensor.dtype.name, shape_of(tensor)
+
+    def sparse(self, gradient: Any) -> tuple[Any, Any] | None:
+        """The parts of IndexedSlices."""
+        return (gradient.values, gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
+
+    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
+        """IndexedSlices of the same whole."""
+        return tf.IndexedSlices(values, rows, gradient.dense_shape)
+
+    def dense(self, gradient: Any) -> Any:
+        """A tensor."""
+        return tf.convert_to_tensor(gradient)
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """Of the same kind."""
+        if isinstance(gradient, tf.IndexedSlices):
+            return self.rebuilt(gradient, self.scaled(gradient.values, factor), gradient.indices)
+        return gradient * tf.cast(factor, gradient.dtype)
+
+
+BRIDGE = TensorFlowBridge()
+
+
+@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any]:
+    """A collective on tensors; gradients flow through it.
+
+    Args:
+        splits: for alltoall, an int tensor.
+    """
+    tensors = [tf.convert_to_tensor(each) for each in tensors]
+    if call.name is None and not tf.executing_eagerly():
+        call = replace(call, name=graph_name(call.kind.value, tensors))
+
+    @tf.custom_gradient  # type: ignore[untyped-decorator]
+    def apply(*inputs: Any) -> Any:
+        dtypes, shapes = [each.dtype.name for each in inputs], [shape_of(each) for each in inputs]
+        more = [] if splits is None else [splits]
+        outputs = on_host(lambda arrays: _given(call, arrays, more)(arrays[: len(inputs)]), [*inputs, *more],
+                          _results(call if splits is None else replace(call, splits=()), dtypes, shapes))  # fmt: skip
+
+        def backward(*dy: Any) -> Any:
+            call.derivative()  # refuses here, where the gradient is asked for
+            dense = [tf.convert_to_tensor(each) for each in dy[: len(inputs)]]
+            rows = tf.stack(
+                [tf.shape(each, tf.int64)[0] if each.shape.rank else tf.constant(0, tf.int64) for each in inputs]
+            )
+            return on_host(
+                lambda arrays: _given(call, arrays, more).derivative()(
+                    arrays[: len(inputs)], arrays[len(inputs)].tolist()
+                ),
+                [*dense, rows, *more],
+                [*zip(dtypes, shapes, strict=True)],
+            )
+
+        return outputs, backward
+
+    return list(apply(*tensors))
+
+
+def _given(call: Call, arrays: Sequence[Array], more: Sequence[Any]) -> Call:
+    """The call, with the splits that came with the arrays."""
+    return replace(call, splits=tuple(int(each) for each in arrays[-1])) if more else call
+
+
+def _results(call: Call, dtypes: list[str], shapes: list[Shape | None]) -> list[Spec]:
+    """What comes out: for alltoall, how many rows came from each rank as well."""
+    if call.kind is Kind.ALLTOALL:
+        dtypes = [*dtypes, "int32"]
+    known = [shape for shape in shapes if shape is not None]
+    made: list[Shape | None] = list(call.shapes(known)) if len(known) == len(shapes) else [None] * len(dtypes)
+    return [*zip(dtypes, made, strict=True)]
+
+
+def graph_name(verb: str, tensors: Sequence[Any]) -> str:
+    """A name for an unnamed collective in a graph: the same whenever the graph runs, and on every rank.
+
+    A rank that traces a function more often than another, for a smaller last batch, finds the same name again.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    of = re.sub(r"[^A-Za-z0-9_.]", "_", tensors[0].op.name) if tensors else ""
+    function = re.sub(r"_\d+$", "", getattr(graph, "name", ""))
+    return f"{function}/{graph.unique_name(f'Horovod_{verb}_{of}')}"
+
+
+__all__ = ["BRIDGE", "GRAPH", "graph_name", "on_host", "own_errors", "run_call", "shape_of"]
