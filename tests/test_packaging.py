@@ -168,7 +168,11 @@ def test_python_bounds_agree() -> None:
     assert f"--python-version 3.{oldest} " in script
 
 
-@pytest.mark.parametrize("name", ["pyproject.toml", "requirements.lock", "environment.yml", "Makefile", ".ci/setup"])
+INSTALLERS = ["pyproject.toml", "requirements.lock", "environment.yml", "Makefile"]
+INSTALLERS += [f".ci/{name}" for name in ("setup", "setup-legacy", "installer.sh", "legacy.txt")]
+
+
+@pytest.mark.parametrize("name", INSTALLERS)
 def test_no_address_of_one_machine(name: str) -> None:
     """What installs the project names no host and no absolute path, so it installs the same anywhere."""
     text = (ROOT / name).read_text().replace("#!/usr/bin/env bash", "").replace("/dev/null", "")
@@ -202,7 +206,7 @@ class Checkout:
     def __init__(self, root: Path):
         self.root, self.calls_file = root / "checkout", root / "calls"
         (self.root / ".ci").mkdir(parents=True)
-        for name in ("pyproject.toml", "requirements.lock", ".ci/setup"):
+        for name in ("pyproject.toml", "requirements.lock", ".ci/setup", ".ci/installer.sh"):
             shutil.copy(ROOT / name, self.root / name)
         for name, text in (("python3", FAKE_PYTHON), ("uv", FAKE_UV), ("mpiexec", "#!/bin/sh\n")):
             (root / name).write_text(text)
@@ -245,7 +249,7 @@ def test_setup_is_done_once(checkout: Checkout) -> None:
     assert checkout.setup() == (0, [])
     os.utime(checkout.root / "pyproject.toml")
     assert checkout.setup() == (0, [])
-    for name in ("pyproject.toml", "requirements.lock", ".ci/setup"):
+    for name in ("pyproject.toml", "requirements.lock", ".ci/setup", ".ci/installer.sh"):
         with (checkout.root / name).open("a") as file:
             file.write("# changed\n")
         assert "--editable" in checkout.installed()
