@@ -4,10 +4,10 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full test check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full test legacy-test check lab lessons lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^#   \([A-Z_]*=.*\)/  \1/p' .ci/setup
 
 setup: ## make .venv: pinned packages, this project, and mpiexec (choices below)
@@ -28,6 +28,9 @@ bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 test: check ## the checks, then the tests (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
+legacy-test: ## MXNet and TensorFlow's Estimator, in an environment of their own, .venv-legacy
+	@.ci/test-legacy $(ARGS)
+
 check: setup ## style, layout and types
 	@.ci/check
 
@@ -43,6 +46,6 @@ lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
 lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)
 	@.ci/setup lock
 
-clean: ## remove caches and build products; .venv stays (rm -r .venv)
+clean: ## remove caches and build products; .venv* stay (rm -r .venv*)
 	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
-	find . -path ./.venv -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf
+	find . -path './.venv*' -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf

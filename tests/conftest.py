@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import resource
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
@@ -13,6 +14,8 @@ from running import Runner
 
 # These run inside ranks; test_parallel.py starts them there, with this variable.
 collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel"]
+# MXNet needs an environment of its own, with an older numpy: `make legacy-test` makes it, and runs these there.
+collect_ignore += [] if find_spec("mxnet") else ["legacy"]
 
 
 @pytest.fixture

@@ -1,0 +1,26 @@
+"""Distributed training with MXNet: ``import workbench.mxnet as hvd``.
+
+MXNet is retired software: its last release is 1.9.1, which wants numpy 1.23. ``make legacy-test`` makes the environment
+that it needs, ``.venv-legacy``, from the pins in ``.ci/legacy.txt``.
+"""
+
+from workbench.mxnet import ops
+from workbench.mxnet.compression import Compression
+from workbench.mxnet.functions import broadcast_parameters
+from workbench.mxnet.ops import *  # noqa: F403 - the verbs
+from workbench.mxnet.optimizer import DistributedOptimizer
+from workbench.mxnet.trainer import DistributedTrainer
+from workbench.training import common
+from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
+from workbench.training.objects import allgather_object, broadcast_object
+
+__all__ = [
+    *common.__all__,
+    *ops.__all__,
+    "Compression",
+    "DistributedOptimizer",
+    "DistributedTrainer",
+    "allgather_object",
+    "broadcast_object",
+    "broadcast_parameters",
+]
