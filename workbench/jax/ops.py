@@ -1,0 +1,157 @@
+"""The verbs on jax arrays and pytrees of them: at once, or within ``jit``; differentiable.
+
+What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.calls`. All leaves of a pytree
+travel as one group. Within ``jit``
+
+* the shapes of results must be known, so an allgather takes it that all ranks have equally many rows, and says so
+  if they have not, and alltoall takes no ``splits``;
+* ``vmap``, and more than one device in a function, are refused by JAX itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from workbench.api import Average, ReduceOp
+from workbench.errors import MismatchError, UnsupportedTensorError
+from workbench.jax.compression import Compression
+from workbench.jax.tensors import BRIDGE, on_host
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.messages import Kind
+from workbench.runtime.pending import Array
+from workbench.training.calls import Call, choose_op
+from workbench.training.compression import Compressor
+from workbench.training.reducer import Spec
+
+
+def allreduce(
+    tree: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Reduce over all ranks; differentiable for Average and Sum.
+
+    Args:
+        tree: an array, or a pytree of arrays: the same shapes and dtypes on every rank.
+        average: Horovod's older way to say Average (True) or Sum (False).
+        name, process_set: see :mod:`workbench.api`.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        op: Average (default), Sum, Min, Max, Product or Adasum.
+        prescale_factor, postscale_factor: multiply before and after the reduction.
+
+    Example:
+        >>> import workbench.jax as hvd
+        >>> hvd.init()
+        >>> jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))(jnp.ones(2)).tolist()
+        [1.0, 1.0]
+        >>> hvd.shutdown()
+    """
+    call = Call(
+        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
+    )
+    return _on_tree(call, tree, compression)
+
+
+def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """Concatenate along the first dimension, which may differ between ranks, but not within ``jit``; differentiable."""
+    return _on_tree(Call(Kind.ALLGATHER, name, process_set=process_set), tree)
+
+
+def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
+    """The root's arrays on every rank; differentiable."""
+    return _on_tree(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), tree)
+
+
+def alltoall(
+    tensor: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send ``splits[i]`` rows to rank i, by default equally many; differentiable.
+
+    Returns:
+        The rows received; with ``splits`` a pair of these and the number received from each rank.
+
+    Raises:
+        UnsupportedTensorError: ``splits`` within ``jit``, where nobody can know how many rows come.
+    """
+    rows = None if splits is None else tuple(int(each) for each in splits)
+    made = _run(Call(Kind.ALLTOALL, name, splits=rows, process_set=process_set), [jnp.asarray(tensor)])
+    return made[0] if splits is None else (made[0], made[1])
+
+
+def reducescatter(
+    tree: Any,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more. Differentiable."""
+    call = Call(Kind.REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set=process_set)
+    return _on_tree(call, tree, compression)
+
+
+def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) -> Any:
+    leaves, structure = jax.tree.flatten(tree)
+    small = [compression.compress(jnp.asarray(each)) for each in leaves]
+    made = _run(call, [each for each, _ in small]) if small else []
+    return structure.unflatten([compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)])
+
+
+def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
+    """At once, or as a part of what is traced, with its derivative."""
+    if not any(isinstance(each, jax.core.Tracer) for each in tensors):
+        return on_host(call, tensors, [])
+    inputs = [BRIDGE.spec(each) for each in tensors]
+    outputs = _outputs(call, inputs)
+
+    def forward(*xs: Any) -> tuple[Any, ...]:
+        return tuple(on_host(lambda arrays: _checked(call(arrays), outputs), xs, outputs))
+
+    def backward(_: None, dy: Sequence[Any]) -> tuple[Any, ...]:
+        derivative, rows = call.derivative(), [shape[0] if shape else 0 for _, shape in inputs]  # type: ignore[misc]
+        return tuple(on_host(lambda arrays: derivative(arrays, rows), dy[: len(inputs)], inputs))  # type: ignore[arg-type]
+
+    function = jax.custom_vjp(forward)
+    function.defvjp(lambda *xs: (forward(*xs), None), backward)
+    return list(function(*tensors))
+
+
+def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:
+    shapes = [shape or () for _, shape in inputs]
+    dtypes = [dtype for dtype, _ in inputs]
+    if call.kind is Kind.ALLGATHER:
+        members = call.process_set.size() or 1
+        made = [(shape[0] * members, *shape[1:]) if shape else shape for shape in shapes]  # type: ignore[operator]
+        return [*zip(dtypes, made, strict=True)]
+    if call.kind is Kind.ALLTOALL:
+        if call.splits is not None:
+            raise UnsupportedTensorError("Within jit alltoall() takes no splits: nobody can know how many rows come.")
+        dtypes = [*dtypes, "int32"]
+    return [*zip(dtypes, call.shapes(shapes), strict=True)]
+
+
+def _checked(arrays: Sequence[Array], expected: Sequence[Spec]) -> list[Array]:
+    for array, (_, shape) in zip(arrays, expected, strict=True):
+        if array.shape != shape:
+            raise MismatchError(
+                f"Within jit all ranks must have equally many rows: {shape} was to come of it, and {array.shape} came. "
+                "Pad to one length, or call the collective outside of jit."
+            )
+    return list(arrays)
+
+
+__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]

@@ -1,0 +1,150 @@
+"""Gradients of JAX averaged over all ranks: from ``value_and_grad``, or within an optimizer of optax.
+
+Both work at once and within ``jit``. All gradients of a step travel in one call, matched by their places in the pytree.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from workbench.api import Average, ReduceOp
+from workbench.jax.compression import Compression
+from workbench.jax.ops import broadcast
+from workbench.jax.tensors import BRIDGE
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.training.compression import Compressor
+from workbench.training.reducer import Reducer
+
+
+def reduce_gradients(gradients: Any, reducer: Reducer) -> tuple[Any, Any]:
+    """A pytree of gradients, reduced; and a flag, see :class:`workbench.training.reducer.Reducer`."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(gradients)
+    names = [f"gradient{jax.tree_util.keystr(path)}" for path, _ in leaves]
+    # Parameters that are integers have gradients of a dtype without values: those stay.
+    values = [None if leaf.dtype == jax.dtypes.float0 else leaf for _, leaf in leaves]
+    reduced, ready = reducer(values, names)
+    kept = [leaf if each is None else each for each, (_, leaf) in zip(reduced, leaves, strict=True)]
+    return jax.tree_util.tree_unflatten(structure, kept), ready
+
+
+def distributed_value_and_grad(
+    fun: Callable[..., Any],
+    argnums: Any = 0,
+    has_aux: bool = False,
+    compression: Compressor = Compression.none,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    **options: Any,
+) -> Callable[..., Any]:
+    """``jax.value_and_grad`` with the gradients of all ranks.
+
+    Args:
+        fun, argnums, has_aux, options: as ``jax.value_and_grad`` has them.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        op: Average (default), Sum or Adasum.
+        gradient_predivide_factor: divide by it before the sum and multiply after.
+        process_set: the ranks to average over.
+
+    Returns:
+        A function that returns (this rank's value, the reduced gradients).
+
+    Example:
+        >>> import workbench.jax as hvd
+        >>> hvd.init()
+        >>> step = jax.jit(hvd.distributed_value_and_grad(lambda w, x: (w * x).sum()))
+        >>> [float(each) for each in step(2.0, jnp.array([3.0, 4.0]))]
+        [14.0, 7.0]
+        >>> hvd.shutdown()
+    """
+    reducer = Reducer(BRIDGE, compression, op=op, predivide=gradient_predivide_factor, process_set=process_set)
+    plain = jax.value_and_grad(fun, argnums, has_aux, **options)
+
+    @functools.wraps(fun)
+    def value_and_grad(*args: Any, **kwargs: Any) -> Any:
+        value, gradients = plain(*args, **kwargs)
+        return value, reduce_gradients(gradients, reducer)[0]
+
+    return value_and_grad
+
+
+class GradientTransformation(NamedTuple):
+    """What optax takes for an optimizer: two functions."""
+
+    init: Callable[..., Any]
+    update: Callable[..., Any]
+
+
+def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
+    optimizer: Any,
+    compression: Compressor = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: ReduceOp = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> GradientTransformation:
+    """Wrap an optimizer of optax so that every rank updates with the gradients of all.
+
+    Args:
+        optimizer: any optax ``GradientTransformation``; its state is the same with and without the wrapper.
+        compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
+        backward_passes_per_step: add up so many gradients on this rank before they travel; until then updates are 0.
+        op: Average (default), Sum or Adasum.
+        gradient_predivide_factor: divide by it before the sum and multiply after.
+        average_aggregated_gradients: divide by ``backward_passes_per_step``.
+        process_set: the ranks to average over.
+
+    Example:
+        >>> import optax
+        >>> import workbench.jax as hvd
+        >>> hvd.init()
+        >>> optimizer = hvd.DistributedOptimizer(optax.sgd(0.5))
+        >>> updates, state = optimizer.update({"w": jnp.ones(1)}, optimizer.init({"w": jnp.ones(1)}))
+        >>> updates["w"].tolist()
+        [-0.5]
+        >>> hvd.shutdown()
+    """
+    reducer = Reducer(
+        BRIDGE,
+        compression,
+        op=op,
+        predivide=gradient_predivide_factor,
+        passes=backward_passes_per_step,
+        mean=average_aggregated_gradients,
+        process_set=process_set,
+    )
+
+    def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
+        reduced, ready = reduce_gradients(gradients, reducer)
+        if ready is None:
+            return optimizer.update(reduced, state, params, **extra)
+        nothing = jax.tree.map(jnp.zeros_like, gradients)
+        return jax.lax.cond(ready, lambda: optimizer.update(reduced, state, params, **extra), lambda: (nothing, state))
+
+    return GradientTransformation(optimizer.init, update)
+
+
+def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
+    """The root's pytree on every rank; arrays of JAX do not change, so it is returned.
+
+    Args:
+        params: parameters, or an optimizer's state: the same structure on every rank. Leaves may be numbers.
+        root_rank: who has the right values.
+
+    Example:
+        >>> import workbench.jax as hvd
+        >>> hvd.init()
+        >>> hvd.broadcast_parameters({"w": jnp.ones(1)}, root_rank=0)["w"].tolist()
+        [1.0]
+        >>> hvd.shutdown()
+    """
+    return broadcast(params, root_rank, "broadcast_parameters")
+
+
+__all__ = ["DistributedOptimizer", "broadcast_parameters", "distributed_value_and_grad", "reduce_gradients"]
