@@ -94,6 +94,8 @@ def shutdown() -> None:
     """
     context = HOLDER.find()
     if context is not None:
+        if context.pid == os.getpid():
+            context.finish_all()
         HOLDER.set(None)
         if context.pid == os.getpid() and not context.leave(context.settings.shutdown_timeout_s):
             sys.stderr.write(f"workbench: rank {context.world.rank} left the job, but not all ranks did.\n")

@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,6 +86,7 @@ class Context:
     pid: int = field(default_factory=os.getpid)
     requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
+    unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
     _failures: int = 0  # how many collectives had failed when the numbers began at 0
@@ -140,6 +141,14 @@ class Context:
         until = time.monotonic() + _SETTLE_S
         while not self.engine.settled() and time.monotonic() < until:
             time.sleep(0.002)
+
+    def finish_all(self) -> None:
+        """Let the frameworks come to the end of what they run by themselves, before the job is left."""
+        for wait in self.unfinished:
+            try:
+                wait()
+            except Exception:  # noqa: BLE001 - whoever began it has been told, or is told by the framework
+                continue
 
     def leave(self, timeout_s: float) -> bool:
         """Leave the job; True if all ranks left together."""

@@ -1,7 +1,7 @@
 """The verbs on jax arrays and pytrees of them: at once, or within ``jit``; differentiable.
 
-What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.calls`. All leaves of a pytree
-travel as one group. Within ``jit``
+What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.calls`. All leaves of a
+pytree travel as one group. Within ``jit``
 
 * the shapes of results must be known, so an allgather takes it that all ranks have equally many rows, and says so
   if they have not, and alltoall takes no ``splits``;
@@ -108,7 +108,8 @@ def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) 
     leaves, structure = jax.tree.flatten(tree)
     small = [compression.compress(jnp.asarray(each)) for each in leaves]
     made = _run(call, [each for each, _ in small]) if small else []
-    return structure.unflatten([compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)])
+    whole = [compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)]
+    return jax.tree.unflatten(structure, whole)
 
 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
@@ -122,7 +123,7 @@ def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
         return tuple(on_host(lambda arrays: _checked(call(arrays), outputs), xs, outputs))
 
     def backward(_: None, dy: Sequence[Any]) -> tuple[Any, ...]:
-        derivative, rows = call.derivative(), [shape[0] if shape else 0 for _, shape in inputs]  # type: ignore[misc]
+        derivative, rows = call.derivative(), [shape[0] if shape else 0 for _, shape in inputs]
         return tuple(on_host(lambda arrays: derivative(arrays, rows), dy[: len(inputs)], inputs))  # type: ignore[arg-type]
 
     function = jax.custom_vjp(forward)

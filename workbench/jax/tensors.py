@@ -6,7 +6,6 @@ program, also between functions that are compiled apart. It is not differentiate
 
 from __future__ import annotations
 
-import atexit
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -48,9 +47,7 @@ def on_host(
         raise UnsupportedTensorError(_THREADS)
     if any(shape is None or None in shape for _, shape in results):
         raise UnsupportedTensorError(_UNKNOWN)
-    # Before the job is left at the end of the script, let come to its end what was only begun.
-    atexit.unregister(jax.effects_barrier)
-    atexit.register(jax.effects_barrier)
+    HOLDER.get().unfinished.add(jax.effects_barrier)  # JAX returns before the function has run
     run = GRAPH.function(lambda *arrays: function([np.asarray(each) for each in arrays]))
     made = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
     return list(io_callback(run, made, *tensors, ordered=True))
