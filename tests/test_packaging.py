@@ -148,7 +148,7 @@ def test_conda_gives_every_dependency_in_the_same_range() -> None:
 def test_conda_has_nothing_that_pyproject_does_not_know() -> None:
     """environment.yml lists no package beyond pyproject's, except conda's own switches and the project itself."""
     known = {CONDA_NAMES.get(each.name, each.name) for each in REQUIREMENTS}
-    switches = {"python", "pip", "pytorch-cpu", "tensorflow-cpu"}
+    switches = {"python", "pip", "pytorch-cpu"}
     assert set(conda_specs(ENVIRONMENT["dependencies"])) - known == switches
     for extra in ("cuda12", "cuda13"):
         assert set(conda_variant(extra)) - known == {"cuda-version", "pytorch-gpu"}
@@ -264,7 +264,7 @@ def test_extras_that_the_setup_installs_exist(checkout: Checkout) -> None:
 
 def test_setup_remembers_choices(checkout: Checkout) -> None:
     """Choices hold until others are made: a plain set-up after ``MPI=system EXTRAS=dev`` keeps both."""
-    assert ".[torch,lessons,dev,mpich]" in checkout.installed()
+    assert ".[torch,tensorflow,jax,lessons,dev,mpich]" in checkout.installed()
     assert ".[dev] " in checkout.installed(MPI="system", EXTRAS="dev")
     assert checkout.setup() == (0, [])
     (checkout.root / "requirements.lock").write_text("torch==1.0\n")
@@ -304,7 +304,7 @@ def test_setup_uses_pip_where_uv_is_not_to_be_had(checkout: Checkout) -> None:
     """Without uv the same packages come through pip, under the same pins."""
     call = checkout.installed(FAKE_UV="")
     assert call.startswith("python -m pip install --constraint requirements.lock")
-    assert call.endswith("--editable .[torch,lessons,dev,mpich]")
+    assert call.endswith("--editable .[torch,tensorflow,jax,lessons,dev,mpich]")
 
 
 def test_every_installation_is_constrained(checkout: Checkout) -> None:
