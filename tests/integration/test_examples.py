@@ -33,8 +33,9 @@ EXAMPLES = ROOT / "examples"
 DEADLINE_S = 120.0  # of one job; it takes about ten seconds, most of them to import torch, on two idle cores
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "resnet.py")
 
-# What `horovod.torch` 0.28 exports and the scripts may use; written down from its own list.
+# What `horovod.torch` 0.28 exports and the scripts may use; written down from its own list. The first is TensorFlow's.
 NAMES = """
+    BroadcastGlobalVariablesHook
     Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min Product Sum
     allgather allgather_object allreduce barrier broadcast broadcast_object broadcast_optimizer_state
     broadcast_parameters cross_rank cross_size init is_initialized join local_rank local_size rank shutdown size
