@@ -2,6 +2,8 @@
 
 A rank's own tests are judged by that rank; what is judged here is that all ranks ran the same tests, that there
 were some, and that all passed. A failing test shows the rank whose failure came first, then the others'.
+
+All of it runs on 2 ranks. On 1, 4 and elsewhere some of it does, and the rest where thorough tests run, too.
 """
 
 from __future__ import annotations
@@ -17,6 +19,8 @@ import psutil
 import pytest
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from running import Job, Runner
 
 pytestmark = [pytest.mark.parallel]
@@ -29,6 +33,12 @@ PYTEST = (
 # Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 DEADLINE_S = 400.0
+# On one rank: what is done without others. On four: whatever needs more than two, and where their number matters.
+ALONE = ("world", "verbs", "state", "optimizer", "buckets_ranks", "sharded_ranks", "lifecycle")
+MANY = (
+    "world", "verbs", "errors", "order", "process_sets", "memory_ranks", "buckets_ranks", "lifecycle", "fingerprint",
+    "timeline_ranks", "timeline_picture",
+)  # fmt: skip
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
 
@@ -67,9 +77,14 @@ def check(job: Job, n: int) -> None:
         pytest.fail(text, pytrace=False)
 
 
+def some(names: Iterable[str]) -> list[str]:
+    """The files of these tests."""
+    return [str(HERE / "parallel" / f"test_{name}.py") for name in names]
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-@pytest.mark.parametrize("n", [1, 2, 4])
+@pytest.mark.parametrize("n", [2, *(pytest.param(n, marks=pytest.mark.thorough) for n in (1, 4))])
 def test_mpiexec(jobs: Runner, n: int) -> None:
     """Every test of tests/parallel passes on each of n ranks that mpiexec started."""
     words = (*PYTEST, str(HERE / "parallel"), "-m", "not slow")
@@ -77,6 +92,21 @@ def test_mpiexec(jobs: Runner, n: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(DEADLINE_S + 60)
+@pytest.mark.parametrize(("n", "names"), [(1, ALONE), (4, MANY)], ids=["1", "4"])
+def test_another_number_of_ranks(jobs: Runner, n: int, names: tuple[str, ...]) -> None:
+    """One rank alone, and more than two, pass as well."""
+    check(jobs.mpiexec(n, *PYTEST, *some(names), "-m", "not slow", deadline_s=DEADLINE_S, **ENV), n)
+
+
+def test_whatever_needs_more_than_two_ranks_is_run() -> None:
+    """What 2 ranks leave out is among the tests for 4."""
+    marked = {path for path in (HERE / "parallel").glob("test_*.py") if re.search(r"ranks\([34]\)", path.read_text())}
+    assert {str(path) for path in marked} <= set(some(MANY))
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(DEADLINE_S + 360)
 @pytest.mark.parametrize("n", [2, 4])
 def test_many_rounds(jobs: Runner, n: int) -> None:
@@ -87,30 +117,31 @@ def test_many_rounds(jobs: Runner, n: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(DEADLINE_S + 60)
-def test_gloo_in_plain_processes(jobs: Runner) -> None:
+@pytest.mark.parametrize(
+    "names",
+    [("world", "allreduce", "verbs", "order"), pytest.param(("errors", "lifecycle"), marks=pytest.mark.thorough)],
+    ids="-".join,
+)
+def test_gloo_in_plain_processes(jobs: Runner, names: tuple[str, ...]) -> None:
     """Where nobody but torchrun's variables says who is there, the ranks know who they are."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    names = ("world", "allreduce", "verbs", "errors", "lifecycle", "order")
-    files = [str(HERE / "parallel" / f"test_{name}.py") for name in names]
-    job = jobs.together(2, *PYTEST, *files, "-m", "not slow", deadline_s=DEADLINE_S, each=each, **ENV)
+    job = jobs.together(2, *PYTEST, *some(names), "-m", "not slow", deadline_s=DEADLINE_S, each=each, **ENV)
     check(job, 2)
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_torchrun(jobs: Runner) -> None:
     """Ranks that the real torchrun started know who they are, and reduce."""
-    words = (*PYTEST, str(HERE / "parallel" / "test_world.py"), str(HERE / "parallel" / "test_verbs.py"))
-    check(jobs.torchrun(2, *words, deadline_s=DEADLINE_S, **ENV), 2)
+    check(jobs.torchrun(2, *PYTEST, *some(("world", "verbs")), deadline_s=DEADLINE_S, **ENV), 2)
 
 
 @pytest.mark.timeout(DEADLINE_S + 60)
 def test_two_hosts(jobs: Runner) -> None:
     """On 2 + 2 ranks that MPICH takes for two hosts, local and cross ranks are MPI's own, and bytes still arrive."""
-    words = (*PYTEST, str(HERE / "parallel" / "test_world.py"))
-    job = jobs.mpiexec(4, *words, deadline_s=DEADLINE_S, **ENV, MPIR_CVAR_NUM_CLIQUES="2")
+    job = jobs.mpiexec(4, *PYTEST, *some(["world"]), deadline_s=DEADLINE_S, **ENV, MPIR_CVAR_NUM_CLIQUES="2")
     check(job, 4)
 
 

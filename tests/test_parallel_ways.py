@@ -1,6 +1,6 @@
 """Parts of ``tests/parallel`` on other ways than the usual one: uneven cuts, over MPI, on two hosts, in the data plane.
 
-``test_parallel.py`` runs all of it on 1, 2 and 4 ranks of one machine, which share their memory.
+``test_parallel.py`` runs all of it on ranks of one machine, which share their memory.
 """
 
 from __future__ import annotations
@@ -8,31 +8,47 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from test_parallel import DEADLINE_S, ENV, HERE, PYTEST, check
+from test_parallel import DEADLINE_S, ENV, PYTEST, check, some
 
 if TYPE_CHECKING:
     from running import Runner
 
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
-OPTIMIZERS = ("buckets", "sharded")
-WAYS: dict[str, tuple[int, tuple[str, ...], dict[str, str]]] = {
-    "3 ranks": (3, ("memory_ranks", *OPTIMIZERS), {}),
-    "2 ranks over MPI": (2, OPTIMIZERS, {"WORKBENCH_BACKEND": "mpi"}),
-    "3 ranks over MPI": (3, OPTIMIZERS, {"WORKBENCH_BACKEND": "mpi"}),
-    "2 + 2 ranks": (4, OPTIMIZERS, {"MPIR_CVAR_NUM_CLIQUES": "2"}),
+BUCKETS = ("buckets_life", "buckets_place", "buckets_ranks")
+SHARDED = ("sharded_life", "sharded_ranks", "sharded_state")
+OPTIMIZERS = {*BUCKETS, *SHARDED}
+OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")
+# Ranks, settings, what runs always, and what runs in all.
+WAYS: dict[str, tuple[int, dict[str, str], set[str], set[str]]] = {
+    "3 ranks": (3, {}, {"memory_ranks", "sharded_ranks"}, {"memory_ranks", *OPTIMIZERS}),
+    "2 ranks over MPI": (2, {"WORKBENCH_BACKEND": "mpi"}, {"buckets_ranks", "sharded_ranks"}, OPTIMIZERS),
+    "3 ranks over MPI": (3, {"WORKBENCH_BACKEND": "mpi"}, set(), OPTIMIZERS),
+    "2 + 2 ranks": (4, {"MPIR_CVAR_NUM_CLIQUES": "2"}, {"buckets_ranks", "sharded_state"}, OPTIMIZERS),
     "no tensor rides": (
         4,
-        ("allreduce", "verbs", "order", "optimizer", "process_sets"),
         {"WORKBENCH_RIDING_BYTES": "0"},
+        {"verbs", "order", "process_sets"},
+        {"allreduce", "verbs", "order", "process_sets", *OPTIMIZER},
     ),
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-def test_mpiexec(jobs: Runner, way: str) -> None:
+def run(jobs: Runner, way: str, names: set[str]) -> None:
     """Every one of these tests passes on each rank."""
-    n, names, settings = WAYS[way]
-    files = [str(path) for name in names for path in sorted((HERE / "parallel").glob(f"test_{name}*.py"))]
-    assert files
-    check(jobs.mpiexec(n, *PYTEST, *files, "-m", "not slow", deadline_s=DEADLINE_S, **settings, **ENV), n)
+    n, settings, _, _ = WAYS[way]
+    words = (*PYTEST, *some(sorted(names)), "-m", "not slow")
+    check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S, **settings, **ENV), n)
+
+
+@pytest.mark.parametrize("way", [way for way, (_, _, always, _) in WAYS.items() if always])
+def test_mpiexec(jobs: Runner, way: str) -> None:
+    """What such a way does differently."""
+    run(jobs, way, WAYS[way][2])
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("way", WAYS)
+def test_the_rest(jobs: Runner, way: str) -> None:
+    """Whatever else could tell that it is another way."""
+    run(jobs, way, WAYS[way][3] - WAYS[way][2])

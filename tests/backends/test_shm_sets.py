@@ -65,8 +65,17 @@ def work(backend: ShmBackend, verb: str, length: int, seed: int, ranks: list[int
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("remote", [False, True])
-@pytest.mark.parametrize("slow", [None, 0, 3])
+@pytest.mark.parametrize(
+    ("slow", "remote"),
+    [
+        (None, False),
+        (3, True),
+        *(
+            pytest.param(*each, marks=pytest.mark.thorough)
+            for each in [(None, True), (0, False), (0, True), (3, False)]
+        ),
+    ],
+)
 def test_sets_that_overlap(slow: int | None, remote: bool) -> None:
     """Many rounds of every verb and way in eight sets, one order on all ranks: every value is right, always."""
     dice = random.Random(11)

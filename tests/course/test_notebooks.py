@@ -31,6 +31,9 @@ def more_than_two(kind: str, lesson: Path) -> bool:
     return any(int(n) > 2 for n in starts)
 
 
+GREEDY = [(kind, lesson) for kind, lesson in RUN if more_than_two(kind, lesson)]
+
+
 def committed(lesson: Path, kind: str = "notebooks") -> Path:
     """The notebook in the repository."""
     return ROOT / kind / f"{lesson.stem}.ipynb"
@@ -97,7 +100,9 @@ def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> s
     kind = "--nbval-lax" if lax else "--nbval"
     command = [sys.executable, "-m", "pytest", kind, str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
     command += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
-    env = {**os.environ, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
+    command += ["-p", "nbval", "-p", "pytest_timeout"]
+    only_these = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    env = {**os.environ, **only_these, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
 
 
@@ -105,11 +110,12 @@ def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> s
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "lesson"), RUN, ids=called)
-def test_outputs_are_what_they_were(kind: str, lesson: Path, tmp_path: Path) -> None:
-    """Strict nbval, twice in a row: every output of a fresh run equals the committed one, up to sanitised figures."""
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
+def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_path: Path) -> None:
+    """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""
     notebook = committed(lesson, kind)
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
-    for _ in range(2):
+    for _ in range(times):
         done = run_nbval(notebook, tmp_path)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert f"{cells} passed" in done.stdout
@@ -118,7 +124,9 @@ def test_outputs_are_what_they_were(kind: str, lesson: Path, tmp_path: Path) -> 
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("kind", "lesson"), [(kind, lesson) for kind, lesson in RUN if more_than_two(kind, lesson)])
+@pytest.mark.parametrize(
+    ("kind", "lesson"), [*GREEDY[:1], *(pytest.param(*each, marks=pytest.mark.thorough) for each in GREEDY[1:])]
+)
 def test_two_engines_are_enough(kind: str, lesson: Path, tmp_path: Path) -> None:
     """Where a site allows two engines, a notebook that asks for more runs without an error."""
     site = tmp_path / "workbench.toml"

@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "reduces_for_ever.py")
 SOON_S = 20.0  # between the end of the first rank and the end of the job
 DEADLINE_S = 45.0  # then the job is stopped, and the test is red
-KILLS = int(os.environ.get("WORKBENCH_TEST_KILLS", "5"))
+KILLS = int(os.environ.get("WORKBENCH_TEST_KILLS", "5"))  # in the thorough tests
 ARRAYS_KB = 2 * (16 << 10)  # what two ranks have in shared memory
 PATIENCE_S = 20.0  # for other jobs on the machine to come to an end
 
@@ -58,13 +58,14 @@ def no_memory_is_lost(kb: int) -> None:
 
 @pytest.mark.timeout(60 + 20 * KILLS)
 @pytest.mark.parametrize("who", ["all", "everything"])
-def test_killed_ranks_leave_nothing(jobs: Runner, who: str) -> None:
+@pytest.mark.parametrize("kills", [1, pytest.param(KILLS, marks=pytest.mark.thorough)])
+def test_killed_ranks_leave_nothing(jobs: Runner, kills: int, who: str) -> None:
     """kill -9 of all ranks amid a reduction, also with their launcher: /dev/shm and the machine's memory are as before.
 
     As often as WORKBENCH_TEST_KILLS says.
     """
-    dice = random.Random(who)
-    for _ in range(KILLS if who == "all" else -(-KILLS // 2)):
+    dice = random.Random(f"{who} {kills}")
+    for _ in range(kills if who == "all" else -(-kills // 2)):
         kb = lost_kb()
         after_s = f"{dice.random() / 5:.3f}"
         job = jobs.mpiexec(2, SCRIPT, "common", who, after_s, deadline_s=DEADLINE_S)
@@ -83,8 +84,15 @@ def test_lost_memory_is_found() -> None:
         os.close(file)
 
 
-@pytest.mark.parametrize("where", ["common", "own"])
-@pytest.mark.parametrize(("who", "n"), [(1, 2), (0, 2), (2, 3)])
+@pytest.mark.parametrize(
+    ("who", "n", "where"),
+    [
+        (1, 2, "common"),
+        (0, 2, "own"),
+        (2, 3, "common"),
+        *(pytest.param(*each, marks=pytest.mark.thorough) for each in [(1, 2, "own"), (0, 2, "common"), (2, 3, "own")]),
+    ],
+)
 def test_a_rank_that_is_killed_is_named(jobs: Runner, where: str, who: int, n: int) -> None:
     """One rank is killed amid a reduction: each of the others ends soon with PeerLostError, and nothing is left.
 

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout
 
 N = 4
 CELL_S = 30.0  # a cell that has not come back by then hangs
+MIXTURES = int(os.environ.get("WORKBENCH_TEST_MIXTURES", "25"))  # in the thorough tests
 
 START = """
 import os, signal, time
@@ -284,10 +285,11 @@ MISTAKES = (
 )
 
 
-def test_mixtures_of_mistakes(engines: cluster.Cluster) -> None:
+@pytest.mark.parametrize("mixtures", [8, pytest.param(MIXTURES, marks=pytest.mark.thorough)])
+def test_mixtures_of_mistakes(engines: cluster.Cluster, mixtures: int) -> None:
     """Mistakes in a random order, with a good cell after each: none hangs, none leaves anything wrong behind."""
     dice = random.Random(7)
-    for _ in range(int(os.environ.get("WORKBENCH_TEST_MIXTURES", "25"))):
+    for _ in range(mixtures):
         mistake = dice.choice(MISTAKES).format(who=dice.randrange(N))
         errors = run(engines, mistake)
         assert errors, mistake

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -22,6 +22,11 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 SOON_S = 20.0  # between the end of the first rank and the end of the job
 DEADLINE_S = 45.0  # then the job is stopped, and the test is red
 N = {"mpiexec": 3, "plain": 2}  # plain processes need torch, which takes seconds to start
+
+
+def once_more(*values: object) -> Any:
+    """What the tests beside it have shown, in another mixture: for thorough runs."""
+    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def start(jobs: Runner, launcher: str, script: str, *words: str, n: int = 0, **env: str) -> Job:
@@ -70,11 +75,11 @@ def others(job: Job, who: int) -> list[int]:
     ("launcher", "how", "who"),
     [
         ("mpiexec", "raise before the first", 0),
-        ("mpiexec", "raise before the first", 1),
-        ("mpiexec", "raise between", 0),
+        once_more("mpiexec", "raise before the first", 1),
+        once_more("mpiexec", "raise between", 0),
         ("mpiexec", "raise between", 1),
         ("plain", "raise between", 0),
-        ("plain", "raise between", 1),
+        once_more("plain", "raise between", 1),
     ],
 )
 def test_an_exception_reaches_every_rank(jobs: Runner, launcher: str, how: str, who: int) -> None:
@@ -114,11 +119,11 @@ def test_an_exception_before_init(jobs: Runner) -> None:
     ("launcher", "how", "who"),
     [
         ("mpiexec", "sys.exit", 0),
-        ("mpiexec", "sys.exit", 1),
-        ("mpiexec", "fewer batches", 0),
+        once_more("mpiexec", "sys.exit", 1),
+        once_more("mpiexec", "fewer batches", 0),
         ("mpiexec", "fewer batches", 1),
         ("plain", "fewer batches", 0),
-        ("plain", "sys.exit", 1),
+        once_more("plain", "sys.exit", 1),
     ],
 )
 def test_a_rank_that_ends_early_is_named(jobs: Runner, launcher: str, how: str, who: int) -> None:
@@ -139,8 +144,17 @@ def test_join_is_the_answer_to_fewer_batches(jobs: Runner) -> None:
     assert all("came to the end" in job.out(rank) for rank in range(N["mpiexec"])), job.report()
 
 
-@pytest.mark.parametrize("who", [0, 1])
-@pytest.mark.parametrize("how", ["os._exit", "kill", "kill amid a large transfer"])
+@pytest.mark.parametrize(
+    ("how", "who"),
+    [
+        ("os._exit", 0),
+        ("kill", 1),
+        ("kill amid a large transfer", 0),
+        once_more("os._exit", 1),
+        once_more("kill", 0),
+        once_more("kill amid a large transfer", 1),
+    ],
+)
 def test_a_rank_that_dies_ends_the_job(jobs: Runner, how: str, who: int) -> None:
     """By os._exit or SIGKILL, between collectives or amid one: mpiexec comes back, with an exit code."""
     assert_soon(start(jobs, "mpiexec", "rank_ends.py", how, str(who)), who)
@@ -148,7 +162,12 @@ def test_a_rank_that_dies_ends_the_job(jobs: Runner, how: str, who: int) -> None
 
 @pytest.mark.parametrize(
     ("how", "who"),
-    [("os._exit", 1), ("kill", 0), ("kill amid a large transfer", 0), ("kill amid a large transfer", 1)],
+    [
+        once_more("os._exit", 1),
+        ("kill", 0),
+        once_more("kill amid a large transfer", 0),
+        ("kill amid a large transfer", 1),
+    ],
 )
 def test_a_rank_that_dies_is_noticed_by_the_others(jobs: Runner, how: str, who: int) -> None:
     """Where no launcher kills the others, each of them ends with PeerLostError, also when it was rank 0 that died."""
