@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from workbench.errors import DeadlineError
+from workbench.runtime.interrupts import INTERRUPTS
 from workbench.runtime.waits import REPORT_AFTER_S
 
 Callback = Callable[["Handle"], None]
@@ -76,7 +77,7 @@ class Handle:
         if waiter.acquire(timeout=first):
             return True
         with self.blocked():
-            return waiter.acquire(timeout=-1 if timeout_s is None else max(0.0, timeout_s - first))
+            return INTERRUPTS.acquire(waiter, -1 if timeout_s is None else max(0.0, timeout_s - first))
 
     @property
     def error(self) -> BaseException | None:

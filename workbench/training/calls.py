@@ -28,6 +28,7 @@ from workbench import api
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.runtime.interrupts import INTERRUPTS
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Array, Entry
 
@@ -192,10 +193,11 @@ class GraphCalls:
     def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, for the graph: it runs as this rank, and what it raises is remembered."""
         context = HOLDER.own()
+        INTERRUPTS.install()
 
         def run(*args: Any) -> Any:
             try:
-                with HOLDER.as_rank(context):
+                with HOLDER.as_rank(context), INTERRUPTS.heeded():
                     return function(*args)
             except BaseException as error:
                 self.error = error

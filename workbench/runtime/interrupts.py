@@ -1,0 +1,111 @@
+"""Ctrl-C for waits that Python cannot interrupt: those on the threads of a framework's graph.
+
+Python tells its main thread alone of a SIGINT, when that next runs Python. While TensorFlow runs a graph, the main
+thread is in TensorFlow, which waits for our function on a thread of its own, which waits for the other ranks. So that
+wait has to see the signal by itself: from the bytes that Python's handler writes to a socket, whatever thread runs.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+LOOK_EVERY_S = 0.2
+
+
+class _Heeding(threading.local):
+    on = False
+
+
+class Interrupts:
+    """How many SIGINTs have come; one per process.
+
+    Example:
+        >>> interrupts = Interrupts()
+        >>> interrupts.install()
+        >>> before = interrupts.count()
+        >>> try:
+        ...     signal.raise_signal(signal.SIGINT)
+        ... except KeyboardInterrupt:
+        ...     print(interrupts.count() - before)
+        1
+        >>> interrupts.uninstall()
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._count = threading.Lock(), 0
+        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._heeding = _Heeding()
+
+    def install(self) -> None:
+        """See SIGINTs from now on, if nobody else does (an event loop may); on the main thread only."""
+        if self._sockets is not None or threading.current_thread() is not threading.main_thread():
+            return
+        read, write = socket.socketpair()
+        read.setblocking(False)
+        write.setblocking(False)
+        before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        if before != -1:
+            signal.set_wakeup_fd(before)
+            read.close()
+            write.close()
+            return
+        self._sockets = read, write
+
+    def uninstall(self) -> None:
+        """See them no more."""
+        if self._sockets is None or threading.current_thread() is not threading.main_thread():
+            return
+        now = signal.set_wakeup_fd(-1)
+        if now not in (-1, self._sockets[1].fileno()):
+            signal.set_wakeup_fd(now)  # somebody else's by now
+        for each in self._sockets:
+            each.close()
+        self._sockets = None
+
+    def count(self) -> int:
+        """SIGINTs since the process began to see them."""
+        with self._lock:
+            while self._sockets is not None:
+                try:
+                    signals = self._sockets[0].recv(4096)
+                except BlockingIOError:
+                    break
+                self._count += signals.count(signal.SIGINT)
+                if not signals:
+                    break
+            return self._count
+
+    @contextmanager
+    def heeded(self) -> Iterator[None]:
+        """Within the block, this thread's waits end with KeyboardInterrupt when one comes."""
+        before, self._heeding.on = self._heeding.on, threading.current_thread() is not threading.main_thread()
+        try:
+            yield
+        finally:
+            self._heeding.on = before
+
+    def acquire(self, lock: threading.Lock, timeout_s: float) -> bool:
+        """As ``lock.acquire(timeout=timeout_s)``, where -1 is for ever.
+
+        Raises:
+            KeyboardInterrupt: this thread heeds interrupts, and one came.
+        """
+        if not self._heeding.on:
+            return lock.acquire(timeout=timeout_s)
+        before, left = self.count(), timeout_s
+        while timeout_s < 0 or left > 0:
+            if lock.acquire(timeout=LOOK_EVERY_S if timeout_s < 0 else min(LOOK_EVERY_S, left)):
+                return True
+            left -= LOOK_EVERY_S
+            if self.count() > before:
+                raise KeyboardInterrupt
+        return False
+
+
+INTERRUPTS = Interrupts()
+
+__all__ = ["INTERRUPTS", "Interrupts"]
