@@ -16,6 +16,9 @@ from workbench.runtime.pending import Array
 from workbench.training.calls import Call
 from workbench.training.reducer import Bridge, Spec
 
+if not keras.__version__.startswith("3."):
+    raise ImportError(f"workbench.keras needs Keras 3, not {keras.__version__}: install TensorFlow 2.16 or later.")
+
 
 class TorchBridge:
     """For Keras on torch, which is always eager; see :class:`workbench.training.reducer.Bridge`."""

@@ -1,7 +1,8 @@
 """Distributed training with TensorFlow: ``import workbench.tensorflow as hvd``.
 
 Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v1``. For Keras' ``fit`` see
-:mod:`workbench.keras`, which is ``hvd.keras`` here. Nothing is compiled, so any TensorFlow from 2.15 on will do.
+:mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, except that what has
+to do with Keras needs Keras 3, so TensorFlow 2.16.
 """
 
 from workbench.tensorflow import elastic

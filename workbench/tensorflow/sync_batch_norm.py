@@ -30,7 +30,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
         kwargs: as ``keras.layers.BatchNormalization`` has them.
 
     Raises:
-        ValueError: ``fused=True``, or renorm.
+        ValueError: ``fused=True``, or renorm; in training on several ranks, a mask.
+        ImportError: Keras is older than 3.
 
     Example:
         >>> import workbench.tensorflow as hvd
@@ -46,7 +47,8 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused in (True, None) or kwargs.get("renorm"):
             raise ValueError("SyncBatchNormalization does not support fused=True nor renorm.")
-        kwargs.setdefault("name", None)
+        if not tf.keras.__version__.startswith("3."):
+            raise ImportError("SyncBatchNormalization needs Keras 3: install TensorFlow 2.16 or later.")
         super().__init__(**kwargs)
         self.supports_jit = False  # XLA cannot talk to other ranks
 
@@ -56,8 +58,10 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
 
     def _moments(self, inputs: Any, mask: Any = None) -> Any:
         """Keras asks for mean and variance here, in training only."""
-        if api.size() == 1 or mask is not None:
+        if api.size() == 1:
             return super()._moments(inputs, mask)
+        if mask is not None:
+            raise ValueError("SyncBatchNormalization does not support masks on several ranks.")
         axes = self._reduction_axes
         mean, var = tf.nn.moments(inputs, axes)
         values = tf.cast(tf.size(inputs) / tf.shape(inputs)[self.axis], inputs.dtype)
