@@ -1,8 +1,8 @@
 """Distributed training with TensorFlow: ``import workbench.tensorflow as hvd``.
 
 Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v1``. For Keras' ``fit`` see
-:mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, except that what has
-to do with Keras needs Keras 3, so TensorFlow 2.16.
+:mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, except that
+what has to do with Keras needs Keras 3, so TensorFlow 2.16.
 """
 
 from workbench.tensorflow import elastic
