@@ -33,14 +33,19 @@ EXAMPLES = ROOT / "examples"
 DEADLINE_S = 120.0  # of one job; it takes about ten seconds, most of them to import torch, on two idle cores
 SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name != "resnet.py")
 
-# What `horovod.torch` 0.28 exports and the scripts may use; written down from its own list. The first is TensorFlow's.
+# What Horovod 0.28 exports and the scripts may use, by what they import; written down from its own lists.
 NAMES = """
-    BroadcastGlobalVariablesHook
     Adasum Average Compression DistributedOptimizer HorovodInternalError Max Min Product Sum
     allgather allgather_object allreduce barrier broadcast broadcast_object broadcast_optimizer_state
     broadcast_parameters cross_rank cross_size init is_initialized join local_rank local_size rank shutdown size
 """
 HOROVOD = set(NAMES.split())
+TENSORFLOW = HOROVOD - {"broadcast_optimizer_state", "broadcast_parameters"} | {"BroadcastGlobalVariablesHook"}
+KERAS = """
+    Average Compression DistributedOptimizer Sum allgather allreduce broadcast callbacks init local_rank rank shutdown
+    size
+"""
+BY_FRAMEWORK = {"tensorflow": TENSORFLOW, "tensorflow.keras": set(KERAS.split()), "keras": set(KERAS.split())}
 ELASTIC = {"ElasticSampler", "TorchState", "run"}
 
 RESULT = re.compile(r"Loss:  (\S+)  accuracy:  (\S+)  \((\d+) of (\d+) images\)")
@@ -65,17 +70,19 @@ def run(jobs: Runner, n: int, script: str, *words: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize("script", SCRIPTS)
+@pytest.mark.parametrize("script", [script for script in SCRIPTS if not script.startswith("jax")])
 def test_only_horovods_names_are_used(script: str) -> None:
-    """With the import replaced, a script finds every name that it uses in Horovod."""
-    tree = ast.parse((EXAMPLES / script).read_text(encoding="utf-8"))
+    """With the import replaced, a script finds every name that it uses in Horovod, which has nothing for JAX."""
+    text = (EXAMPLES / script).read_text(encoding="utf-8")
+    framework = re.search(r"^import (?:workbench|horovod)\.(\S+) as hvd$", text, re.MULTILINE)[1]
+    tree = ast.parse(text)
     used = {
         (node.value.id, node.attr)
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("hvd", "elastic")
     }
     assert ("hvd", "init") in used
-    assert {name for module, name in used if module == "hvd"} <= HOROVOD
+    assert {name for module, name in used if module == "hvd"} <= BY_FRAMEWORK.get(framework, HOROVOD)
     assert {name for module, name in used if module == "elastic"} <= ELASTIC
 
 
@@ -206,6 +213,83 @@ def test_the_residual_networks_are_the_published_ones(
     model = load(EXAMPLES / "resnet.py", monkeypatch).resnet(name)
     assert sum(p.numel() for p in model.parameters()) == parameters
     assert model.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
+
+
+def needs(*modules: str) -> None:
+    """Skip without these; they are not imported here, which would take longer than to look."""
+    if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
+        pytest.skip(f"{', '.join(missing)} is not installed")
+
+
+def run_job(jobs: Runner, script: str, *words: str, **env: str) -> dict[int, str]:
+    """Start an example on two ranks with ``workbench run``; what each rank printed."""
+    alias = ["--as-horovod"] if "import horovod" in (EXAMPLES / script).read_text(encoding="utf-8") else []
+    command = ["-m", "workbench.launch.cli", "run", *alias, "-np", "2", sys.executable, str(EXAMPLES / script), *words]
+    job = jobs.python(*command, deadline_s=DEADLINE_S, **env)
+    assert (job.code, job.left) == (0, ()), job.report()
+    said = re.findall(r"^\[(\d)\]<stdout>:(.*)$", job.out(0), re.MULTILINE)
+    return {rank: "\n".join(line for of, line in said if int(of) == rank) for rank in range(2)}
+
+
+@pytest.mark.parametrize("script", ["tensorflow_horovod_basic.py", "tensorflow_horovod.py"])
+def test_the_session_in_tensorflow(script: str, jobs: Runner) -> None:
+    """Both ranks print each epoch's time and the same result, over each test image once, better than a floor."""
+    needs("tensorflow")
+    images, out = data.digits(), run_job(jobs, script)
+    results = [RESULT.search(out[rank]).groups() for rank in range(2)]
+    assert results[0] == results[1], out
+    times = [re.findall(r"^Epoch: (\d+) \d+\.\d\d sec\.$", out[rank], re.MULTILINE) for rank in range(2)]
+    assert times[0] == times[1] == [str(epoch + 1) for epoch in range(len(times[0]))]
+    assert len(times[0]) >= 4
+    loss, accuracy, right, count = map(float, results[0])
+    assert count == len(images.test_x)
+    assert accuracy == pytest.approx(right / count, abs=1e-6)
+    assert 0 < loss < np.log(10)
+    assert accuracy > nearest_mean_accuracy(images)
+
+
+def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(jobs: Runner, tmp_path: Path) -> None:
+    """Rank 0 alone has a checkpoint, and all go on from its step; it holds the model whose figures were printed."""
+    tf = pytest.importorskip("tensorflow")
+    said = re.compile(r"Step: (\d+) to (\d+)  Loss: \S+  Accuracy: (\d+)/(\d+) = \S+")
+    images, folder = data.digits(), str(tmp_path / "checkpoints")
+    for steps, first, last in (("200", "0", "100"), ("300", "100", "150")):
+        out = run_job(jobs, "tensorflow_mnist_v1.py", "--steps", steps, "--checkpoint-dir", folder)
+        found = said.fullmatch(out[0])
+        assert found, out
+        assert (found[1], found[2], out[1]) == (first, last, "")
+        # The oracle is numpy, with the checkpoint's variables and all test images.
+        saved = tf.train.load_checkpoint(tf.train.latest_checkpoint(folder))
+        w1, b1, w2, b2 = (saved.get_tensor(f"net/{name}") for name in ("w1", "b1", "w2", "b2"))
+        scores = np.maximum(images.test_x.reshape(-1, 64) @ w1 + b1, 0) @ w2 + b2
+        assert (int(found[3]), int(found[4])) == ((scores.argmax(axis=1) == images.test_y).sum(), len(images.test_y))
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax"])
+def test_keras_on_another_backend(backend: str, jobs: Runner, tmp_path: Path) -> None:
+    """The script is the same; the learning rate warms up to that of two ranks; rank 0 saves, and prints for all."""
+    needs("keras", backend)
+    images, folder = data.digits(), tmp_path / "checkpoints"
+    out = run_job(jobs, "keras_mnist.py", "--checkpoint-dir", str(folder), KERAS_BACKEND=backend)
+    rates = [float(rate) for rate in re.findall(r"lr: (\S+)$", out[0], re.MULTILINE)]
+    assert rates[0] == pytest.approx(0.075)
+    assert rates[1:] == pytest.approx([0.1] * 5)
+    right, count = map(int, re.search(r"Accuracy: (\d+)/(\d+) = \S+$", out[0]).groups())
+    assert count == len(images.test_x)
+    assert right / count > nearest_mean_accuracy(images)
+    assert out[1] == ""
+    assert [path.name for path in folder.iterdir()] == ["best.keras"]
+
+
+def test_jax_trains_in_compiled_steps(jobs: Runner) -> None:
+    """Every epoch is told once, over each test image once, and the last one is better than a floor."""
+    needs("jax", "optax")
+    images, out = data.digits(), run_job(jobs, "jax_mnist.py")
+    told = re.findall(r"^Epoch: (\d)  Loss: \S+  Accuracy: (\d+)/(\d+) = \S+$", out[0], re.MULTILINE)
+    assert [epoch for epoch, _, _ in told] == list("12345"), out
+    assert {int(count) for _, _, count in told} == {len(images.test_x)}
+    assert int(told[-1][1]) / len(images.test_x) > nearest_mean_accuracy(images)
+    assert out[1] == ""
 
 
 # Stand-ins for the session's scripts: no torch, no training; rank and size from MPI alone.
