@@ -149,6 +149,13 @@ def test_a_factor_scales_floats(dtype: str) -> None:
     scale(np.empty(0, wire_dtype(dtype)), dtype, 0.5, 3)
 
 
+def test_a_factor_and_a_divisor_are_one() -> None:
+    """Their quotient is what counts: an average of halves, times 2, stays in float16's range all the way."""
+    array = np.array([40000, -2], np.float16)
+    scale(array, "float16", 2.0, 2)
+    assert array.tolist() == [40000, -2]
+
+
 def test_every_dtype_has_a_way_to_travel() -> None:
     """numpy's dtypes travel as they are, bfloat16 as 16 bits."""
     for dtype in [*INTEGERS, "bool", "float16", "float32", "float64"]:

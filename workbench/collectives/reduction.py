@@ -108,7 +108,7 @@ def combine_for(op: str, dtype: str) -> Combine:
 def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
     """Multiply by ``factor`` and divide by ``divisor``, in place; integers are cut towards zero.
 
-    Division by a whole number is exact for integers of any size, and correctly rounded for floats.
+    Division by a whole number alone is exact for integers of any size, and correctly rounded for floats.
 
     Example:
         >>> x = np.array([7, -7]); scale(x, "int64", 1.0, 2); x
@@ -121,11 +121,11 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
         wide *= np.float32(factor / divisor)
         array[...] = narrow(wide)
     elif array.dtype.kind == "f":
-        if factor != 1.0:
-            np.multiply(array, array.dtype.type(factor), out=array)
-        if divisor & (divisor - 1) == 0 and divisor != 1:  # by a power of two: the product is as exact, and faster
-            np.multiply(array, array.dtype.type(1 / divisor), out=array)
-        elif divisor != 1:
+        # In one step: a factor by itself may lead out of float16's range, which predivision is there to prevent. By a
+        # power of two the product is as exact as the quotient, and faster.
+        if factor != 1.0 or divisor & (divisor - 1) == 0:
+            np.multiply(array, array.dtype.type(factor / divisor), out=array)
+        else:
             np.divide(array, array.dtype.type(divisor), out=array)
     elif factor == 1.0:
         wide = array.astype(np.int64)
