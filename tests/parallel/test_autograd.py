@@ -76,6 +76,20 @@ def test_allgather(rank: int, n: int) -> None:
     assert torch.allclose(grad, whole[start : start + counts[rank]], rtol=1e-12)
 
 
+def test_grouped_allgather(rank: int, n: int) -> None:
+    """As for single tensors, each with its own rows; a member that is no float has no gradient."""
+    counts = [[r, 2] for r in range(n)]  # of the first, rank 0 has none
+    tensors = [leaf(counts[rank][0], 3), leaf(counts[rank][1])]
+    one, two, whole = hvd.grouped_allgather([*tensors, torch.arange(rank + 1)])
+    assert not whole.requires_grad
+    rows = [sum(each[i] for each in counts) for i in range(2)]
+    ((one * weights(rank, rows[0], 3)).sum() + (two * weights(rank, rows[1])).sum()).backward()
+    for i, shape in enumerate(((rows[0], 3), (rows[1],))):
+        total, start = sum(weights(r, *shape) for r in range(n)) / n, sum(each[i] for each in counts[:rank])
+        assert torch.allclose(tensors[i].grad, total[start : start + counts[rank][i]], rtol=1e-12)
+    assert hvd.grouped_allgather([]) == []
+
+
 def test_broadcast(rank: int, n: int) -> None:
     """The average of all gradients on the root, zero elsewhere, from every root."""
     whole = sum(weights(r, 4) for r in range(n)) / n
@@ -83,6 +97,13 @@ def test_broadcast(rank: int, n: int) -> None:
         tensor = leaf(4)
         grad = gradient(hvd.broadcast(tensor, root), weights(rank, 4), tensor)
         assert torch.allclose(grad, whole if rank == root else torch.zeros(4, dtype=torch.float64), rtol=1e-12)
+
+
+def test_broadcast_of_what_is_not_finite(rank: int, n: int) -> None:
+    """Elsewhere than on the root the gradient is zero, whatever it is there."""
+    tensor = leaf(2)
+    grad = gradient(hvd.broadcast(tensor, 0), torch.tensor([float("inf"), 1.0]), tensor)
+    assert grad.tolist() == ([float("inf"), 1.0] if rank == 0 else [0.0, 0.0])
 
 
 def test_alltoall(rank: int, n: int) -> None:
@@ -105,6 +126,17 @@ def test_alltoall_without_splits(rank: int, n: int) -> None:
     assert torch.equal(gradient(hvd.alltoall(tensor), weights(rank, 2 * n, 2), tensor), wanted)
 
 
+def test_alltoall_of_other_rows_without_splits(rank: int, n: int) -> None:
+    """Each rank cuts its own rows evenly; every row's gradient comes back, however many the others have."""
+    received = n * (n + 1) // 2
+    wanted = []
+    for to in range(n):
+        start = rank * (rank + 1) // 2
+        wanted.append(weights(to, received, 2)[start : start + rank + 1])
+    tensor = leaf((rank + 1) * n, 2)
+    assert torch.equal(gradient(hvd.alltoall(tensor), weights(rank, received, 2), tensor), torch.cat(wanted))
+
+
 def test_reducescatter(rank: int, n: int) -> None:
     """The ranks' gradients one behind the other; times the number of ranks for Sum. Rows are uneven."""
     rows = 2 * n + 1
@@ -114,6 +146,20 @@ def test_reducescatter(rank: int, n: int) -> None:
         tensor = leaf(rows, 3)
         grad = gradient(hvd.reducescatter(tensor, op=op), weights(rank, counts[rank], 3), tensor)
         assert torch.allclose(grad, factor * gathered, rtol=1e-12)
+
+
+def test_grouped_reducescatter(rank: int, n: int) -> None:
+    """As for single tensors, each by itself."""
+    shapes = [(2 * n + 1, 3), (n,)]
+    for op, factor in ((hvd.Average, 1), (hvd.Sum, n)):
+        tensors = [leaf(*shape) for shape in shapes]
+        results = hvd.grouped_reducescatter(tensors, op=op)
+        sum((each * weights(rank, *each.shape)).sum() for each in results).backward()
+        for tensor, (rows, *tail) in zip(tensors, shapes, strict=True):
+            counts = [rows // n + (r < rows % n) for r in range(n)]
+            gathered = torch.cat([weights(r, counts[r], *tail) for r in range(n)])
+            assert torch.allclose(tensor.grad, factor * gathered, rtol=1e-12)
+    assert hvd.grouped_reducescatter([]) == []
 
 
 def test_a_gradient_that_is_not_contiguous(rank: int, n: int) -> None:

@@ -75,6 +75,21 @@ class _Allgather(Function):
         return total.narrow(0, start, ctx.rows), None, None
 
 
+class _GroupedAllgather(Function):
+    @staticmethod
+    def forward(ctx: Any, name: str | None, pset: ProcessSet, *tensors: torch.Tensor) -> Any:
+        ctx.rows, ctx.pset = [tensor.shape[0] if tensor.dim() else 0 for tensor in tensors], pset
+        return tuple(api.wait_for(ops.grouped_allgather_async, tensors, name, pset))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        floats = [i for i, grad in enumerate(grads) if grad.is_floating_point()]  # the others have no gradient
+        totals = grouped_allreduce([grads[i].contiguous() for i in floats], op=Average, process_set=ctx.pset)
+        starts = allgather(torch.tensor([ctx.rows]), process_set=ctx.pset)[: ctx.pset.rank()].sum(0).tolist()
+        mine = {i: total.narrow(0, starts[i], ctx.rows[i]) for i, total in zip(floats, totals, strict=True)}
+        return None, None, *(mine.get(i) for i in range(len(grads)))
+
+
 class _Broadcast(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, root_rank: int, name: str | None, pset: ProcessSet) -> Any:
@@ -84,19 +99,20 @@ class _Broadcast(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         total = allreduce(grads[0].contiguous(), op=Average, process_set=ctx.pset)
-        return (total if api.rank() == ctx.root else total * 0), None, None, None
+        return (total if api.rank() == ctx.root else torch.zeros_like(total)), None, None, None
 
 
 class _Alltoall(Function):
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, splits: Any, name: str | None, pset: ProcessSet) -> Any:
         n, ctx.pset = pset.size() or 1, pset
-        result = api.wait_for(ops.alltoall_async, tensor, splits, name, pset)
-        rows = [tensor.shape[0] // n] * n if splits is None else splits
-        ctx.back = torch.tensor(rows, dtype=torch.int32) if splits is None else result[1]
-        if splits is not None:
-            ctx.mark_non_differentiable(result[1])
-        return result
+        even = splits is None and tensor.dim() > 0 and tensor.shape[0] % n == 0  # else it is refused, or has its splits
+        rows = [tensor.shape[0] // n] * n if even else splits
+        received, ctx.back = api.wait_for(ops.alltoall_async, tensor, rows, name, pset)
+        if splits is None:
+            return received
+        ctx.mark_non_differentiable(ctx.back)
+        return received, ctx.back
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -118,6 +134,24 @@ class _Reducescatter(Function):
             raise NotImplementedError(f"{op.value} has no gradient here: use Average or Sum, or detach the input.")
         gathered = allgather(grads[0].contiguous(), process_set=pset)
         return gathered * (pre * post * ((pset.size() or 1) if op is Sum else 1)), None, None, None, None, None
+
+
+class _GroupedReducescatter(Function):
+    @staticmethod
+    def forward(
+        ctx: Any, name: str | None, op: ReduceOp, pre: float, post: float, pset: ProcessSet, *tensors: torch.Tensor
+    ) -> Any:
+        ctx.args = op, pre, post, pset
+        return tuple(api.wait_for(ops.grouped_reducescatter_async, tensors, name, op, pset, pre, post))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        op, pre, post, pset = ctx.args
+        if op not in _LINEAR:
+            raise NotImplementedError(f"{op.value} has no gradient here: use Average or Sum, or detach the input.")
+        factor = pre * post * ((pset.size() or 1) if op is Sum else 1)
+        gathered = grouped_allgather([grad.contiguous() for grad in grads], process_set=pset)
+        return None, None, None, None, None, *(each * factor for each in gathered)
 
 
 def allreduce(
@@ -179,8 +213,8 @@ def allgather(
 def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
-    """Allgather several tensors; none starts before all are ready on every rank. Not differentiable."""
-    return api.wait_for(ops.grouped_allgather_async, tensors, name, process_set)  # type: ignore[no-any-return]
+    """As :func:`allgather` for several tensors; none starts before all are ready on every rank."""
+    return list(_GroupedAllgather.apply(name, process_set, *tensors)) if tensors else []
 
 
 def broadcast(
@@ -228,8 +262,10 @@ def grouped_reducescatter(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
-    """Reduce-scatter several tensors; none starts before all are ready on every rank. Not differentiable."""
+    """As :func:`reducescatter` for several tensors; none starts before all are ready on every rank."""
+    if not tensors:
+        return []
     small = [compression.compress(tensor) for tensor in tensors]
-    factors = prescale_factor, postscale_factor
-    reduced = api.wait_for(ops.grouped_reducescatter_async, [t for t, _ in small], name, op, process_set, *factors)
+    args = name, op, prescale_factor, postscale_factor, process_set
+    reduced = _GroupedReducescatter.apply(*args, *(tensor for tensor, _ in small))
     return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(reduced, small, strict=True)]
