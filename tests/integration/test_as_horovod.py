@@ -160,6 +160,70 @@ def test_names_lead_to_ours(tmp_path: Path) -> None:
     assert answer(code, tmp_path) == [True] * 11
 
 
+# What scripts for TensorFlow and Keras import, and the modules of ours that have it: Horovod's own examples and README.
+IMPORTS = """
+horovod.tensorflow | workbench.tensorflow | DistributedGradientTape DistributedOptimizer BroadcastGlobalVariablesHook \\
+    Compression SyncBatchNormalization broadcast_variables broadcast_global_variables broadcast_object \\
+    allgather_object allreduce allgather broadcast alltoall reducescatter grouped_allreduce join barrier size_op \\
+    rank_op elastic init shutdown rank size local_rank mpi_threads_supported nccl_built Average Sum Adasum ProcessSet
+horovod.tensorflow.mpi_ops | workbench.tensorflow | allreduce size_op is_homogeneous process_set_included_op
+horovod.tensorflow.mpi_ops | workbench.tensorflow.ops | grouped_allgather broadcast_
+horovod.tensorflow.functions | workbench.tensorflow.functions | broadcast_variables broadcast_object_fn
+horovod.tensorflow.compression | workbench.tensorflow.compression | Compression
+horovod.tensorflow.elastic | workbench.tensorflow.elastic | run TensorFlowState TensorFlowKerasState
+horovod.tensorflow.sync_batch_norm | workbench.tensorflow.sync_batch_norm | SyncBatchNormalization
+horovod.tensorflow.keras | workbench.keras | DistributedOptimizer PartialDistributedOptimizer Compression callbacks \\
+    elastic allreduce allgather broadcast broadcast_global_variables load_model init rank size local_rank Average Sum
+horovod.tensorflow.keras.callbacks | workbench.keras.callbacks | BroadcastGlobalVariablesCallback \\
+    MetricAverageCallback LearningRateWarmupCallback LearningRateScheduleCallback BestModelCheckpoint
+horovod.tensorflow.keras.elastic | workbench.keras.elastic | run KerasState CommitStateCallback \\
+    UpdateBatchStateCallback UpdateEpochStateCallback
+horovod.keras | workbench.keras | DistributedOptimizer callbacks elastic broadcast_global_variables load_model
+horovod.keras.callbacks | workbench.keras.callbacks | LearningRateWarmupCallback BestModelCheckpoint
+horovod.keras.elastic | workbench.keras.elastic | run KerasState
+"""
+
+
+def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
+    """Every name can be imported from where Horovod has it, and is our object; what is Horovod's alone says so."""
+    pytest.importorskip("tensorflow")
+    wanted = [[word.strip() for word in line.split("|")] for line in IMPORTS.replace("\\\n", "").strip().splitlines()]
+    code = f"""
+    import workbench.as_horovod
+    from importlib import import_module
+    told = []
+    for theirs, ours, names in {wanted!r}:
+        for name in names.split():
+            found = {{}}
+            exec(f"from {{theirs}} import {{name}}", found)
+            if found[name] is not getattr(import_module(ours), name): told.append((theirs, name))
+    import horovod.tensorflow, horovod.tensorflow.keras as hvd, workbench.keras
+    mine = workbench.keras.callbacks.MetricAverageCallback
+    if not (horovod.tensorflow.keras is hvd and hvd.callbacks.MetricAverageCallback is mine): told.append("attributes")
+    for name in ("tensorflow.data.compute_service", "tensorflow.util", "_keras", "keras.nonsense"):
+        try: import_module(f"horovod.{{name}}")
+        except ModuleNotFoundError as error: told.append((error.name, "the workbench has no such part" in str(error)))
+    print(told)
+    """
+    assert answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3") == [
+        ("horovod.tensorflow.data", True),
+        ("horovod.tensorflow.util", True),
+        ("horovod._keras", True),
+        ("horovod.keras.nonsense", True),
+    ]
+
+
+def test_a_framework_that_is_not_installed_is_named(tmp_path: Path) -> None:
+    """The part is there, and its framework is not: the error is about the framework."""
+    code = """
+    import sys, workbench.as_horovod
+    sys.modules["mxnet"] = None
+    try: import horovod.mxnet
+    except ModuleNotFoundError as error: print(repr(error.name))
+    """
+    assert answer(code, tmp_path) == "mxnet"
+
+
 def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     """A missing part is a ModuleNotFoundError with its name, a missing name an AttributeError; frameworks by theirs."""
     code = """
@@ -275,9 +339,11 @@ def test_horovod_run_reaches_its_ranks(jobs: Runner, tmp_path: Path) -> None:
 def test_every_module_of_the_table_exists() -> None:
     """The table speaks of modules that there are."""
     for name, ours in PARTS.items():
-        for each in ours:
-            __import__(each)
         assert targets(name) == ours
+        for each in (
+            ours if name.split(".")[1:2] not in (["mxnet"], ["tensorflow"]) else ()
+        ):  # these are slow, or retired
+            __import__(each)
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 7])
