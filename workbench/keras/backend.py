@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 import numpy as np
+from ml_dtypes import bfloat16
 
 from workbench.errors import UnsupportedTensorError
 from workbench.runtime.messages import Kind
@@ -33,10 +34,12 @@ class TorchBridge:
 
         @torch.compiler.disable  # type: ignore[untyped-decorator]
         def run(inputs: Sequence[Any]) -> list[Any]:
-            return function([in_place(each.detach().contiguous())[0] for each in inputs])
+            # in_place() gives bfloat16 as bits; as numbers they can be added up and rounded.
+            arrays = [(each, in_place(each.detach().contiguous())[0]) for each in inputs]
+            return function([bits.view(bfloat16) if each.dtype is torch.bfloat16 else bits for each, bits in arrays])
 
-        like = tensors[0]
-        return [tensor_of(each, like) if each.dtype != bool else torch.from_numpy(each) for each in run(tensors)]
+        like = {name: torch.empty(0, dtype=getattr(torch, name), device=tensors[0].device) for name, _ in results}
+        return [tensor_of(each, like[name]) for each, (name, _) in zip(run(tensors), results, strict=True)]
 
     def spec(self, tensor: Any) -> Spec:
         """dtype and shape."""
