@@ -50,7 +50,8 @@ def broadcast_global_variables(root_rank: int) -> Any:
             "broadcast_global_variables() does not support eager execution: there are no global variables. "
             "Call broadcast_variables(model.variables, root_rank=0)."
         )
-    return broadcast_variables(tf.compat.v1.global_variables(), root_rank)
+    # By name, as in a checkpoint: a rank may have made them in another order.
+    return broadcast_variables(sorted(tf.compat.v1.global_variables(), key=lambda each: each.name), root_rank)
 
 
 class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: ignore[misc]  # untyped
