@@ -13,7 +13,7 @@ import pytest
 from running import Runner
 
 # These run inside ranks; test_parallel.py starts them there, with this variable.
-collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel"]
+collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel", "frameworks"]
 # MXNet needs an environment of its own, with an older numpy: `make legacy-test` makes it, and runs these there.
 collect_ignore += [] if find_spec("mxnet") else ["legacy"]
 

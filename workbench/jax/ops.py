@@ -114,12 +114,14 @@ def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) 
 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """At once, or as a part of what is traced, with its derivative."""
-    if not any(isinstance(each, jax.core.Tracer) for each in tensors):
+    if not _traced(tensors):
         return on_host(call, tensors, [])
     inputs = [BRIDGE.spec(each) for each in tensors]
-    outputs = _outputs(call, inputs)
 
     def forward(*xs: Any) -> tuple[Any, ...]:
+        if not _traced(xs):  # jax.grad without jit: the values are there, and so are the shapes of what comes
+            return tuple(on_host(call, xs, []))
+        outputs = _outputs(call, inputs)
         return tuple(on_host(lambda arrays: _checked(call(arrays), outputs), xs, outputs))
 
     def backward(_: None, dy: Sequence[Any]) -> tuple[Any, ...]:
@@ -129,6 +131,10 @@ def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
     function = jax.custom_vjp(forward)
     function.defvjp(lambda *xs: (forward(*xs), None), backward)
     return list(function(*tensors))
+
+
+def _traced(tensors: Sequence[Any]) -> bool:
+    return any(isinstance(each, jax.core.Tracer) for each in tensors)
 
 
 def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:
@@ -141,7 +147,8 @@ def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:
     if call.kind is Kind.ALLTOALL:
         if call.splits is not None:
             raise UnsupportedTensorError("Within jit alltoall() takes no splits: nobody can know how many rows come.")
-        dtypes = [*dtypes, "int32"]
+        counts = (call.process_set.size() or 1,)
+        return [*zip([*dtypes, "int32"], [*shapes, counts], strict=True)]  # as many rows come as go
     return [*zip(dtypes, call.shapes(shapes), strict=True)]
 
 

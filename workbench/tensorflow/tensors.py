@@ -39,7 +39,7 @@ def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[An
         UnsupportedTensorError: within XLA.
     """
     if tf.executing_eagerly():
-        return [tf.convert_to_tensor(each) for each in function([np.asarray(tensor) for tensor in tensors])]
+        return [tf.convert_to_tensor(each) for each in function([_array(tensor) for tensor in tensors])]
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UnsupportedTensorError(_XLA)
     run = GRAPH.function(lambda *arrays: function(list(arrays)))
@@ -48,6 +48,11 @@ def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[An
         if shape is not None:
             tensor.set_shape(shape)
     return made
+
+
+def _array(tensor: Any) -> Array:
+    # A bfloat16 without dimensions gives a number of numpy's, not an array; and what has some is not to be copied.
+    return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 
 
 def shape_of(tensor: Any) -> Shape | None:

@@ -27,6 +27,7 @@ import numpy as np
 from workbench import api
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
+from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.interrupts import INTERRUPTS
 from workbench.runtime.messages import Kind
@@ -97,15 +98,20 @@ class Call:
         return api.entry(self.kind, plain, name, dtype=dtype.name, target=target, convert=convert, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Shapes of the results, with None for what depends on the other ranks."""
+        """Shapes of the results, with None for what depends on the other ranks.
+
+        Raises:
+            UnsupportedTensorError: one has no rows, and they are what the verb is about.
+        """
         members = self.process_set.size() or 1
         if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
             return list(shapes)
+        if () in shapes:
+            raise UnsupportedTensorError(f"{self.kind.value} needs at least one dimension. Give it shape (1,).")
         if self.kind is Kind.REDUCESCATTER:
             return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
         if self.kind is Kind.ALLTOALL:
-            rows = shapes[0][0] if self.splits is None else None
-            return [(rows, *shapes[0][1:]), (members,)]
+            return [(None, *shapes[0][1:]), (members,)]
         return [(None, *shape[1:]) for shape in shapes]
 
     def derivative(self) -> Derivative:
@@ -118,32 +124,37 @@ class Call:
         """
         if self.op not in (None, Average, Sum):
             raise NotImplementedError(f"{self.op.value} has no gradient here: use Average or Sum, or stop it before.")
-        same = replace(self, name=None if self.name is None else f"{self.name}.grad")
+        same = replace(self, name=self._of("grad"))
         average = replace(same, kind=Kind.ALLREDUCE, op=Average, prescale=1.0, postscale=1.0, root=None, splits=None)
         if self.kind is Kind.ALLREDUCE:
             return lambda dy, _: same(dy)
         if self.kind is Kind.BROADCAST:
-            return lambda dy, _: [each if api.rank() == self.root else each * 0 for each in average(dy)]
+            return lambda dy, _: [each if api.rank() == self.root else np.zeros_like(each) for each in average(dy)]
         if self.kind is Kind.ALLGATHER:
-            return lambda dy, rows: [self._own(*each) for each in zip(average(dy), rows, strict=True)]
+            return lambda dy, rows: self._own(average(dy), rows)
         if self.kind is Kind.ALLTOALL:
-            return lambda dy, _: self._back(dy)
+            return lambda dy, rows: self._back(dy[0], rows[0])
         factor = self.prescale * self.postscale * ((self.process_set.size() or 1) if self.op is Sum else 1)
         gather = replace(average, kind=Kind.ALLGATHER, op=None)
         return lambda dy, _: [(each * each.dtype.type(factor)).astype(each.dtype, copy=False) for each in gather(dy)]
 
-    def _own(self, total: Array, mine: int) -> Array:
-        """This rank's rows of a gather."""
-        rows = api.allgather(np.array([mine]), process_set=self.process_set)
-        start = int(rows[: self.process_set.rank()].sum())
-        return total[start : start + mine]
+    def _own(self, totals: Sequence[Array], mine: Sequence[int]) -> list[Array]:
+        """This rank's rows of each gather."""
+        rows = api.allgather(np.array([mine], np.int64), self._of("rows"), self.process_set)
+        starts = rows[: self.process_set.rank()].sum(0)
+        return [total[start : start + count] for total, start, count in zip(totals, starts, mine, strict=True)]
 
-    def _back(self, dy: Sequence[Array]) -> list[Array]:
+    def _back(self, dy: Array, mine: int) -> list[Array]:
+        """The rows that this rank had, from where they are now."""
         members = self.process_set.size() or 1
-        rows = np.array(self.splits if self.splits is not None else [len(dy[0]) // members] * members)
-        received, _ = api.alltoall(rows, process_set=self.process_set)
-        back = replace(self, name=None, splits=tuple(int(each) for each in received))
-        return back([dy[0]])[:1]
+        sent = np.array(self.splits if self.splits is not None else [mine // members] * members, np.int64)
+        received, _ = api.alltoall(sent, name=self._of("rows"), process_set=self.process_set)
+        back = replace(self, name=self._of("grad"), splits=tuple(int(each) for each in received))
+        return back([dy])[:1]
+
+    def _of(self, what: str) -> str | None:
+        """A name for a part of this collective."""
+        return None if self.name is None else f"{self.name}.{what}"
 
 
 class _Handles:

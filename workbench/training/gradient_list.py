@@ -212,7 +212,8 @@ def _scaled(array: Any, factor: float) -> Any:
     """``factor`` times a gradient of either form, in its own dtype."""
     if isinstance(array, tuple):
         return _scaled(array[0], factor), array[1]
-    return (array * array.dtype.type(factor)).astype(array.dtype, copy=False) if factor != 1.0 else array
+    # An array, also of a gradient without dimensions, whose product is a number.
+    return np.asarray(array * array.dtype.type(factor), array.dtype) if factor != 1.0 else array
 
 
 def _merged(rows: list[Rows]) -> Rows:

@@ -1,0 +1,54 @@
+"""Runs the contract of ``tests/frameworks`` in ranks: over shared memory, MPI and Gloo, and among threads.
+
+Keras runs on one backend in a process; each way has another one.
+"""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_parallel import DEADLINE_S, ENV, PYTEST, check
+
+if TYPE_CHECKING:
+    from running import Runner
+
+pytest.importorskip("tensorflow", reason="needs the extra tensorflow")
+pytest.importorskip("jax", reason="needs the extra jax")
+
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
+
+HERE = Path(__file__).resolve().parent / "frameworks"
+# TensorFlow's tensors of bfloat16 do not know numpy 2's ``copy=``, which Keras' convert_to_numpy says.
+WORDS = (*PYTEST, "-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
+RANKS = (*WORDS, str(HERE / "test_framework_ranks.py"))
+# Without the compiled files of such large packages each process would spend half a minute on them.
+FRAMEWORKS = ENV | {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYTHONDONTWRITEBYTECODE": ""}
+
+
+def test_shared_memory(jobs: Runner) -> None:
+    """The contract holds on two ranks of one machine."""
+    check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
+
+
+def test_mpi(jobs: Runner) -> None:
+    """It holds where all bytes go over MPI."""
+    way = {"WORKBENCH_BACKEND": "mpi", "KERAS_BACKEND": "torch"}
+    check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
+
+
+def test_gloo(jobs: Runner) -> None:
+    """It holds in plain processes, of which MPI knows nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    check(jobs.together(2, *RANKS, deadline_s=DEADLINE_S, each=each, KERAS_BACKEND="jax", **FRAMEWORKS), 2)
+
+
+def test_threads(jobs: Runner) -> None:
+    """It holds among threads, but for what JAX compiles."""
+    words = (*WORDS, str(HERE / "test_framework_threads.py"))
+    check(jobs.python(*words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 1)
