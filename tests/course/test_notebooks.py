@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import re
 import subprocess
@@ -103,6 +104,7 @@ def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> s
     command += ["-p", "nbval", "-p", "pytest_timeout"]
     only_these = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env = {**os.environ, **only_these, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
+    faulthandler.cancel_dump_traceback_later()  # it has a deadline; the stacks of who waits for it say nothing
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
 
 
