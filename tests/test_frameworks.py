@@ -29,8 +29,9 @@ FRAMEWORKS = ENV | {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYTHOND
 
 
 def test_shared_memory(jobs: Runner) -> None:
-    """The contract holds on two ranks of one machine."""
-    check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
+    """The contract holds on two ranks of one machine, and so does what only one framework has."""
+    words = (*RANKS, *(str(HERE / f"test_only_{name}.py") for name in ("tensorflow", "jax")))
+    check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
 
 
 def test_mpi(jobs: Runner) -> None:
@@ -49,6 +50,6 @@ def test_gloo(jobs: Runner) -> None:
 
 
 def test_threads(jobs: Runner) -> None:
-    """It holds among threads, but for what JAX compiles."""
-    words = (*WORDS, str(HERE / "test_framework_threads.py"))
+    """It holds among threads, but for what JAX compiles. And the names are Horovod's."""
+    words = (*WORDS, str(HERE / "test_framework_threads.py"), str(HERE / "test_framework_names.py"))
     check(jobs.python(*words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 1)

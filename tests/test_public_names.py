@@ -1,12 +1,14 @@
-"""The names that scripts written for Horovod 0.28 use, with their arguments in Horovod's order."""
+"""The names that scripts written for Horovod 0.28 use, with their arguments in Horovod's order.
+
+Those of TensorFlow and Keras are in ``tests/frameworks``: it takes a process of its own to import them.
+"""
 
 from __future__ import annotations
 
-import ast
 import inspect
-from typing import Any
 
 import pytest
+from signatures import calls, check_call, named
 
 import workbench
 
@@ -70,52 +72,29 @@ elastic.OptimizerStateHandler elastic.SamplerStateHandler
 """
 
 
-def named(path: str) -> Any:
-    """What stands behind a dotted name in ``workbench.torch``."""
-    value: Any = hvd
-    for part in path.split("."):
-        value = getattr(value, part)
-    return value
-
-
-@pytest.mark.parametrize("call", [ast.unparse(each.value) for each in ast.parse(SIGNATURES).body])
+@pytest.mark.parametrize("call", calls(SIGNATURES))
 def test_arguments_are_horovod_s(call: str) -> None:
     """Positional or by keyword, a call written for Horovod means the same here; ours may take more after it."""
-    tree: Any = ast.parse(call, mode="eval").body
-    mine = list(inspect.signature(named(ast.unparse(tree.func))).parameters.values())
-    wanted = [(arg.id, inspect.Parameter.empty) for arg in tree.args]
-    defaults = {"global_process_set": hvd.global_process_set, "Average": hvd.Average}
-    defaults["Compression.none"] = hvd.Compression.none
-    for word in tree.keywords:
-        text = ast.unparse(word.value)
-        wanted.append((word.arg, defaults[text] if text in defaults else ast.literal_eval(text)))
-    for parameter, (name, default) in zip(mine, wanted, strict=False):
-        assert parameter.name == name
-        assert parameter.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
-        # One may be left out here that Horovod needs, such as elastic.run's.
-        assert default is inspect.Parameter.empty or parameter.default == default
-    assert len(mine) >= len(wanted)
-    for more in mine[len(wanted) :]:
-        assert more.default is not inspect.Parameter.empty or more.kind is inspect.Parameter.VAR_KEYWORD
+    check_call(hvd, call)
 
 
 @pytest.mark.parametrize("name", WITHOUT_ARGUMENTS.split())
 def test_functions_without_arguments(name: str) -> None:
     """They are there, and need nothing."""
-    assert not inspect.signature(named(name)).parameters
+    assert not inspect.signature(named(hvd, name)).parameters
 
 
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_other_names(name: str) -> None:
     """They are there."""
-    assert named(name) is not None
+    assert named(hvd, name) is not None
 
 
 def test_without_init_the_world_is_a_value_error() -> None:
     """Horovod's scripts catch a ValueError where nobody has called init()."""
     for name in ("size", "rank", "local_rank", "cross_size", "mpi_threads_supported"):
         with pytest.raises(ValueError, match="init"):
-            named(name)()
+            named(hvd, name)()
 
 
 def test_run_is_the_package_s() -> None:
