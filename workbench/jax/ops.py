@@ -115,6 +115,10 @@ def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """At once, or as a part of what is traced, with its derivative."""
     if not _traced(tensors):
+        # A constant within jit is an array like any other until an operation of JAX's takes it: each run is to have its
+        # collective, not the tracing, which each rank does when it likes.
+        tensors = [jax.lax.optimization_barrier(tensors[0]), *tensors[1:]]  # type: ignore[no-untyped-call]
+    if not _traced(tensors):
         return on_host(call, tensors, [])
     inputs = [BRIDGE.spec(each) for each in tensors]
 
