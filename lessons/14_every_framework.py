@@ -1,0 +1,293 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The same six steps in every framework
+#
+# **Question:** your model is in TensorFlow, Keras or JAX. What changes, compared to PyTorch, when several ranks are to
+# train it?
+#
+# **Afterwards you can**
+#
+# - name the six steps, and for each the call in PyTorch, TensorFlow, Keras 3 and JAX,
+# - train one model in all four, and show that it is the training of one process,
+# - do it in a framework that nobody has prepared, with two verbs.
+#
+# **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax, all of which `make setup` installs.
+# **Takes** 10 minutes to read, 10 to do. **Before:** lesson 10.
+
+# %% [markdown]
+# ## Six steps, four frameworks
+#
+# | step | PyTorch | TensorFlow | Keras 3 | JAX |
+# |---|---|---|---|---|
+# | `import … as hvd` | `workbench.torch` | `workbench.tensorflow` | `workbench.keras` | `workbench.jax` |
+# | 1 initialize | `hvd.init()` | the same | the same | the same |
+# | 2 local batch | `BATCH // hvd.size()` | the same | the same | the same |
+# | 3 pin the GPU | `set_device` | `set_visible_devices` | as its backend | `jax_default_device` |
+# | 4 shard | this rank's samples | the same | the same | the same |
+# | 5 same start | `broadcast_parameters` | `broadcast_variables` | a callback | `broadcast_parameters` |
+# | 6 gradients | `DistributedOptimizer` | `DistributedGradientTape` | `DistributedOptimizer` | `DistributedOptimizer` |
+#
+# The GPU is the one of `i = hvd.local_rank()`: `torch.cuda.set_device(i)`,
+# `tf.config.set_visible_devices(gpus[i], "GPU")`, `jax.config.update("jax_default_device", gpus[i])`.
+#
+# Steps 1, 2 and 4 know nothing of the framework. The others differ by what a framework lets one do:
+#
+# - PyTorch tells, by a hook, as soon as one gradient is ready, so it travels while backward goes on.
+# - TensorFlow, Keras and JAX hand over all gradients when all are there. They travel together.
+# - PyTorch, TensorFlow and Keras have variables that can be set. JAX's arrays never change, so new ones are returned.
+
+# %%
+from workbench import cluster
+
+engines = cluster.up(n=2)
+
+# %% [markdown]
+# ## The training, without any framework
+#
+# Softmax regression on the handwritten digits: a matrix w, a vector b, and gradients that one can write down. So numpy
+# alone can tell what has to come of it. Each rank draws weights of its own; those of rank 0 are to count.
+
+# %%
+# %%px
+import os
+
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"  # before TensorFlow is imported
+os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+os.environ["KERAS_BACKEND"] = "torch"  # or tensorflow, or jax
+
+import numpy as np
+
+import workbench as hvd
+from workbench import data
+from workbench.training.sampler import batches
+
+hvd.init()
+BATCH, LR = 96, 0.5
+digits = data.digits()
+x, y = digits.train_x.reshape(-1, 64), digits.train_y
+
+
+def draw(rank):
+    random = np.random.default_rng(rank)
+    return random.normal(0, 0.1, (64, 10)).astype("float32"), np.zeros(10, "float32")
+
+
+def train_alone():
+    w, b = draw(0)
+    for part in batches(len(x), 0, 1, BATCH):
+        scores = np.exp(x[part] @ w + b)
+        off = (scores / scores.sum(axis=1, keepdims=True) - np.eye(10)[y[part]]) / len(part)
+        w, b = w - LR * x[part].T @ off, b - LR * off.sum(axis=0)
+    return w, b
+
+
+w_alone, b_alone = train_alone()
+
+
+def judge(framework, w, b):
+    """On all ranks: compare the replicas with each other, and with the one process."""
+    w, b = np.asarray(w), np.asarray(b)
+    weights = np.concatenate([w.ravel(), b])
+    replicas = hvd_numpy.allgather(weights[None], name=f"judge {framework}")
+    off = max(abs(w - w_alone).max(), abs(b - b_alone).max())
+    if hvd_numpy.rank() == 0:
+        print("✓" if (replicas == replicas[0]).all() else "✗", f"{framework}: the same bits on all ranks")
+        print("✓" if off < 1e-5 else f"✗ ({off})", f"{framework}: the weights of one process, within 1e-5")
+
+
+hvd_numpy = hvd
+guess = (digits.test_x.reshape(-1, 64) @ w_alone + b_alone).argmax(axis=1)
+print(
+    f"one process: {len(batches(len(x), 0, 1, BATCH))} steps, {(guess == digits.test_y).mean():.0%} of the test digits"
+)
+
+# %% [markdown]
+# ## PyTorch
+
+# %%
+# %%px
+import torch
+
+import workbench.torch as hvd
+
+hvd.init()  # 1 initialize
+local_batch = BATCH // hvd.size()  # 2 local batch
+torch.set_num_threads(1)  # 3 pin: no GPU here, so one core
+mine = batches(len(x), hvd.rank(), hvd.size(), BATCH)  # 4 shard: this rank's part of each step
+
+model = torch.nn.Linear(64, 10)
+w, b = draw(hvd.rank())
+model.load_state_dict({"weight": torch.from_numpy(w.T), "bias": torch.from_numpy(b)})
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5 same start
+optimizer = torch.optim.SGD(model.parameters(), lr=LR)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())  # 6 gradients
+
+for part in mine:
+    assert len(part) == local_batch
+    optimizer.zero_grad()
+    scores = model(torch.from_numpy(x[part]))
+    torch.nn.functional.cross_entropy(scores, torch.from_numpy(y[part])).backward()
+    optimizer.step()
+judge("PyTorch", model.weight.detach().T, model.bias.detach())
+
+# %% [markdown]
+# ## TensorFlow
+#
+# `tf.function` makes a graph of the step. The tape's gradients are averaged inside it, in one operation for all.
+# (Only XLA, `jit_compile=True`, cannot contain it: what XLA compiles cannot talk to anybody, and the error says so.)
+# For the optimizers of Keras and of TensorFlow 1 there is `hvd.DistributedOptimizer`.
+
+# %%
+# %%px
+import tensorflow as tf
+
+import workbench.tensorflow as hvd
+
+hvd.init()  # 1
+local_batch = BATCH // hvd.size()  # 2
+tf.config.threading.set_intra_op_parallelism_threads(1)  # 3
+mine = batches(len(x), hvd.rank(), hvd.size(), BATCH)  # 4
+
+w, b = (tf.Variable(each) for each in draw(hvd.rank()))
+hvd.broadcast_variables([w, b], root_rank=0)  # 5
+
+
+@tf.function
+def step(images, labels):
+    with tf.GradientTape() as tape:
+        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels, images @ w + b))
+    tape = hvd.DistributedGradientTape(tape)  # 6
+    for variable, gradient in zip((w, b), tape.gradient(loss, (w, b)), strict=True):
+        variable.assign_sub(LR * gradient)
+
+
+for part in mine:
+    step(x[part], y[part])
+judge("TensorFlow", w, b)
+
+# %% [markdown]
+# ## Keras 3
+#
+# `fit` has the loop, so the broadcast is a callback. Keras runs on the backend that `KERAS_BACKEND` named before the
+# import; the lines are the same on all three.
+
+# %%
+# %%px
+import keras
+
+import workbench.keras as hvd
+
+hvd.init()  # 1
+local_batch = BATCH // hvd.size()  # 2
+# 3 is the backend's
+mine = np.concatenate(batches(len(x), hvd.rank(), hvd.size(), BATCH))  # 4
+
+model = keras.Sequential([keras.Input((64,)), keras.layers.Dense(10)])
+model.set_weights(draw(hvd.rank()))
+same_start = hvd.callbacks.BroadcastGlobalVariablesCallback(0)  # 5
+optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(LR))  # 6
+
+model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True))
+model.fit(x[mine], y[mine], batch_size=local_batch, shuffle=False, verbose=0, callbacks=[same_start])
+judge("Keras", *model.get_weights())
+
+# %% [markdown]
+# ## JAX
+#
+# The optimizer of optax averages before it updates, within `jit`, too: the compiled step calls the other ranks when it
+# runs.
+
+# %%
+# %%px
+import jax
+import optax
+
+import workbench.jax as hvd
+
+hvd.init()  # 1
+local_batch = BATCH // hvd.size()  # 2
+# 3: no GPU, nothing to choose
+mine = batches(len(x), hvd.rank(), hvd.size(), BATCH)  # 4
+
+params = hvd.broadcast_parameters(draw(hvd.rank()), root_rank=0)  # 5
+optimizer = hvd.DistributedOptimizer(optax.sgd(LR))  # 6
+state = optimizer.init(params)
+
+
+def loss(params, images, labels):
+    w, b = params
+    return optax.softmax_cross_entropy_with_integer_labels(images @ w + b, labels).mean()
+
+
+@jax.jit
+def step(params, state, images, labels):
+    updates, state = optimizer.update(jax.grad(loss)(params, images, labels), state, params)
+    return optax.apply_updates(params, updates), state
+
+
+for part in mine:
+    params, state = step(params, state, x[part], y[part])
+judge("JAX", *params)
+
+# %% [markdown]
+# ## All in one job
+#
+# `hvd.init()` was called in each cell, and the ranks met once: below the four modules there is one job, one queue of
+# tensors, and one coordinator. So a script may use two frameworks, say JAX for one model and PyTorch for another.
+
+# %%
+# %%px
+import workbench.keras
+import workbench.tensorflow
+import workbench.torch
+
+sums = [
+    workbench.torch.allreduce(torch.tensor(1.0), op=workbench.torch.Sum).item(),
+    float(workbench.tensorflow.allreduce(tf.constant(1.0), op=workbench.tensorflow.Sum)),
+    float(workbench.keras.allreduce(1.0, op=workbench.keras.Sum)),
+    float(workbench.jax.allreduce(jax.numpy.ones(()), op=workbench.jax.Sum)),
+]
+print(f"rank {hvd.rank()} of {hvd.size()}: a sum of ones by each framework: {sums}")
+
+# %%
+engines.down()
+
+# %% [markdown] tags=["exercise"]
+# ## A framework that nobody has prepared
+#
+# What if yours is none of these? Under all of them lie two verbs on arrays, `hvd.broadcast(array, root_rank=0, name=…)`
+# and `hvd.allreduce(array, name=…)`, which averages. Both return an array. Here the framework is numpy, and `gradient`
+# is given; nothing works before `hvd.init()`, and each rank has a machine to itself. `check` goes through the steps.
+
+# %% tags=["exercise"]
+from workbench.course.exercise import check, exercise, hint, solution
+
+# %% tags=["exercise"]
+# exercise: 14.six_steps
+
+# %% tags=["exercise"]
+check("14.six_steps")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 20 minutes: 10 for the table and the four cells, side by side, with the question "which of these lines
+# would you have to change for another framework?", and 10 for the exercise. Common wrong answers: `rank()` for the GPU;
+# every rank takes the first samples of each step; each rank trains with a batch as large as that of all; `op=hvd.Sum`.
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Six steps: init, local batch, device, shard, same start, gradients. Three of them are the same everywhere.
+# - With the same global batch and the same start, the result is that of one process, in each framework.
+# - PyTorch's gradients travel one by one during backward; those of the others travel together after it.
+# - JAX's arrays do not change: take what `broadcast_parameters` returns.

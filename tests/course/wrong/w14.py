@@ -1,0 +1,80 @@
+"""Wrong solutions of lesson 14, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def _trained(
+    hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any, without: str = "", **options: Any
+) -> Any:
+    """The six steps without one of them."""
+    if without != "init":
+        hvd.init()
+    local_batch = batch // hvd.size() if without != "batch" else batch
+    gpu = hvd.rank() if without == "pin" else hvd.local_rank()
+    if without != "start":
+        weights = [hvd.broadcast(w, root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]
+    for start in range(0, len(x), batch):
+        first = start if without in ("shard", "batch") else start + hvd.rank() * local_batch
+        mine = slice(first, first + local_batch)
+        found = gradient(weights, x[mine], y[mine])
+        if without != "gradients":
+            found = [hvd.allreduce(g, name=f"gradient {i}", **options) for i, g in enumerate(found)]
+        weights = [w - lr * g for w, g in zip(weights, found, strict=True)]
+    return gpu, weights
+
+
+def forgets_init(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="init")
+
+
+def keeps_the_batch(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="batch")
+
+
+def pins_by_rank(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="pin")
+
+
+def forgets_to_shard(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="shard")
+
+
+def forgets_the_start(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="start")
+
+
+def forgets_the_gradients(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given, without="gradients")
+
+
+def sums_the_gradients(hvd: Any, *given: Any) -> Any:
+    hvd.init()
+    return _trained(hvd, *given, op=hvd.Sum)
+
+
+def averages_on_rank_zero(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
+    hvd.init()
+    if hvd.rank() == 0:
+        return _trained(hvd, gradient, weights, x, y, batch, lr)
+    return hvd.local_rank(), weights
+
+
+def returns_the_weights_alone(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given)[1]
+
+
+WRONG = {
+    "14.six_steps": [
+        (forgets_init, "✗ 1: it runs, on one, two and three ranks: n = 1: NotInitializedError: hvd.size() before"),
+        (keeps_the_batch, "n = 2, rank 0: the batches have [24, 24, 24, 24] samples, expected 4 of 12"),
+        (pins_by_rank, "n = 2: rank 1 takes GPU 1, and its machine has only GPU 0"),
+        (forgets_to_shard, "n = 2, step 0: 12 of the 24 samples are seen, expected all, once"),
+        (forgets_the_start, "n = 2: rank 1 begins with other weights"),
+        (forgets_the_gradients, "✗ 6: in the end all have the weights of one process: n = 2: rank 0"),
+        (sums_the_gradients, "✗ 6: in the end all have the weights of one process: n = 2: rank 0"),
+        (averages_on_rank_zero, "rank 1"),
+        (returns_the_weights_alone, "it returns list, expected the pair (GPU, weights)"),
+    ],
+}
