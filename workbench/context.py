@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from workbench.backends.select import Meeting
 from workbench.config import Settings
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
@@ -195,7 +197,12 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     engine = Engine(control, backend, settings, timeline)
     backend.tick(engine.tick)
     context = Context(place([node for node, *_ in hello], meeting.rank), engine, meeting, settings, server, timeline)
-    engine.begin = lambda: HOLDER.set(context, thread_only=True)
+
+    def begin() -> None:
+        HOLDER.set(context, thread_only=True)
+        np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
+
+    engine.begin = begin
     engine.start()
     return context
 

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
+import numpy as np
+
 from workbench.context import HOLDER, Context
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
@@ -53,7 +55,11 @@ def entry(
     """
     context = HOLDER.get()
     if source is not None:
-        dtype, shape = dtype or source.dtype.name, source.shape if shape is None else shape
+        if dtype is None:
+            dtype = source.dtype.name
+            if dtype == "bfloat16":
+                source, target, convert = _as_bits(source, target)
+        shape = source.shape if shape is None else shape
     if kind in _IN_PLACE and source is not None and target is source:
         fields["place"] = context.engine.sets.everybody.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
@@ -63,6 +69,16 @@ def entry(
         if name is not None and splits is None:
             context.remember(known, request)
     return Entry(request, source, target, Handle(request.name), convert)
+
+
+def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, Callable[[Any], Any]]:
+    """bfloat16, which numpy itself lacks and ml_dtypes adds, as the bits that the engine takes, and back."""
+    own, bits = source.dtype, source.view(np.uint16)
+
+    def back(result: Any) -> Any:
+        return (result[0].view(own), *result[1:]) if isinstance(result, tuple) else result.view(own)
+
+    return bits, bits if target is source else None if target is None else target.view(np.uint16), back
 
 
 def _request(

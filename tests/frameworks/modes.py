@@ -43,7 +43,7 @@ class Mode:
     name = "numpy"
     module = "workbench"
     lacks: frozenset[str] = frozenset({"groups", "gradients", "objects", "compression", "scaled_scatter"})
-    dtypes: Sequence[str] = tuple(name for name in DTYPES if name != "bfloat16")
+    dtypes: Sequence[str] = DTYPES
     errors: tuple[type[Exception], ...] = (RuntimeError, ValueError, TypeError)
     """What ends a program: ours are all of these; a graph makes others of them."""
 

@@ -305,3 +305,12 @@ def test_more_than_the_fusion_threshold(rank: int, n: int) -> None:
         wanted = n * (n - 1) / 2 + n * i
         assert result[0] == result[-1] == wanted
         assert (result == wanted).all()
+
+
+@pytest.mark.parametrize("length", [2, 200_000])
+def test_what_overflows_is_infinite(rank: int, n: int, length: int) -> None:
+    """A sum beyond the dtype's range is inf on all ranks, and a sum of inf and -inf nan, also where warnings raise."""
+    large = hvd.allreduce(torch.full((length,), 60_000.0, dtype=torch.float16), op=hvd.Sum)
+    assert torch.isinf(large).all() == (n > 1)
+    mixed = hvd.allreduce(torch.full((length,), float("inf") if rank == 0 else float("-inf")), op=hvd.Sum)
+    assert torch.isnan(mixed).all() == (n > 1)

@@ -2,13 +2,13 @@
 
 Python tells its main thread alone of a SIGINT, when that next runs Python. While TensorFlow runs a graph, the main
 thread is in TensorFlow, which waits for our function on a thread of its own, which waits for the other ranks. So that
-wait has to see the signal by itself: from the bytes that Python's handler writes to a socket, whatever thread runs.
+wait has to see the signal by itself: from the bytes that Python's handler writes to a pipe, whatever thread runs.
 """
 
 from __future__ import annotations
 
+import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,41 +37,41 @@ class Interrupts:
 
     def __init__(self) -> None:
         self._lock, self._count = threading.Lock(), 0
-        self._sockets: tuple[socket.socket, socket.socket] | None = None
+        self._pipe: tuple[int, int] | None = None  # read, write
         self._heeding = _Heeding()
 
     def install(self) -> None:
         """See SIGINTs from now on, if nobody else does (an event loop may); on the main thread only."""
-        if self._sockets is not None or threading.current_thread() is not threading.main_thread():
+        if self._pipe is not None or threading.current_thread() is not threading.main_thread():
             return
-        read, write = socket.socketpair()
-        read.setblocking(False)
-        write.setblocking(False)
-        before = signal.set_wakeup_fd(write.fileno(), warn_on_full_buffer=False)
+        read, write = os.pipe()
+        os.set_blocking(read, False)
+        os.set_blocking(write, False)
+        before = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
         if before != -1:
             signal.set_wakeup_fd(before)
-            read.close()
-            write.close()
+            os.close(read)
+            os.close(write)
             return
-        self._sockets = read, write
+        self._pipe = read, write
 
     def uninstall(self) -> None:
         """See them no more."""
-        if self._sockets is None or threading.current_thread() is not threading.main_thread():
+        if self._pipe is None or threading.current_thread() is not threading.main_thread():
             return
         now = signal.set_wakeup_fd(-1)
-        if now not in (-1, self._sockets[1].fileno()):
+        if now not in (-1, self._pipe[1]):
             signal.set_wakeup_fd(now)  # somebody else's by now
-        for each in self._sockets:
-            each.close()
-        self._sockets = None
+        for each in self._pipe:
+            os.close(each)
+        self._pipe = None
 
     def count(self) -> int:
         """SIGINTs since the process began to see them."""
         with self._lock:
-            while self._sockets is not None:
+            while self._pipe is not None:
                 try:
-                    signals = self._sockets[0].recv(4096)
+                    signals = os.read(self._pipe[0], 4096)
                 except BlockingIOError:
                     break
                 self._count += signals.count(signal.SIGINT)

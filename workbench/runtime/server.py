@@ -15,6 +15,8 @@ import threading
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from workbench.runtime.connection import Connection
 from workbench.runtime.coordinator import Coordinator
 from workbench.runtime.liveness import LifeWatch
@@ -106,6 +108,7 @@ class ControlServer(threading.Thread):
     def run(self) -> None:
         """Until all ranks have left: wait for events, take all that are there, answer once."""
         beat_at = look_at = 0.0
+        np.seterr(over="ignore", invalid="ignore")  # of this thread, which reduces what rides along: an inf is a result
         try:
             while not (self.stop.is_set() or self._coordinator.over):
                 now = time.monotonic()

@@ -85,17 +85,9 @@ class Call:
             return _Handles(api.submit(entries))
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
-        dtype, array = array.dtype, np.asarray(array, order="C")
-        plain = _plain(array)
-        target = np.empty_like(plain) if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST) else None
-
-        def convert(result: Any) -> Any:
-            result = target if target is not None else result
-            if isinstance(result, tuple):
-                return (result[0].view(dtype), *result[1:])
-            return result.view(dtype)
-
-        return api.entry(self.kind, plain, name, dtype=dtype.name, target=target, convert=convert, **fields)
+        array = np.asarray(array, order="C")
+        target = np.empty_like(array) if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST) else None
+        return api.entry(self.kind, array, name, target=target, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Shapes of the results, with None for what depends on the other ranks.
@@ -179,11 +171,6 @@ def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:
     if op is not None:
         return op
     return Sum if average is False else Average
-
-
-def _plain(array: Array) -> Array:
-    """bfloat16, which numpy itself lacks, as the bits that the engine takes."""
-    return array.view(np.uint16) if array.dtype.name == "bfloat16" else array
 
 
 def _share(rows: int | None, members: int, rank: int) -> int | None:

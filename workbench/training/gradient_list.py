@@ -179,9 +179,8 @@ class _Memory:
         """What the engine takes."""
         assert self._array is not None
         name = self.bucket.name if len(self.bucket.pieces) > 1 else self.bucket.pieces[0].name
-        array = self._array.view(np.uint16) if self.dtype.name == "bfloat16" else self._array
-        about: dict[str, Any] = {"dtype": self.dtype.name, "target": array, "process_set": process_set}
-        return api.entry(Kind.ALLREDUCE, array, f"gradients.{name}", **about, **fields)
+        about = {"target": self._array, "process_set": process_set, **fields}
+        return api.entry(Kind.ALLREDUCE, self._array, f"gradients.{name}", **about)
 
     def give(self, gradients: dict[str, Array]) -> dict[str, Array]:
         """The gradients again, as views."""
