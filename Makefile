@@ -25,7 +25,7 @@ bench: setup ## every peer in the same run, some minutes: tables and a picture i
 bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
 
-test: check ## the checks, then the tests, a quarter of an hour on two cores (ARGS="-k ring" goes to pytest)
+test: check ## the checks, then the tests, about 20 minutes on two cores (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
 test-all: check ## … with more ranks, other ways and longer rounds, about twice as long

@@ -30,8 +30,9 @@ PYTEST = (
     "-m", "pytest", "-v", "-x", "-p", "pytest_timeout", "-p", "no:cacheprovider", "--color=no",
     "-c", str(HERE.parent / "pyproject.toml"),
 )  # fmt: skip
-# Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
-ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+# 1. Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
+# 2. Where Python is told to keep no compiled files, each rank compiles all tests for itself, a second long.
+ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
 DEADLINE_S = 400.0
 # On one rank: what is done without others. On four: whatever needs more than two, and where their number matters.
 ALONE = ("world", "verbs", "state", "optimizer", "buckets_ranks", "sharded_ranks", "lifecycle")
