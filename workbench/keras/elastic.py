@@ -23,22 +23,30 @@ import keras
 
 from workbench import api
 from workbench import elastic as core
-from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
 from workbench.keras.backend import assign, broadcast_variables, own_errors, state_of, values_of
 from workbench.training.objects import broadcast_object
 
 Logs = dict[str, Any] | None
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a training function elastic; see :func:`workbench.elastic.run`."""
+def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
+    """Make a training function elastic; see :func:`workbench.elastic.run`.
 
-    @functools.wraps(func)
+    Args:
+        func: takes a :class:`KerasState` first.
+        reset_limit: see :func:`workbench.elastic.run_fn`.
+    """
+    if func is None:
+        return functools.partial(run, reset_limit=reset_limit)
+    plain = func
+
+    @functools.wraps(plain)
     def with_own_errors(*args: Any, **kwargs: Any) -> Any:
         with own_errors():
-            return func(*args, **kwargs)
+            return plain(*args, **kwargs)
 
-    return core.run(with_own_errors)
+    return core.run_fn(with_own_errors, core.restart, reset_limit)
 
 
 class KerasState(ObjectState):
@@ -102,7 +110,10 @@ class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # un
 
 
 class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
-    """Counts batches in ``state.batch``, and after a reset does only the rest of the epoch.
+    """Notes in ``state.batch`` which batch of the epoch was the last.
+
+    ``fit`` cannot leave out the batches that were done before a reset: give it the rest of the epoch's data, or let it
+    do the epoch again.
 
     Args:
         state: has ``batch``.
@@ -110,20 +121,10 @@ class UpdateBatchStateCallback(keras.callbacks.Callback):  # type: ignore[misc] 
 
     def __init__(self, state: Any) -> None:
         super().__init__()
-        self._state, self._steps = state, None
-
-    def on_train_begin(self, logs: Logs = None) -> None:
-        """Note how many steps an epoch has."""
-        self._steps = None
-
-    def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:
-        """Leave out the batches that were done before the reset."""
-        if self.params.get("steps"):
-            self._steps = self._steps or self.params["steps"]
-            self.params["steps"] = self._steps - self._state.batch
+        self._state = state
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """One more."""
+        """One more is done."""
         self._state.batch = batch
 
     def on_epoch_end(self, epoch: int, logs: Logs = None) -> None:

@@ -14,21 +14,29 @@ import tensorflow as tf
 
 from workbench import api
 from workbench import elastic as core
-from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
 from workbench.tensorflow.functions import broadcast_variables
-from workbench.tensorflow.tensors import GRAPH
+from workbench.tensorflow.tensors import own_errors
 from workbench.training.objects import broadcast_object
 
 
-def run(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Make a training function elastic; see :func:`workbench.elastic.run`."""
+def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
+    """Make a training function elastic; see :func:`workbench.elastic.run`.
 
-    @functools.wraps(func)
+    Args:
+        func: takes a state first.
+        reset_limit: see :func:`workbench.elastic.run_fn`.
+    """
+    if func is None:
+        return functools.partial(run, reset_limit=reset_limit)
+    plain = func
+
+    @functools.wraps(plain)
     def with_own_errors(*args: Any, **kwargs: Any) -> Any:
-        with GRAPH.own_errors(tf.errors.OpError):
-            return func(*args, **kwargs)
+        with own_errors():
+            return plain(*args, **kwargs)
 
-    return core.run(with_own_errors)
+    return core.run_fn(with_own_errors, core.restart, reset_limit)
 
 
 class TensorFlowState(ObjectState):
