@@ -66,7 +66,7 @@ class Job:
 
     def _read(self, name: str) -> str:
         path = self.folder / name
-        return path.read_text(errors="replace") if path.exists() else ""
+        return path.read_text(errors="replace") if path.is_file() else ""
 
 
 class Runner:
