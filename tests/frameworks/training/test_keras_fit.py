@@ -106,6 +106,7 @@ def test_accumulation_of_keras_own(n: int) -> None:
     train(n, lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
 
 
+@pytest.mark.backends("tensorflow", "torch")  # JAX takes long to compile it, and has nothing of its own in it
 def test_what_the_optimizer_does_to_gradients(n: int) -> None:
     """Clipping, decay and averages of weights see the reduced gradients, as in the serial run."""
     options: dict[str, Any] = {"global_clipnorm": 0.1, "weight_decay": 0.01, "use_ema": True}
@@ -149,7 +150,7 @@ def test_local_layers(n: int, rank: int) -> None:
         assert all((a == b).all() for each in commons for a, b in zip(commons[0], each, strict=True))
 
 
-@pytest.mark.parametrize("name", ["fp16", "bf16"])
+@pytest.mark.parametrize("name", ["fp16", pytest.param("bf16", marks=pytest.mark.backends("torch"))])
 def test_compression(name: str, n: int) -> None:
     """What travels in half precision ends close to the serial run, not on it, and equal on all ranks."""
     half = getattr(hvd.Compression, name)

@@ -1,0 +1,190 @@
+"""The callbacks, in ``fit`` on several ranks, on each backend of Keras."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+from keras_twins import (
+    OPTIMIZERS,
+    QUICK,
+    ROWS,
+    STEPS,
+    Notes,
+    assert_same_everywhere,
+    begin,
+    compiled,
+    data,
+    dense,
+    fitted,
+    net,
+    part,
+    precision,
+    twins,
+)
+
+import workbench.keras as hvd
+from workbench.keras.backend import state_of, values_of
+
+
+def rates_of(n: int, callback: Any, epochs: int) -> list[float]:
+    """The learning rate of each step."""
+    model, (x, y), notes = net(), data(n), Notes()
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.9)), **QUICK)
+    fitted(model, part(x), part(y), ROWS, epochs, [begin(), callback, notes])
+    assert [each["lr"] for each in notes.epochs] == notes.rates[STEPS - 1 :: STEPS]
+    return notes.rates
+
+
+def test_warmup(n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
+    """lr(epoch) = initial_lr / size · (1 + epoch · (size - 1) / warmup_epochs), in full after these, then kept."""
+    callback = hvd.callbacks.LearningRateWarmupCallback(0.1 * n, warmup_epochs=2, verbose=1)
+    epochs = [min((step + 1) / STEPS, 2.0) for step in range(3 * STEPS)]
+    wanted = [0.1 * (1 + epoch * (n - 1) / 2) for epoch in epochs]
+    assert rates_of(n, callback, 3) == pytest.approx(wanted, rel=1e-6)
+    assert wanted[-1] == pytest.approx(0.1 * n)
+    assert capfd.readouterr().out.count("Epoch 2: finished gradual learning rate warmup to") == (rank == 0)
+
+
+def test_schedules(n: int) -> None:
+    """From start_epoch on and before end_epoch: in stairs, step by step, or times a number; else it stays."""
+    schedule = hvd.callbacks.LearningRateScheduleCallback
+    stairs = schedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=3)
+    assert rates_of(n, stairs, 4) == pytest.approx([0.1] * 4 + [0.05] * 4 + [0.025] * 8, rel=1e-6)
+    smooth = schedule(0.1, lambda epoch: 1 / (1 + epoch), staircase=False)
+    assert rates_of(n, smooth, 2) == pytest.approx([0.1 / (1 + step / STEPS) for step in range(8)], rel=1e-6)
+    assert rates_of(n, schedule(0.1, 0.1, start_epoch=1), 2) == pytest.approx([0.1] * 4 + [0.01] * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("correct", [False, True])
+@pytest.mark.parametrize("staircase", [False, True])
+def test_momentum_correction(correct: bool, staircase: bool, n: int) -> None:
+    """Where the rate goes from a to b, the velocity is multiplied by b / a; the oracle is the loop written out.
+
+    0.875, because Keras on TensorFlow rounds the momentum to float32.
+    """
+
+    def rate(epoch: float) -> float:
+        return 0.1 / (1 + 3 * epoch)
+
+    with precision("float64"):
+        inputs = keras.Input((5,))
+        model = keras.Model(inputs, dense(2, name="only")(inputs))
+        model.set_weights(hvd.broadcast_object(model.get_weights()))
+        weight, bias = (each.copy() for each in model.get_weights())
+        x, y = data(n)
+        compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.1, momentum=0.875)), **QUICK)
+        callback = hvd.callbacks.LearningRateScheduleCallback(
+            1.0, rate, staircase=staircase, momentum_correction=correct
+        )
+        fitted(model, part(x), part(y), ROWS, 3, [callback])
+
+        velocity, before = [np.zeros_like(weight), np.zeros_like(bias)], 0.1
+        for step in range(3 * STEPS):
+            at = step % STEPS * ROWS * n
+            rows, wanted = x[at : at + ROWS * n], y[at : at + ROWS * n]
+            now = rate(step // STEPS if staircase else step / STEPS)
+            off = 2 * (rows @ weight + bias - wanted) / wanted.size
+            factor = now / before if correct else 1.0
+            velocity = [0.875 * v * factor - now * g for v, g in zip(velocity, (rows.T @ off, off.sum(0)), strict=True)]
+            weight, bias, before = weight + velocity[0], bias + velocity[1], now
+        np.testing.assert_allclose(model.get_weights()[0], weight, rtol=0, atol=1e-10)
+        np.testing.assert_allclose(model.get_weights()[1], bias, rtol=0, atol=1e-10)
+
+
+class Told(keras.callbacks.Callback):
+    """Says what the validation came to, and keeps the weights of each epoch."""
+
+    def __init__(self, name: str, *values: float) -> None:
+        super().__init__()
+        self.name, self.values, self.weights = name, values, []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """At the end of an epoch."""
+        logs[self.name] = self.values[epoch]
+        self.weights.append(values_of(state_of(self.model)[: len(self.model.weights)]))
+
+
+@pytest.mark.parametrize("weights_only", [False, True])
+def test_best_model_checkpoint(weights_only: bool, n: int, rank: int, tmp_path: Path) -> None:
+    """The best epoch's weights are in the file, which rank 0 writes, and no other rank."""
+    path = tmp_path / ("best.weights.h5" if weights_only else "best.keras")
+    checkpoint = hvd.callbacks.BestModelCheckpoint(
+        monitor="val_accuracy", mode="max", save_weights_only=weights_only, filepath=str(path)
+    )
+    model, (x, y), told = net(), data(n), Told("val_accuracy", 0.5, 0.9, 0.7)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), **QUICK)
+    fitted(model, part(x), part(y), ROWS, 3, [begin(), told, checkpoint])
+    assert path.exists() == (rank == 0)
+    if rank == 0:
+        if weights_only:
+            loaded = net()
+            loaded.load_weights(path)
+        else:
+            loaded = keras.models.load_model(path)
+            assert type(loaded.optimizer) is type(keras.optimizers.Adam())
+            assert int(loaded.optimizer.iterations.value) == 2 * STEPS
+        for mine, wanted in zip(loaded.get_weights(), told.weights[1], strict=True):
+            np.testing.assert_array_equal(mine, wanted)
+    assert any((a != b).any() for a, b in zip(told.weights[1], model.get_weights(), strict=True))
+
+
+@pytest.mark.ranks(2)
+def test_broadcast_gives_the_start_but_for_local_variables(n: int, rank: int) -> None:
+    """The root's weights and optimizer state, of a training before too, reach every rank; local variables stay."""
+    keras.utils.set_random_seed(rank)
+    model, (x, y) = net(), data(n)
+    local = model.get_layer("frozen")
+    compiled(model, keras.optimizers.Adam(0.01), **QUICK)
+    fitted(model, part(x), part(y), ROWS, 1)  # each by itself
+    root = n - 1
+    before, own = hvd.broadcast_object(values_of(state_of(model)), root), local.get_weights()
+    compiled(model, hvd.DistributedOptimizer(model.optimizer), **QUICK)
+
+    class Start(keras.callbacks.Callback):
+        def on_train_begin(self, logs: Any = None) -> None:
+            kept = {id(each) for each in local.weights}
+            for variable, wanted in zip(state_of(self.model), before, strict=True):
+                if id(variable) not in kept:
+                    np.testing.assert_array_equal(values_of([variable])[0], wanted, variable.path)
+
+    callback = hvd.callbacks.BroadcastGlobalVariablesCallback(root, local_variables=local.weights[:1])
+    callback.register_local_var(local.weights[1])
+    fitted(model, part(x), part(y), ROWS, 1, [callback, Start()])
+    np.testing.assert_array_equal(local.get_weights()[0], own[0])
+    kernels = hvd.allgather_object(own[0])
+    assert (kernels[0] != kernels[root]).any()
+
+
+def test_broadcast_of_a_model_that_is_built_by_its_first_batch(n: int) -> None:
+    """A model without an input shape is rank 0's on all ranks after the first step, at the latest, and stays so."""
+    keras.utils.set_random_seed(1000 + hvd.rank())
+    x, y = data(n)
+    model = keras.Sequential([dense(4, activation="tanh", name="first"), dense(2, name="head")])
+    compiled(model, hvd.DistributedOptimizer(OPTIMIZERS["Adam"]()), **QUICK)
+
+    class SameAfterEachStep(keras.callbacks.Callback):
+        steps = 0
+
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            assert_same_everywhere(self.model)
+            self.steps += 1
+
+    same = SameAfterEachStep()
+    fitted(model, part(x), part(y), ROWS, 1, [begin(), same])
+    assert same.steps == STEPS
+
+
+def test_early_stopping_after_the_mean(n: int) -> None:
+    """Decisions by averaged metrics are the same on all ranks: they stop together, at the same epoch."""
+    model, _ = twins()
+    x, y = data(n)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(1e-9)), **QUICK)
+    stop = keras.callbacks.EarlyStopping("loss", min_delta=0.1 + hvd.rank() * 0.0, patience=1)
+    notes = Notes()
+    fitted(model, part(x), part(y), ROWS, 5, [begin(), hvd.callbacks.MetricAverageCallback(), stop, notes])
+    assert len(notes.epochs) == 2
+    assert_same_everywhere(model)

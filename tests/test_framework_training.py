@@ -1,0 +1,88 @@
+"""Runs ``tests/frameworks/training`` inside two ranks under mpiexec: one run for each backend of Keras.
+
+The backend is fixed when Keras is imported, and importing it takes seconds: few runs with many tests in each. Then
+scripts as a user starts them.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from test_parallel import ENV, PYTEST, check
+
+if TYPE_CHECKING:
+    from running import Job, Runner
+
+DEADLINE_S = 580.0
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 20)]
+
+TRAINING = Path(__file__).resolve().parent / "frameworks" / "training"
+SCRIPTS = TRAINING / "scripts"
+# XLA takes longer to optimise these small functions than to run them.
+QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
+ALL = ("keras_fit", "keras_callbacks", "keras_mixed", "keras_elastic", "saved")
+MORE = {
+    "tensorflow": ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together"),
+    "torch": (),
+    "jax": (),
+}
+
+
+@pytest.mark.parametrize("backend", MORE)
+def test_training(jobs: Runner, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every test for this backend passes on each of two ranks; how far off and how fast they were is printed."""
+    pytest.importorskip("keras")
+    pytest.importorskip(backend)
+    files = [str(TRAINING / f"test_{name}.py") for name in (*ALL, *MORE[backend])]
+    # Another folder's conftest.py may have fixtures of its own for the same names.
+    words = (*PYTEST, f"--confcutdir={TRAINING}", "--timeout=120", "-rP", *files)
+    job = jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND=backend, **QUIET, **ENV)
+    check(job, 2)
+    with capsys.disabled():
+        print("", *re.findall(rf"^{backend} .*off by.*", job.out(0), re.MULTILINE), sep="\n")
+
+
+def script(jobs: Runner, name: str, *words: str, **env: str) -> Job:
+    """Run a script on two ranks; it must end by itself, and nothing of it may be left."""
+    job = jobs.mpiexec(2, str(SCRIPTS / name), *words, deadline_s=120.0, **QUIET, **env)
+    assert job.code is not None, job.report()
+    assert not job.left, job.report()
+    return job
+
+
+@pytest.mark.parametrize("backend", MORE)
+def test_a_rank_that_raises_in_fit_ends_the_job(jobs: Runner, backend: str) -> None:
+    """The job ends with an exit code, and the other rank names the one that raised, with its exception."""
+    pytest.importorskip(backend)
+    job = script(jobs, "fit_fails.py", "1", KERAS_BACKEND=backend)
+    assert job.code != 0, job.report()
+    for rank in range(2):
+        assert "ValueError: a mistake on purpose" in job.err(rank), job.report()
+        assert "came to the end" not in job.out(rank), job.report()
+    assert "Rank 1 raised" in job.err(0), job.report()
+
+
+def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
+    """It trains as long as it was told, with checkpoints of rank 0 only, and goes on from them when started again."""
+    tf = pytest.importorskip("tensorflow")
+    for last in (4, 7):
+        job = script(jobs, "readme_v1.py", str(tmp_path / "logs"), str(last))
+        assert job.code == 0, job.report()
+        assert all("came to the end" in job.out(rank) for rank in range(2)), job.report()
+        reader = tf.train.load_checkpoint(str(tmp_path / "logs"))
+        assert reader.get_tensor("global_step") == last
+        assert np.isfinite(reader.get_tensor("w")).all()
+
+
+def test_the_example_for_tensorflow_1_with_a_rank_that_raises(jobs: Runner, tmp_path: Path) -> None:
+    """The other rank leaves its session with an error that names the one that raised."""
+    pytest.importorskip("tensorflow")
+    job = script(jobs, "readme_v1.py", str(tmp_path / "logs"), "7", "1")
+    assert job.code != 0, job.report()
+    assert "a mistake on purpose" in job.err(1), job.report()
+    assert "Rank 1 raised" in job.err(0), job.report()
+    assert "came to the end" not in job.out(0) + job.out(1), job.report()
