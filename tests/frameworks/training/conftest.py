@@ -47,7 +47,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 @pytest.fixture(autouse=True)
 def fresh(together: None) -> Iterator[None]:
     """Layers are numbered from 1 in each test; dtypes are the usual ones afterwards."""
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
     yield
     keras.config.set_floatx("float32")
     keras.config.set_dtype_policy("float32")

@@ -107,7 +107,7 @@ def twins(make: Callable[[], Any] = net) -> tuple[Any, Any]:
     """(this rank's model, the serial one): each rank's begins with its own seed, the serial one with rank 0's."""
     keras.utils.set_random_seed(1000 + hvd.rank())
     model = make()
-    keras.backend.clear_session()
+    keras.utils.clear_session(free_memory=False)
     serial = make()
     serial.set_weights(hvd.broadcast_object(model.get_weights()))
     return model, serial
