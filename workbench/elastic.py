@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api
@@ -98,6 +98,7 @@ def run_fn(
     reset_limit: int | None = RESET_LIMIT,
     lasting: tuple[type[CollectiveError], ...] = LASTING,
     notifications: Notifications = NOTIFICATIONS,
+    own_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Callable[Concatenate[S, P], T]:
     """Wrap a training function in the loop of the module's figure.
 
@@ -107,6 +108,7 @@ def run_fn(
         reset_limit: give up after so many resets with no commit between them; None for never.
         lasting: errors that are raised again after the restore, without a reset.
         notifications: where news of hosts come from.
+        own_errors: a block in which what a framework has made of our errors is ours again.
 
     Raises:
         CollectiveError: a lasting error, or the limit was reached; the state is the last commit.
@@ -121,7 +123,8 @@ def run_fn(
                 try:
                     if not skip_sync:
                         state.sync()
-                    return func(state, *args, **kwargs)
+                    with own_errors():
+                        return func(state, *args, **kwargs)
                 except CollectiveError as error:
                     state.restore()
                     if isinstance(error, lasting):

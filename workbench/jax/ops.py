@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from workbench.api import Average, ReduceOp
 from workbench.errors import MismatchError, UnsupportedTensorError
 from workbench.jax.compression import Compression
-from workbench.jax.tensors import BRIDGE, on_host
+from workbench.jax.tensors import BRIDGE, on_host, traced
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Array
@@ -114,16 +114,16 @@ def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) 
 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
     """At once, or as a part of what is traced, with its derivative."""
-    if not _traced(tensors):
+    if not traced(tensors):
         # A constant within jit is an array like any other until an operation of JAX's takes it: each run is to have its
         # collective, not the tracing, which each rank does when it likes.
         tensors = [jax.lax.optimization_barrier(tensors[0]), *tensors[1:]]  # type: ignore[no-untyped-call]
-    if not _traced(tensors):
+    if not traced(tensors):
         return on_host(call, tensors, [])
     inputs = [BRIDGE.spec(each) for each in tensors]
 
     def forward(*xs: Any) -> tuple[Any, ...]:
-        if not _traced(xs):  # jax.grad without jit: the values are there, and so are the shapes of what comes
+        if not traced(xs):  # jax.grad without jit: the values are there, and so are the shapes of what comes
             return tuple(on_host(call, xs, []))
         outputs = _outputs(call, inputs)
         return tuple(on_host(lambda arrays: _checked(call(arrays), outputs), xs, outputs))
@@ -135,10 +135,6 @@ def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
     function = jax.custom_vjp(forward)
     function.defvjp(lambda *xs: (forward(*xs), None), backward)
     return list(function(*tensors))
-
-
-def _traced(tensors: Sequence[Any]) -> bool:
-    return any(isinstance(each, jax.core.Tracer) for each in tensors)
 
 
 def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:

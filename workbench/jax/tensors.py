@@ -19,7 +19,7 @@ from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
 from workbench.runtime.pending import Array
 from workbench.training.calls import GraphCalls
-from workbench.training.reducer import Spec
+from workbench.training.reducer import DenseGradients, Spec
 
 GRAPH = GraphCalls()
 
@@ -33,6 +33,11 @@ _UNKNOWN = (
 )
 
 
+def traced(tensors: Sequence[Any]) -> bool:
+    """Is one of them a placeholder in a function that JAX takes apart?"""
+    return any(isinstance(each, jax.core.Tracer) for each in tensors)
+
+
 def on_host(
     function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
 ) -> list[Any]:
@@ -41,7 +46,7 @@ def on_host(
     Raises:
         UnsupportedTensorError: within a compiled function: among threads, or where a shape is not known.
     """
-    if not any(isinstance(each, jax.core.Tracer) for each in tensors):
+    if not traced(tensors):
         return [jnp.asarray(each) for each in function([np.asarray(each) for each in tensors])]
     if HOLDER.own() is not None:
         raise UnsupportedTensorError(_THREADS)
@@ -58,7 +63,7 @@ def own_errors() -> AbstractContextManager[None]:
     return GRAPH.own_errors(jax.errors.JaxRuntimeError)
 
 
-class JaxBridge:
+class JaxBridge(DenseGradients):
     """What gradients need; see :class:`workbench.training.reducer.Bridge`."""
 
     on_host = staticmethod(on_host)
@@ -67,17 +72,6 @@ class JaxBridge:
         """dtype and shape."""
         return str(tensor.dtype), tuple(tensor.shape)
 
-    def sparse(self, gradient: Any) -> None:
-        """None: JAX's gradients are dense."""
-
-    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
-        """Never asked for."""
-        raise NotImplementedError
-
-    def dense(self, gradient: Any) -> Any:
-        """As it is."""
-        return gradient
-
     def scaled(self, gradient: Any, factor: float) -> Any:
         """In its own dtype."""
         return gradient * jnp.asarray(factor, gradient.dtype)
@@ -85,4 +79,4 @@ class JaxBridge:
 
 BRIDGE = JaxBridge()
 
-__all__ = ["BRIDGE", "GRAPH", "on_host", "own_errors"]
+__all__ = ["BRIDGE", "GRAPH", "on_host", "own_errors", "traced"]

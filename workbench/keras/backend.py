@@ -15,13 +15,13 @@ from workbench.errors import UnsupportedTensorError
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Array
 from workbench.training.calls import Call
-from workbench.training.reducer import Bridge, Spec
+from workbench.training.reducer import Bridge, DenseGradients, Spec
 
 if not keras.__version__.startswith("3."):
     raise ImportError(f"workbench.keras needs Keras 3, not {keras.__version__}: install TensorFlow 2.16 or later.")
 
 
-class TorchBridge:
+class TorchBridge(DenseGradients):
     """For Keras on torch, which is always eager; see :class:`workbench.training.reducer.Bridge`."""
 
     def on_host(
@@ -44,17 +44,6 @@ class TorchBridge:
     def spec(self, tensor: Any) -> Spec:
         """dtype and shape."""
         return keras.backend.standardize_dtype(tensor.dtype), tuple(tensor.shape)
-
-    def sparse(self, gradient: Any) -> None:
-        """None: Keras' gradients on torch are dense."""
-
-    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
-        """Never asked for."""
-        raise NotImplementedError
-
-    def dense(self, gradient: Any) -> Any:
-        """As it is."""
-        return gradient
 
     def scaled(self, gradient: Any, factor: float) -> Any:
         """In its own dtype."""

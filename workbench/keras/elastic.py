@@ -39,14 +39,7 @@ def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RES
     """
     if func is None:
         return functools.partial(run, reset_limit=reset_limit)
-    plain = func
-
-    @functools.wraps(plain)
-    def with_own_errors(*args: Any, **kwargs: Any) -> Any:
-        with own_errors():
-            return plain(*args, **kwargs)
-
-    return core.run_fn(with_own_errors, core.restart, reset_limit)
+    return core.run_fn(func, core.restart, reset_limit, own_errors=own_errors)
 
 
 class KerasState(ObjectState):

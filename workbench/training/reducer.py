@@ -47,6 +47,21 @@ class Bridge(Protocol):
         """``factor`` times the gradient, in its own dtype."""
 
 
+class DenseGradients:
+    """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
+
+    def sparse(self, gradient: Any) -> None:
+        """None: it is dense."""
+
+    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
+        """Never asked for."""
+        raise NotImplementedError
+
+    def dense(self, gradient: Any) -> Any:
+        """As it is."""
+        return gradient
+
+
 class Reducer:
     """Reduces lists of gradients, dense, sparse or None, which stays None.
 
@@ -100,7 +115,9 @@ class Reducer:
         if not there:
             return result, None
         mine = tuple(names[i] for i in there)
-        reduce = self._lists.setdefault(mine, GradientList(mine, **self._options))
+        if mine not in self._lists:
+            self._lists[mine] = GradientList(mine, **self._options)
+        reduce = self._lists[mine]
         small = [self._small(gradients[i]) for i in there]
         reduced, ready = self._reduce(reduce, [each for each, _ in small])
         for i, each, (_, ctx) in zip(there, reduced, small, strict=True):
@@ -157,4 +174,4 @@ def names_of(variables: Sequence[Any]) -> list[str]:
     return names
 
 
-__all__ = ["Bridge", "Reducer", "Spec", "names_of"]
+__all__ = ["Bridge", "DenseGradients", "Reducer", "Spec", "names_of"]
