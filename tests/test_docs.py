@@ -5,6 +5,10 @@ from __future__ import annotations
 import ast
 import doctest
 import importlib
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -43,6 +47,7 @@ def with_examples() -> dict[str, int]:
 
 
 COUNTS = with_examples()
+APART = {name for name in COUNTS if name.startswith(("workbench.jax", "workbench.keras", "workbench.tensorflow"))}
 
 
 def load(name: str) -> object:
@@ -56,10 +61,8 @@ def load(name: str) -> object:
         pytest.skip(f"{name} needs {missing}, which is not installed here")
 
 
-@pytest.mark.parametrize("name", COUNTS)
-def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every example of a module runs and prints what its docstring shows."""
-    monkeypatch.setenv("WORKBENCH_HEARTBEAT_S", "0.1")
+def check(name: str) -> None:
+    """Run a module's examples."""
     module = load(name)
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     tests = [test for test in doctest.DocTestFinder().find(module) if test.examples]
@@ -68,6 +71,27 @@ def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         runner.run(test, out=said.append)
     assert runner.summarize(verbose=False).failed == 0, "".join(said)
     assert len(tests) == COUNTS[name], "an example stands where doctest does not look"
+
+
+@pytest.mark.parametrize("name", [name for name in COUNTS if name not in APART])
+def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every example of a module runs and prints what its docstring shows."""
+    monkeypatch.setenv("WORKBENCH_HEARTBEAT_S", "0.1")
+    check(name)
+
+
+@pytest.mark.timeout(180)
+def test_examples_of_large_frameworks_are_true() -> None:
+    """So do those that need TensorFlow or JAX; in a process of their own, for these leave threads in it."""
+    assert APART
+    for package in ("jax", "tensorflow"):
+        if find_spec(package) is None:
+            pytest.skip(f"needs the extra {package}")
+    code = f"import test_docs\nfor name in {sorted(APART)}: test_docs.check(name)"
+    env = {**os.environ, "WORKBENCH_HEARTBEAT_S": "0.1", "TF_CPP_MIN_LOG_LEVEL": "3"}
+    here = Path(__file__).parent
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=170, cwd=here, env=env)
+    assert child.returncode == 0, child.stdout[-3000:] + child.stderr[-6000:]
 
 
 def test_a_false_example_is_found() -> None:

@@ -24,12 +24,13 @@ class Interrupts:
     """How many SIGINTs have come; one per process.
 
     Example:
-        >>> interrupts, handler = Interrupts(), signal.signal(signal.SIGINT, lambda *_: None)
-        >>> interrupts.install()
+        >>> handler = signal.signal(signal.SIGINT, lambda *_: None)
+        >>> INTERRUPTS.install()
+        >>> before = INTERRUPTS.count()
         >>> signal.raise_signal(signal.SIGINT)
-        >>> interrupts.count()
+        >>> INTERRUPTS.count() - before
         1
-        >>> interrupts.uninstall()
+        >>> INTERRUPTS.uninstall()
         >>> _ = signal.signal(signal.SIGINT, handler)
     """
 
