@@ -172,6 +172,24 @@ def test_two_verbs_under_one_name_are_a_mismatch() -> None:
     assert "rank 1: allgather" in text
 
 
+@pytest.mark.parametrize(("comes", "line"), [(True, "ranks 0, 2: allreduce"), (False, "rank 2: running something else")])
+def test_a_mismatch_of_verbs_has_a_line_for_every_rank(comes: bool, line: str) -> None:
+    """Two ranks wait for each other for long; a third announced its name just now, and does not wait yet, or has not."""
+    coordinator = Coordinator(3, grace_s=GRACE_S)
+    for rank, kind in enumerate((Kind.ALLREDUCE, Kind.ALLGATHER)):
+        coordinator.take(Announce(rank, (ask("m", kind),)), 0.0)
+        coordinator.take(Blocked(rank, ((0, f"{kind.value}.m", ""),)), 0.0)
+    if comes:
+        assert coordinator.take(Announce(2, (ask("m"),)), 0.49) == []
+    out = errors(coordinator.expire(0.6))
+    assert set(out) == {"allreduce.m", "allgather.m"}
+    for kind, text in out.values():
+        assert kind == "MismatchError"
+        assert "rank 1: allgather" in text
+        assert line in text
+        assert ("rank 0: allreduce" in text) != comes
+
+
 def test_gone_ranks_need_no_grace() -> None:
     """A rank that left never comes; the error also tells what the others do."""
     coordinator = started(3, x=[0])

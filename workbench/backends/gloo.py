@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import queue
+import socket
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError
 from datetime import timedelta
@@ -22,6 +24,7 @@ from workbench.backends.base import Array
 from workbench.errors import LaunchError, PeerLostError
 
 dist: Any = torch.distributed  # its stores and process groups are not typed
+_AGAIN_S = 0.05  # between two attempts to reach the store
 
 
 @functools.cache  # one per process: rank 0's must outlive every job of this process, for the next init()
@@ -36,14 +39,16 @@ def open_store(address: str, port: int, rank: int, size: int, timeout_s: float) 
     def connect(serve: bool) -> Any:
         store = background(lambda: dist.TCPStore(address, port, size, serve, **common))
         try:
-            # Its error comes late: torch looks up the names of all C++ frames for it, which takes a second or two.
+            # An error comes late: torch looks up the names of all C++ frames for it, which takes a second or two.
             return store.result(timeout_s + 5.0)
         except TimeoutError:  # the constructor's own deadline does not end its wait for an answer
             raise RuntimeError("what listens there does not answer") from None
 
     try:
+        if rank:
+            _await_listener(address, port, timeout_s)
         return connect(serve=rank == 0)
-    except (RuntimeError, dist.DistError) as error:
+    except (OSError, RuntimeError, dist.DistError) as error:
         if rank == 0:
             try:  # somebody holds the port already: torchrun's agent, which is a store as well
                 return connect(serve=False)
@@ -53,6 +58,23 @@ def open_store(address: str, port: int, rank: int, size: int, timeout_s: float) 
             f"Rank {rank} cannot meet the others at {address}:{port} ({str(error).splitlines()[0]}). "
             "Check MASTER_ADDR and MASTER_PORT, and that rank 0 has started."
         ) from None
+
+
+def _await_listener(address: str, port: int, timeout_s: float) -> None:
+    """Wait until somebody listens there. TCPStore would wait as well, but say only seconds later that nobody came.
+
+    Raises:
+        OSError: no connection within ``timeout_s``, and why.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        try:
+            left_s = max(0.1, deadline - time.monotonic())
+            return socket.create_connection((address, port), timeout=left_s).close()
+        except OSError as error:
+            if time.monotonic() + _AGAIN_S > deadline:
+                raise OSError(f"no connection within {timeout_s:g} s: {error.strerror or error}") from None
+        time.sleep(_AGAIN_S)
 
 
 def prefixed(store: Any, prefix: str) -> Any:

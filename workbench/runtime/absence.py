@@ -11,7 +11,7 @@ The clock is an argument. Whoever waits gets an error with a line for each rank:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workbench.runtime.agreement import by_rank, rank_list
@@ -189,12 +189,15 @@ class Attendance:
             for rank in freed:
                 del stuck[rank]
         keys = sorted({key for rank in stuck for key in self._blocked[rank][1]})
-        return {key: self._circular(key, waiting[key], keys, stuck.keys()) for key in keys}
+        return {key: self._circular(key, {other: waiting[other] for other in keys}) for key in keys}
 
-    def _circular(self, key: Key, missed: Missed, keys: Collection[Key], stuck: Collection[int]) -> Error:
-        verbs = {other: other[1].partition(".")[0] for other in keys if _bare(other) == _bare(key)}
-        said = {rank: verbs[k] for rank in sorted(stuck) for k in self._blocked[rank][1] if k in verbs}
+    def _circular(self, key: Key, circle: Mapping[Key, Missed]) -> Error:
+        """The error for one name of a circle."""
+        missed = circle[key]
+        verbs = {other: other[1].partition(".")[0] for other in circle if _bare(other) == _bare(key)}
         if len(verbs) > 1:
+            said = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
+            said.update((rank, verb) for other, verb in verbs.items() for rank in circle[other].here)
             one, other = sorted(verbs.values())[:2]
             names = ", ".join(repr(name) for _, name in sorted(verbs))
             first = f"Mismatched operations: One rank did an {one}, but another rank did an {other}."
