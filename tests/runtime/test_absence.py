@@ -172,9 +172,11 @@ def test_two_verbs_under_one_name_are_a_mismatch() -> None:
     assert "rank 1: allgather" in text
 
 
-@pytest.mark.parametrize(("comes", "line"), [(True, "ranks 0, 2: allreduce"), (False, "rank 2: running something else")])
+@pytest.mark.parametrize(
+    ("comes", "line"), [(True, "ranks 0, 2: allreduce"), (False, "rank 2: running something else")]
+)
 def test_a_mismatch_of_verbs_has_a_line_for_every_rank(comes: bool, line: str) -> None:
-    """Two ranks wait for each other for long; a third announced its name just now, and does not wait yet, or has not."""
+    """Two ranks wait for each other; a third announced its name just now, and does not wait yet, or has not come."""
     coordinator = Coordinator(3, grace_s=GRACE_S)
     for rank, kind in enumerate((Kind.ALLREDUCE, Kind.ALLGATHER)):
         coordinator.take(Announce(rank, (ask("m", kind),)), 0.0)
