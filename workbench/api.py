@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench import config
+from workbench.arrays import given
 from workbench.backends.select import Meeting, meet
 from workbench.context import HOLDER, World, start
 from workbench.entries import auto_name, entry, group_name, submit, wait_for
@@ -236,11 +237,9 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """As :func:`allreduce`, at once with a handle. The array must not change until the handle is done."""
-    array = np.asarray(array, order="C")
-    scales: dict[str, Any] = {"prescale": prescale_factor, "postscale": postscale_factor}
-    return submit(
-        [entry(Kind.ALLREDUCE, array, name, target=np.empty_like(array), op=op, process_set=process_set, **scales)]
-    )[0]
+    array, about = given(array)
+    about |= {"prescale": prescale_factor, "postscale": postscale_factor, "process_set": process_set}
+    return submit([entry(Kind.ALLREDUCE, array, name, target=np.empty_like(array), op=op, **about)])[0]
 
 
 def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
@@ -250,7 +249,8 @@ def allgather(array: Array, name: str | None = None, process_set: ProcessSet = g
         >>> run_threads(2, lambda: allgather(np.full(rank() + 1, rank())).tolist())
         [[0, 1, 1], [0, 1, 1]]
     """
-    return _wait(entry(Kind.ALLGATHER, np.asarray(array, order="C"), name, process_set=process_set))  # type: ignore[no-any-return]
+    array, about = given(array)
+    return _wait(entry(Kind.ALLGATHER, array, name, process_set=process_set, **about))  # type: ignore[no-any-return]
 
 
 def broadcast(
@@ -262,9 +262,9 @@ def broadcast(
         >>> run_threads(2, lambda: broadcast(np.array([rank()]), root_rank=1).tolist())
         [[1], [1]]
     """
-    array = np.asarray(array, order="C")
-    target = np.empty_like(array)
-    return _wait(entry(Kind.BROADCAST, array, name, target=target, root=root_rank, process_set=process_set))  # type: ignore[no-any-return]
+    array, about = given(array)
+    about |= {"target": np.empty_like(array), "root": root_rank, "process_set": process_set}
+    return _wait(entry(Kind.BROADCAST, array, name, **about))  # type: ignore[no-any-return]
 
 
 def alltoall(
@@ -279,8 +279,8 @@ def alltoall(
         >>> run_threads(2, lambda: alltoall(np.array([0, 1]) + 10 * rank())[0].tolist())
         [[0, 10], [1, 11]]
     """
-    array = np.asarray(array, order="C")
-    return _wait(entry(Kind.ALLTOALL, array, name, splits=splits, process_set=process_set))  # type: ignore[no-any-return]
+    array, about = given(array)
+    return _wait(entry(Kind.ALLTOALL, array, name, splits=splits, process_set=process_set, **about))  # type: ignore[no-any-return]
 
 
 def reducescatter(
@@ -292,7 +292,8 @@ def reducescatter(
         >>> run_threads(2, lambda: reducescatter(np.arange(3.0), op=Sum).tolist())
         [[0.0, 2.0], [4.0]]
     """
-    return _wait(entry(Kind.REDUCESCATTER, np.asarray(array, order="C"), name, op=op, process_set=process_set))  # type: ignore[no-any-return]
+    array, about = given(array)
+    return _wait(entry(Kind.REDUCESCATTER, array, name, op=op, process_set=process_set, **about))  # type: ignore[no-any-return]
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:

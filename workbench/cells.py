@@ -1,7 +1,7 @@
 """One bad cell, one message: what ``%px`` shows when a cell fails on some ranks.
 
 ipyparallel shows a traceback for each engine. Here the rank whose own mistake it was comes first, with its traceback;
-ranks that only waited for it get a line each.
+ranks that only waited for it get a line each. The magics themselves come and go with the cluster.
 """
 
 from __future__ import annotations
@@ -19,6 +19,36 @@ Failure = tuple[int, str, str, str]
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parent))}")
+
+
+# Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
+_PXCONFIG = "--no-stream --progress-after=-1"
+
+
+def ready_magics(view: Any) -> None:
+    """Make ``%px`` and its kin work on ``view``, in a notebook; elsewhere do nothing."""
+    if (shell := _shell()) is not None:
+        view.activate()
+        shell.run_line_magic("pxconfig", _PXCONFIG)
+        watch(shell)
+
+
+def forget_magics(view: Any) -> None:
+    """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
+    if view is None or (shell := _shell()) is None:
+        return
+    shell.set_custom_exc((), None)
+    for table in shell.magics_manager.magics.values():
+        for name, magic in list(table.items()):
+            if getattr(getattr(magic, "__self__", None), "view", None) is view:
+                del table[name]
+
+
+def _shell() -> Any:
+    """The running IPython, or None in a plain script."""
+    from IPython import get_ipython
+
+    return get_ipython()
 
 
 def failures(error: Any) -> list[Failure]:

@@ -21,7 +21,6 @@ own IPython directory and other ipyparallel clusters are not touched.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shlex
@@ -40,23 +39,10 @@ import workbench.config
 from workbench import cells
 from workbench.course import site
 from workbench.errors import LaunchError
-from workbench.launch import mpi
+from workbench.launch import engines, mpi
+from workbench.launch.gpus import Asked, Gpu, Pins, pin
 from workbench.launch.job import Job
 
-# 1. An engine is registered at the second heartbeat after it came, so a short period starts faster (250 ms
-#    cost 1 % of one core). 2. A rank that is stopped or swapped out may miss beats: it counts as lost after
-#    100 s only, for a dead one is reported at once by its nanny. 3. One machine needs one broadcast scheduler.
-CONTROLLER = [
-    "--HeartMonitor.period=250",
-    "--HeartMonitor.max_heartmonitor_misses=400",
-    "--IPController.broadcast_scheduler_depth=0",
-]
-ENGINE = ["ipyparallel.engine", "--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
-# Where an engine dies the others shall live on, to say who it was. MPICH's mpiexec, though told to let them, often ends
-# them all when it sees a process end; so it sees a shell, which stays in the engine's place once the cluster is up.
-STAND_IN = ["sh", "-c", '"$@" </dev/null >>"$0" 2>&1; code=$?; [ -e "$0.up" ] && exec sleep 2147483647; exit $code']
-# Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
-PXCONFIG = "--no-stream --progress-after=-1"
 _NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
 _ANSWER_S = 5.0  # for an engine that was interrupted
 
@@ -76,8 +62,8 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, n: int, mpiexec: list[str]) -> None:
-        self.n, self._mpiexec = n, mpiexec
+    def __init__(self, n: int, mpiexec: list[str], pins: Pins) -> None:
+        self.n, self._mpiexec, self._pins = n, mpiexec, pins
         self._new_job()
 
     def _new_job(self) -> None:
@@ -86,6 +72,7 @@ class Cluster:
         self._pids: list[int] = []
         self._job = Job(mpi.environment(mpi.threads_per_rank(self.n)))
         self._job.env |= {"IPYTHONDIR": str(self._job.folder)} | mpi.session_folder(str(self._job.folder))
+        self._job.env |= self._pins.env
         self.id = self._job.id
 
     def __repr__(self) -> str:
@@ -96,6 +83,11 @@ class Cluster:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.down()
+
+    @property
+    def gpus(self) -> list[Gpu | str]:
+        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one."""
+        return list(self._pins.gpus)
 
     def pids(self) -> list[int]:
         """The engines' process ids, in rank order."""
@@ -143,7 +135,7 @@ class Cluster:
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
-        _ready_magics(self.view)
+        cells.ready_magics(self.view)
         say(f"{_count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
 
     def _obituary(self, gone: list[int]) -> str:
@@ -182,7 +174,7 @@ class Cluster:
 
     def _stop(self) -> None:
         try:
-            _forget_magics(self.view)
+            cells.forget_magics(self.view)
             if self.client is not None:
                 self._disconnect()
         finally:
@@ -218,10 +210,10 @@ class Cluster:
         deadline = time.monotonic() + timeout_s
         profile = self._job.folder / "profile"
         files = profile / "security"
-        python, home = [sys.executable, "-m"], f"--profile-dir={profile}"
-        self._job.start("controller", [*python, "ipyparallel.controller", home, *CONTROLLER])
-        self._job.wait("the controller listened", lambda: _complete(files / "ipcontroller-engine.json"), deadline)
-        self._job.start("engines", [*self._mpiexec, *STAND_IN, str(self._job.log("engines")), *python, *ENGINE, home])
+        self._job.start("controller", engines.controller(profile))
+        listens = files / "ipcontroller-engine.json"
+        self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
+        self._job.start("engines", engines.engines(self._mpiexec, profile, self._job.log("engines")))
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)
@@ -243,28 +235,33 @@ class Cluster:
             raise LaunchError(f"the engines are not one MPI job in rank order: {lines}.")
         self._pids = [pid for _, _, pid in answers]
         self._job.follow(self._pids)
-        Path(f"{self._job.log('engines')}.up").touch()
+        engines.are_up(self._job.log("engines"))
 
 
 # The cluster of this kernel, at most one: `up` in a later cell must find what an earlier one started.
 _running: list[Cluster] = []
 
 
-def up(n: int | None = None, *, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False) -> Cluster:
+def up(
+    n: int | None = None, *, gpus: Asked = None, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False
+) -> Cluster:
     """Start ``n`` MPI ranks as ipyparallel engines, engine id = MPI rank, and make ``%px`` ready.
 
-    A healthy cluster of ``n`` that is up already is returned as it is, any other is stopped first.
-    More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads.
+    A healthy cluster of ``n`` that is up already, with the GPUs that are asked for, is returned as it is; any other is
+    stopped first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads.
 
     Args:
         n: how many ranks; by default what ``workbench.toml`` says (see ``course/site.py``), else 2.
+        gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
+            ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
+            of numbers and uuids: these; 0: none. An outer ``CUDA_VISIBLE_DEVICES`` says which there are.
         timeout_s: deadline of the whole start.
         mpiexec: full path of the ``mpiexec`` to use; found by itself when empty.
         quiet: print nothing.
 
     Raises:
-        LaunchError: no fitting ``mpiexec``, the engines did not start in time, the site file is wrong, or this is a
-            rank itself. No process is left.
+        LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, or
+            this is a rank itself. No process is left.
         ValueError: ``n`` is less than 1.
 
     Example:
@@ -281,18 +278,20 @@ def up(n: int | None = None, *, timeout_s: float = 60.0, mpiexec: str = "", quie
         n = here.most_engines
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
-    say = _speaker(quiet)
+    say, pins = _speaker(quiet), pin(n, gpus)
     for old in list(_running):
-        if old.n == n and old.healthy():
+        if old.n == n and old.healthy() and (gpus is None or old._pins == pins):
             say(_describe(n, "already running"))
             return old
         say(f"stopping the cluster of {_count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
-    cluster = Cluster(n, mpi.command(n, mpiexec, alone=True))
+    cluster = Cluster(n, mpi.command(n, mpiexec, alone=True), pins)
     cluster._start_or_stop(timeout_s)
     _running.append(cluster)
-    _ready_magics(cluster.view)
+    cells.ready_magics(cluster.view)
     say(_describe(n, "ready"))
+    if pins.line():
+        say(pins.line())
     if n > mpi.usable_cores():
         say(f"{n} ranks share {_count(mpi.usable_cores(), 'core')}: fine for learning, not for timing")
     return cluster
@@ -362,36 +361,3 @@ def _alive(pid: int) -> bool:
 
 def _left_s(deadline: float) -> float:
     return max(1.0, deadline - time.monotonic())
-
-
-def _complete(connection_file: Path) -> bool:
-    """Has the controller written the whole file?"""
-    try:
-        return bool(json.loads(connection_file.read_text()))
-    except (OSError, ValueError):
-        return False
-
-
-def _shell() -> Any:
-    """The running IPython, or None in a plain script."""
-    from IPython import get_ipython
-
-    return get_ipython()
-
-
-def _ready_magics(view: Any) -> None:
-    if (shell := _shell()) is not None:
-        view.activate()
-        shell.run_line_magic("pxconfig", PXCONFIG)
-        cells.watch(shell)
-
-
-def _forget_magics(view: Any) -> None:
-    """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
-    if view is None or (shell := _shell()) is None:
-        return
-    shell.set_custom_exc((), None)
-    for table in shell.magics_manager.magics.values():
-        for name, magic in list(table.items()):
-            if getattr(getattr(magic, "__self__", None), "view", None) is view:
-                del table[name]

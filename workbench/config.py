@@ -30,6 +30,9 @@ class Settings:
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
         riding_bytes: a tensor up to this size rides on its announcement, and its result on the response; 0: none does.
         hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
+        gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (by way of the host) or ``off``: who moves the bytes of
+            tensors on GPUs.
+        hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, ``mpi`` or ``gloo``: who moves the bytes.
         init_timeout_s: deadline for all ranks to meet in ``init()``.
@@ -50,6 +53,8 @@ class Settings:
     bucket_bytes: int = 16 << 20
     riding_bytes: int = 4096
     hierarchical_bytes: int = 8 << 20
+    gpu_operations: str = "auto"
+    hierarchical_allreduce: int = 0
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0
@@ -70,6 +75,8 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_window_s": ("HOROVOD_CYCLE_TIME", 1e-3),
     "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
     "backend": ("HOROVOD_CPU_OPERATIONS", 1),
+    "gpu_operations": ("HOROVOD_GPU_OPERATIONS", 1),
+    "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
     "stall_warning_s": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
     "stall_shutdown_s": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
     "timeline": ("HOROVOD_TIMELINE", 1),
@@ -95,8 +102,8 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
             found[field.name] = _parse(own, env[own], type(field.default), 1)
         elif other and other in env:
             found[field.name] = _parse(other, env[other], type(field.default), unit)
-    if "backend" in found:
-        found["backend"] = str(found["backend"]).lower()
+    for name in {"backend", "gpu_operations"} & found.keys():
+        found[name] = str(found[name]).lower()
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
         found["stall_warning_s"] = 0.0
     return Settings(**found)  # type: ignore[arg-type]  # each value was converted to its field's type
@@ -146,9 +153,30 @@ def omp_threads(env: Mapping[str, str] | None = None) -> int:
     return int(first) if first.isdecimal() else 0
 
 
+def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
+    """Which GPUs CUDA may use, as CUDA_VISIBLE_DEVICES says it: "" for none of them, None if nobody has said so.
+
+    Example:
+        >>> visible_gpus({"CUDA_VISIBLE_DEVICES": "0,GPU-5a1c"}), visible_gpus({})
+        ('0,GPU-5a1c', None)
+    """
+    env = os.environ if env is None else env
+    return env.get("CUDA_VISIBLE_DEVICES")
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The whole environment of this process, with ``changes``, for a child process."""
     return {**os.environ, **changes}
+
+
+def let_ranks_share_a_gpu() -> None:
+    """Tell NCCL, before its first communicator, that ranks of this job share a GPU, and to be small enough for it.
+
+    Their kernels wait for each other, so all must find room on the GPU at once: one thread block for each.
+    """
+    os.environ["NCCL_MULTI_RANK_GPU_ENABLE"] = "1"
+    os.environ["NCCL_NVLS_ENABLE"] = "0"
+    os.environ.setdefault("NCCL_MAX_CTAS", "1")
 
 
 @contextmanager

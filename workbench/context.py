@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.backends import gpu_select
 from workbench.backends.select import Meeting
 from workbench.config import Settings
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
@@ -171,9 +172,11 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     Raises:
         LaunchError, DeadlineError: the ranks could not meet.
     """
-    hello = meeting.exchange((meeting.node, host_id(), settings, secrets.token_bytes(32) if meeting.rank == 0 else b""))
-    settings, secret = hello[0][2], hello[0][3]  # rank 0's, or the ranks would not plan alike
-    one_host = len({host for _, host, _, _ in hello}) == 1
+    secret = secrets.token_bytes(32) if meeting.rank == 0 else b""
+    hello = meeting.exchange((meeting.node, host_id(), settings, secret, gpu_select.see(settings)))
+    nodes, hosts_of, (settings, *_), (secret, *_), seen = zip(*hello, strict=True)  # rank 0's settings: all plan alike
+    way = gpu_select.choose(seen, nodes, settings.gpu_operations)
+    one_host = len(set(hosts_of)) == 1
     timeline = Timeline(Recorder())
     server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
     hosts = [settings.control_address] if settings.control_address else ["127.0.0.1"] if one_host else addresses()
@@ -188,6 +191,7 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     control = ControlClient(meeting.rank, line, settings.heartbeat_s)
     backend = meeting.backend()
     try:
+        on_gpu = gpu_select.join(way, nodes, backend, settings)
         control.introduce(settings.init_timeout_s, server.missing if server else None)
     except BaseException:
         control.close()
@@ -196,7 +200,10 @@ def start(meeting: Meeting, settings: Settings) -> Context:
         raise
     engine = Engine(control, backend, settings, timeline)
     backend.tick(engine.tick)
-    context = Context(place([node for node, *_ in hello], meeting.rank), engine, meeting, settings, server, timeline)
+    if on_gpu:
+        on_gpu.tick(engine.tick)
+        engine.sets.use_gpu(on_gpu)
+    context = Context(place(list(nodes), meeting.rank), engine, meeting, settings, server, timeline)
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)

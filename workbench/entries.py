@@ -34,6 +34,7 @@ def entry(
     convert: Callable[[Any], Any] | None = None,
     splits: Sequence[int] | None = None,
     process_set: ProcessSet = global_process_set,
+    caller: Any = None,
     **fields: Any,
 ) -> Entry:
     """Check one tensor and wrap it for :func:`submit`.
@@ -47,6 +48,7 @@ def entry(
         convert: makes of the result array what the caller gets.
         splits: rows for each rank, for alltoall; even by default.
         process_set: who takes part.
+        caller: whose the arrays are, if they lie on a GPU: a :class:`workbench.backends.gpu.Caller`.
         fields: further fields of :class:`~workbench.runtime.messages.Request`.
 
     Raises:
@@ -60,7 +62,7 @@ def entry(
             if dtype == "bfloat16":
                 source, target, convert = _as_bits(source, target)
         shape = source.shape if shape is None else shape
-    if kind in _IN_PLACE and source is not None and target is source:
+    if kind in _IN_PLACE and source is not None and target is source and caller is None:
         fields["place"] = context.engine.sets.everybody.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
     request = context.requests.get(known)
@@ -68,7 +70,11 @@ def entry(
         request = _request(kind, name, dtype or "", shape or (), splits, process_set, context, fields)
         if name is not None and splits is None:
             context.remember(known, request)
-    return Entry(request, source, target, Handle(request.name), convert)
+    one = Entry(request, source, target, Handle(request.name), convert)
+    if caller is not None:
+        one.arrival = context.engine.sets.gpu.arrive(caller)
+        one.handle.joins = one.arrival.join
+    return one
 
 
 def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, Callable[[Any], Any]]:

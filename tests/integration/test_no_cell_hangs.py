@@ -9,6 +9,7 @@ import os
 import random
 import re
 import signal
+import textwrap
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -305,3 +306,26 @@ def test_ctrl_c_amid_a_mistake(engines: cluster.Cluster, mistake: str) -> None:
     if busy:
         engines.client.send_signal(signal.SIGINT, targets=busy, block=True)
     assert collect(results)
+
+
+@pytest.mark.parametrize("when", ["init_metadata", "finish_metadata"], ids=["before the cell", "after it"])
+def test_ctrl_c_beside_a_cell(engines: cluster.Cluster, when: str) -> None:
+    """It comes while a kernel has not begun its cell, or has ended it and writes the answer: the answer comes.
+
+    The moment is short, so the method of the kernel's that is called in it is made slow.
+    """
+    slow = f"""
+        kernel, whole = get_ipython().kernel, get_ipython().kernel.{when}
+        def slowly(*args, **kwargs):
+            time.sleep(1.5)
+            return whole(*args, **kwargs)
+        kernel.{when} = slowly
+    """
+    assert not run(engines, textwrap.dedent(slow))
+    results = send(engines, "three = 1 + 2")
+    time.sleep(0.7)
+    engines.client.send_signal(signal.SIGINT, targets=list(range(N)), block=True)
+    assert not collect(results)
+    assert not run(engines, f"del kernel.{when}")
+    assert engines.view["three"] == [3] * N
+    works(engines)

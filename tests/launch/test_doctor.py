@@ -267,8 +267,11 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (together.gpus([], ranks())[0], WELL, ["none"]),
         (together.gpus(H200, [])[0], WELL, ["2 × H200"]),
         (together.gpus(H200, ranks())[0], WARNING, ["2 × H200, but no rank sees one", "TORCH_BACKEND"]),
-        (together.gpus(H200, on_gpus("u0", "u1"))[0], WELL, ["rank 0: u0; rank 1: u1"]),
-        (together.gpus(H200[:1], on_gpus("u0", "u0"))[0], WARNING, ["ranks 0, 1: u0", "share", "set_device"]),
+        (together.gpus(H200, ranks(hidden=True))[0], WARNING, ["2 × H200, but CUDA_VISIBLE_DEVICES hides", "gpus=0"]),
+        (together.gpus(H200, on_gpus("u0", "u1"))[0], WELL, ["rank 0: GPU 0 (u0); rank 1: GPU 1 (u1)"]),
+        (together.gpus(H200, on_gpus("u0", "u0"))[0], WARNING, ["ranks 0, 1: GPU 0 (u0)", "one rank for each"]),
+        (together.gpus(H200, on_gpus("u0", "u0", gpus=H200))[0], WARNING, ["ranks 0, 1: GPU 0", "share", "set_device"]),
+        (together.gpus([], on_gpus("u0", "u1"))[0], WELL, ["2 × H200; rank 0: u0; rank 1: u1"]),
         (together.gpus(H200, on_gpus("u0", "u1"))[1], WELL, ["2.28.9, with CUDA 13.0"]),
         (together.gpus(H200, on_gpus("u0", "u1", nccl=""))[1], WARNING, ["none", "NCCL"]),
     ],
@@ -280,6 +283,15 @@ def test_what_is_made_of_values(found: Finding, level: Level, words: list[str]) 
     text = found.line()
     assert "\n" not in text
     assert all(word in text for word in words), text
+
+
+def test_ranks_that_are_pinned_are_told_from_those_that_see_all() -> None:
+    """Each rank's GPU stands with nvidia-smi's number, and whether the rank sees others; no advice breaks pinning."""
+    pinned = [Rank(i, 2, gpus=[H200[1 - i]], gpu=H200[1 - i][0]) for i in range(2)]
+    text = together.gpus(H200, pinned)[0].line()
+    assert text.endswith("2 × H200; rank 1: GPU 0 (u0); rank 0: GPU 1 (u1); each rank sees its own alone")
+    assert "alone" not in together.gpus(H200, on_gpus("u0", "u1"))[0].line()
+    assert "set_device" not in together.gpus(H200, [*pinned, pinned[0]])[0].line()
 
 
 def test_ranks_of_two_machines_do_not_share_cores() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
 from workbench.collectives import Link, Reduction, Traffic
 
-__all__ = ["Array", "Backend", "Buffer", "Link", "Reduction", "Traffic"]
+__all__ = ["Array", "Arrival", "Backend", "Buffer", "Link", "Memory", "Reduction", "Traffic"]
 
 Array = NDArray[Any]
 
@@ -23,6 +24,30 @@ class Buffer(Protocol):
 
     def release(self) -> None:
         """Give the memory back; ``array`` is not touched afterwards."""
+
+
+class Arrival(Protocol):
+    """How an entry's arrays came: in the order of a stream of a GPU, on which they are made and used."""
+
+    def join(self) -> None:
+        """Make what the calling thread does on the GPU from now on wait until the result is there."""
+
+
+class Memory(Protocol):
+    """Where a backend's arrays lie."""
+
+    @property
+    def align(self) -> int:
+        """At a multiple of so many bytes arrays begin in a fusion buffer."""
+
+    def using(self, arrivals: Sequence[Arrival | None], arrays: Sequence[Array | None]) -> AbstractContextManager[None]:
+        """What the block does comes after what makes the arrays of a batch and before what uses them."""
+
+    def empty(self, shape: Sequence[int], dtype: Any, arrival: Arrival | None) -> Array:
+        """New memory for a result, within :meth:`using`."""
+
+    def copy(self, pairs: Sequence[tuple[Array | None, Array]]) -> None:
+        """Copy many arrays; each pair is (source, or None for zeros, target), one-dimensional and contiguous."""
 
 
 class Backend(Protocol):
@@ -42,6 +67,10 @@ class Backend(Protocol):
     @property
     def size(self) -> int:
         """How many ranks the backend connects."""
+
+    @property
+    def memory(self) -> Any:
+        """Where its arrays lie, a :class:`Memory`."""
 
     def index(self, rank: int) -> int:
         """The number among ``size`` of a global rank."""

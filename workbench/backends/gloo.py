@@ -7,9 +7,7 @@ A process group of our own, made directly and not registered, so a script's own
 from __future__ import annotations
 
 import functools
-import queue
 import socket
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import TimeoutError
@@ -19,7 +17,7 @@ from typing import Any
 import torch
 import torch.distributed
 
-from workbench.backends.background import background
+from workbench.backends.background import Worker, background
 from workbench.backends.base import Array
 from workbench.errors import LaunchError, PeerLostError
 
@@ -94,7 +92,7 @@ class GlooLink:
     def __init__(self, store: Any, rank: int, size: int, timeout_s: float = 300.0) -> None:
         self.rank, self.size = rank, size
         self.tick: Callable[[], None] = lambda: None
-        self._waiter = _Waiter()
+        self._timeout_s, self._worker = timeout_s, Worker("workbench-gloo")
         self._group: Any = dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
@@ -109,53 +107,16 @@ class GlooLink:
                 works.append(self._group.recv([_bytes(recv)], source, 0))
             if send is not None and send.size:
                 works.append(self._group.send([_bytes(send)], dest, 0))
-            self._waiter.wait(works, self.tick)
+            # A wait of Gloo's can neither be interrupted nor asked how far it is; it ends at its own deadline.
+            self._worker.call(lambda: [work.wait() for work in works], self.tick, self._timeout_s + 10.0)
         except RuntimeError as error:
             what = str(error).splitlines()[0]
             raise PeerLostError(f"Rank {self.rank} lost rank {source} or {dest} in the data plane: {what}") from None
 
     def close(self, clean: bool = True) -> None:
         """Drop the connections."""
-        self._waiter.end()
+        self._worker.end()
         self._group = None
-
-
-class _Waiter:
-    """Waits on a thread of its own: a wait of Gloo's can neither be interrupted nor asked how far it is."""
-
-    def __init__(self) -> None:
-        self._todo: queue.SimpleQueue[list[Any] | None] = queue.SimpleQueue()
-        self._done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="workbench-gloo", daemon=True)
-        self._thread.start()
-
-    def wait(self, works: list[Any], tick: Callable[[], None]) -> None:
-        """Wait for all; ``tick`` is called some twenty times a second and may raise to end the wait."""
-        self._todo.put(works)
-        while True:
-            try:
-                error = self._done.get(timeout=0.05)
-            except queue.Empty:
-                tick()
-                continue
-            if error is not None:
-                raise error
-            return
-
-    def end(self) -> None:
-        """Let the thread end, when its wait does."""
-        self._todo.put(None)
-        self._thread.join(2.0)  # or the process would abort at its exit, with the thread inside Gloo
-
-    def _run(self) -> None:
-        while (works := self._todo.get()) is not None:
-            error: BaseException | None = None
-            try:
-                for work in works:
-                    work.wait()
-            except RuntimeError as failed:
-                error = failed
-            self._done.put(error)
 
 
 def _bytes(array: Array) -> torch.Tensor:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
+from workbench.backends.host_memory import HOST
 from workbench.backends.node import Node
 from workbench.backends.shm import ShmBackend
 
@@ -32,6 +33,8 @@ class HierarchicalBackend:
         fusion_bytes: size of the fusion buffer.
         least_bytes: shorter arrays go the flat way; ``benchmarks/hierarchical.py`` measures from where on it pays.
     """
+
+    memory = HOST
 
     def __init__(
         self, beneath: Backend, nodes: Sequence[str], node: Node, fusion_bytes: int, least_bytes: int = 0

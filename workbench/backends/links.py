@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
 from workbench.backends.base import Array, Backend, Buffer, Link, Reduction, Traffic
+from workbench.backends.host_memory import HOST
 from workbench.collectives import (
     adasum_allreduce,
     pairwise_alltoall,
@@ -35,6 +37,8 @@ class HeapBuffer:
 
 class LinkBackend:
     """The Backend that needs nothing but a Link; see :class:`workbench.backends.base.Backend`."""
+
+    memory: Any = HOST
 
     def __init__(self, link: Link, name: str = "LINK") -> None:
         self.link, self.name = link, name

@@ -22,6 +22,7 @@ from itertools import count
 import numpy as np
 
 from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
+from workbench.backends.host_memory import HOST
 from workbench.backends.node import HEADER_BYTES, Node
 from workbench.backends.remote import RemoteMemory
 from workbench.collectives.reduction import fold
@@ -51,6 +52,8 @@ class ShmBackend:
     """
 
     name = "SHM"
+
+    memory = HOST
 
     def __init__(self, beneath: Backend, node: Node, fusion_bytes: int, members: Sequence[int] | None = None) -> None:
         self.beneath, self._node, self._fusion_bytes = beneath, node, fusion_bytes

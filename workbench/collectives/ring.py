@@ -108,7 +108,7 @@ def ring_allgather(link: Link, array: Array, lengths: Sequence[int]) -> Traffic:
 
 def _reduce_scatter(link: Link, chunks: list[Array], combine: Combine, first: int) -> Traffic:
     n, traffic = link.size, Traffic()
-    arrived = np.empty(max(map(len, chunks)), chunks[0].dtype)
+    arrived = np.empty_like(chunks[0], shape=max(map(len, chunks)))  # where the chunks are: also on a GPU
     for step in range(n - 1):
         outgoing = chunks[(first - step) % n]
         mine = chunks[(first - step - 1) % n]

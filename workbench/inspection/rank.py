@@ -42,6 +42,7 @@ def about(rank: int, size: int, total: float = 0.0, way: str = "") -> Rank:
         host=socket.gethostname(),
         cores=tuple(cores),
         omp=config.omp_threads(),
+        hidden=config.visible_gpus() == "",
         torch_threads=torch.get_num_threads() if torch is not None else 0,
         **_cards(torch, config.launch().local_rank),
     )

@@ -175,10 +175,12 @@ def _run(args: argparse.Namespace) -> int:
 
 def _task(args: argparse.Namespace) -> Task:
     """What to start; checks what was typed."""
+    from workbench.launch.gpus import pin
     from workbench.launch.ways import Task, check_command, choose, environment
 
     n, found = _ranks(args)
-    env = config.with_flags(environment(n, bool(args.as_horovod)), flags.variables(args))
+    gpus = pin(n, args.gpus).env if args.gpus else {}
+    env = config.with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
     check_command(flags.command(args), env)
     return Task(
         n=n,

@@ -18,7 +18,7 @@ from typing import TextIO
 
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch import diagnosis, mpi, probes, together
+from workbench.launch import diagnosis, gpus, mpi, nccl_topology, probes, together
 from workbench.launch.finding import Finding
 from workbench.launch.output import Printer
 from workbench.launch.run import Outcome, run
@@ -59,7 +59,9 @@ def examine(ask: Ask | None = None) -> Iterator[Finding]:
     yield finding
     if ranks:
         yield together.threads(ranks)
-    yield from together.gpus(probes.gpus(), ranks)
+    machine = probes.gpus()
+    yield from together.gpus(machine, ranks)
+    yield from nccl_topology.look(gpus.visible(machine, config.visible_gpus()))
 
 
 def start_ranks() -> tuple[Finding, list[Rank]]:

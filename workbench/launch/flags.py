@@ -81,6 +81,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--gloo",), "plain processes that talk over Gloo"),
         Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
         Flag(("--start-timeout",), "seconds until all ranks must run (default: HOROVOD_START_TIMEOUT, or 30)", float),
+        Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
     ],
     "output": [

@@ -23,9 +23,13 @@ import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 # As mpiexec's, or the launcher's own.
 RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
+# As mpiexec's, the launcher's own, or Slurm's. Where all ranks are on one machine, MPICH's rank is the local one, too.
+LOCAL_RANK_NAMES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "PMI_RANK")
+GPUS = "WORKBENCH_GPUS"  # by local rank, see gpus.py
 EVENTS, LEAVE = "events", "leave"
 NOT_FOUND = 127
 
@@ -35,11 +39,25 @@ def pipe_name(rank: int | str, stream: str) -> str:
     return f"{rank}.{stream}"
 
 
-def keep(folder: str, rank: str, command: list[str]) -> None:
+def pinned(env: Mapping[str, str]) -> dict[str, str]:
+    """The environment of the rank's command: of the list of GPUs, if there is one, it sees its own alone.
+
+    Example:
+        >>> pinned({"WORKBENCH_GPUS": "GPU-a,GPU-b", "MPI_LOCALRANKID": "1"})
+        {'MPI_LOCALRANKID': '1', 'CUDA_VISIBLE_DEVICES': 'GPU-b'}
+    """
+    mine = dict(env)
+    if listed := mine.pop(GPUS, ""):
+        local_rank = next((int(env[name]) for name in LOCAL_RANK_NAMES if env.get(name)), 0)
+        mine["CUDA_VISIBLE_DEVICES"] = listed.split(",")[local_rank]
+    return mine
+
+
+def keep(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -> None:
     """Run the command with its output in the rank's pipes; return when the launcher lets go."""
     events = open(f"{folder}/{EVENTS}", "wb", 0)  # noqa: SIM115 - it ends with this process
     leave = open(f"{folder}/{LEAVE}", "rb", 0)  # noqa: SIM115
-    process = _start(folder, rank, command)
+    process = _start(folder, rank, command, env)
     if process is not None:
         events.write(f"started {rank} {process.pid}\n".encode())
     code = NOT_FOUND if process is None else process.wait()
@@ -47,7 +65,7 @@ def keep(folder: str, rank: str, command: list[str]) -> None:
     leave.read()  # nobody writes into it: it ends when the launcher closes it, or dies
 
 
-def _start(folder: str, rank: str, command: list[str]) -> subprocess.Popen[bytes] | None:
+def _start(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -> subprocess.Popen[bytes] | None:
     out, err = (f"{folder}/{pipe_name(rank, stream)}" for stream in ("stdout", "stderr"))
     with open(out, "wb", 0) as stdout, open(err, "wb", 0) as stderr:
         try:
@@ -56,6 +74,7 @@ def _start(folder: str, rank: str, command: list[str]) -> subprocess.Popen[bytes
                 stdin=subprocess.DEVNULL,
                 stdout=stdout,
                 stderr=stderr,
+                env=env,
                 close_fds=False,  # mpiexec has left some that the rank needs; those opened here are not inherited
                 start_new_session=True,
             )
@@ -68,7 +87,7 @@ def main() -> None:
     """``python rank.py <the job's folder> <command>…``."""
     env = dict(os.environ)
     with contextlib.suppress(OSError):  # the launcher is gone, and its warden ends what is left
-        keep(sys.argv[1], next(env[name] for name in RANK_NAMES if name in env), sys.argv[2:])
+        keep(sys.argv[1], next(env[name] for name in RANK_NAMES if name in env), sys.argv[2:], pinned(env))
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ class Rank:
         torch_threads: how many threads torch uses; 0 without torch.
         gpus: (uuid, name) of each GPU that it sees.
         gpu: the uuid of the one that it uses, or would use; "" for none.
+        hidden: does CUDA_VISIBLE_DEVICES hide all GPUs from it?
         cuda, nccl: versions that torch was built with; "" for none.
     """
 
@@ -39,6 +40,7 @@ class Rank:
     torch_threads: int = 0
     gpus: Sequence[tuple[str, str]] = ()
     gpu: str = ""
+    hidden: bool = False
     cuda: str = ""
     nccl: str = ""
 
@@ -135,15 +137,24 @@ def _gpus(machine: Sequence[tuple[str, str]], found: Sequence[Rank]) -> Finding:
         return Finding(Level.WELL, "GPUs", "none")
     kinds = ", ".join(f"{list(names.values()).count(name)} × {name}" for name in dict.fromkeys(names.values()))
     users = {uuid: [rank.rank for rank in found if rank.gpu == uuid] for uuid in names}
-    text = "; ".join([kinds, *(f"{numbers(these, 'rank')}: {uuid}" for uuid, these in users.items() if these)])
+    at = {uuid: f"GPU {i} ({uuid})" for i, (uuid, _) in enumerate(machine)}
+    text = "; ".join(
+        [kinds, *(f"{numbers(these, 'rank')}: {at.get(uuid, uuid)}" for uuid, these in users.items() if these)]
+    )
+    if found and all(rank.hidden for rank in found):
+        cure = "Training runs on the CPU. Unless that is meant, unset it, and leave gpus=0 out."
+        return Finding(Level.WARNING, "GPUs", f"{kinds}, but CUDA_VISIBLE_DEVICES hides them from all ranks", cure)
     if found and not any(users.values()):
         cure = (
             "Training runs on the CPU. For the GPUs, install a build of torch for CUDA: make setup TORCH_BACKEND=auto."
         )
         return Finding(Level.WARNING, "GPUs", f"{kinds}, but no rank sees one", cure)
+    pinned = bool(found) and all(len(rank.gpus) == 1 for rank in found)
     if any(len(these) > 1 for these in users.values()):
-        cure = "Start one rank for each GPU, and let each take its own: torch.cuda.set_device(hvd.local_rank())."
-        return Finding(Level.WARNING, "GPUs", f"{text}; ranks share a GPU", cure)
+        take = "" if pinned else ", and let each take its own: torch.cuda.set_device(hvd.local_rank())"
+        return Finding(Level.WARNING, "GPUs", f"{text}; ranks share a GPU", f"Start one rank for each GPU{take}.")
+    if pinned and len(names) > 1:
+        text += "; each rank sees its own alone"
     return Finding(Level.WELL, "GPUs", text)
 
 

@@ -55,7 +55,7 @@ class Engine(threading.Thread):
     ) -> None:
         super().__init__(name="workbench-engine", daemon=True)
         self._control, self._settings, self._timeline = control, settings, timeline or Timeline()
-        self._backend, self.sets = backend, SetTable(control.rank, backend)
+        self.sets = SetTable(control.rank, backend)
         self._pending, self._cache = PendingTable(), RankCache()
         self._window = Window(settings.fusion_window_s)  # drained, not announced yet
         self._outbox, self.failures = deque[Event](), 0
@@ -132,7 +132,7 @@ class Engine(threading.Thread):
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
             self._outbox.append(Left(self._control.rank, clean=self._clean))
             self._tell()
-            self._backend.close(self._clean)
+            self.sets.close(self._clean)
             self._control.close()
             self.left.set()
 
@@ -150,7 +150,7 @@ class Engine(threading.Thread):
             raise ShutDownError("This rank has left the job amid a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
-        if error := error or (self._control.hopeless() if self._running else None):
+        if error := error or (self._control.hopeless() if self._running else None) or self.sets.watch():
             raise error
 
     def _announce(self) -> float:
@@ -179,7 +179,7 @@ class Engine(threading.Thread):
         if first.kind is Kind.SHUTDOWN:
             self._running, self._clean = False, error is None
             return self._check(error)
-        if (backend := self.sets.backend(first.process_set)) is None:
+        if (backend := self.sets.backend(first.process_set, first.device)) is None:
             return  # of a process set without this rank
         entries = [self._pending.find(response.process_set, response.name) for response in batch]
         with self._timeline.batch(batch, entries):

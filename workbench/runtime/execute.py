@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.backends.base import Backend
+from workbench.backends.base import Backend, Memory
 from workbench.collectives.reduction import Reduction, wire_dtype
-from workbench.runtime.fusion import Batch, nbytes, pack, unpack
+from workbench.runtime.fusion import Batch, layout
 from workbench.runtime.messages import Kind, ReduceOp, Response
 from workbench.runtime.pending import Array, Entry
 from workbench.runtime.recorder import labels
@@ -43,15 +43,17 @@ def execute(batch: Batch, entries: Entries, backend: Backend, timeline: Timeline
     if first.result:
         return [_ridden(response, entry) for response, entry in zip(batch, entries, strict=True)]
     tell = partial(timeline.activity, labels(batch))
-    if first.kind is Kind.ALLREDUCE:
-        return _allreduce(batch, entries, backend, tell)
-    verb = {
-        Kind.ALLGATHER: _allgather,
-        Kind.BROADCAST: _broadcast,
-        Kind.ALLTOALL: _alltoall,
-        Kind.REDUCESCATTER: _reducescatter,
-    }[first.kind]
-    return [verb(first, entries[0], backend, tell)]
+    arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
+    with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
+        if first.kind is Kind.ALLREDUCE:
+            return _allreduce(batch, entries, backend, tell)
+        verb = {
+            Kind.ALLGATHER: _allgather,
+            Kind.BROADCAST: _broadcast,
+            Kind.ALLTOALL: _alltoall,
+            Kind.REDUCESCATTER: _reducescatter,
+        }[first.kind]
+        return [verb(first, entries[0], backend, tell)]
 
 
 def _ridden(response: Response, entry: Entry | None) -> Array:
@@ -65,7 +67,7 @@ def _ridden(response: Response, entry: Entry | None) -> Array:
 
 
 def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Any]:
-    targets = [_target(response, entry) for response, entry in zip(batch, entries, strict=True)]
+    targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
     sources = [entry.source if entry else None for entry in entries]
     if len(batch) == 1:
         # Alone it is reduced where it lies; a copy is made only if the caller wants to keep the input.
@@ -75,16 +77,24 @@ def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> 
             backend.allreduce(targets[0].reshape(-1), _reduction(batch[0], backend), batch[0].places)
         return list(targets)
     with tell("INIT_FUSION_BUFFER"):
-        buffer = backend.buffer(sum(map(nbytes, batch)))
-    flat = buffer.array[: sum(map(nbytes, batch))].view(wire_dtype(batch[0].dtype))
+        dtype = wire_dtype(batch[0].dtype)
+        parts, length = layout(batch, backend.memory.align)
+        buffer = backend.buffer(length * dtype.itemsize)
+    flat = buffer.array[: length * dtype.itemsize].view(dtype)
+    pieces = [flat[part] for part in parts]
     with tell("MEMCPY_IN_FUSION_BUFFER"):
-        pack(sources, (target.size for target in targets), flat)
+        # Side by side, so that they travel as one; nothing stands for zeros.
+        backend.memory.copy(list(zip(map(_flat, sources), pieces, strict=True)))
     with tell(f"{backend.name}_ALLREDUCE"):
         backend.allreduce(flat, _reduction(batch[0], backend))
     with tell("MEMCPY_OUT_FUSION_BUFFER"):
-        unpack(flat, targets)
+        backend.memory.copy(list(zip(pieces, map(_flat, targets), strict=True)))
     buffer.release()
     return list(targets)
+
+
+def _flat(array: Array | None) -> Any:
+    return None if array is None else array.reshape(-1)
 
 
 def _reduction(response: Response, backend: Backend) -> Reduction:
@@ -96,7 +106,7 @@ def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: 
     width = prod(response.shape[1:])
     lengths = [rows * width for rows in response.rows]
     with tell("ALLOCATE_OUTPUT"):
-        out = np.empty((sum(response.rows), *response.shape[1:]), wire_dtype(response.dtype))
+        out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
     if entry is not None and entry.source is not None:
         start = sum(lengths[: backend.rank])
         out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
@@ -106,7 +116,7 @@ def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: 
 
 
 def _broadcast(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
-    target = _target(response, entry)
+    target = _target(response, entry, backend)
     root = backend.index(response.root)
     if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
         target[...] = entry.source
@@ -120,8 +130,11 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: T
     splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
     mine, theirs = splits[backend.rank], splits[:, backend.rank]
     with tell("ALLOCATE_OUTPUT"):
-        out = np.empty((int(theirs.sum()), *response.shape[1:]), wire_dtype(response.dtype))
-    source = entry.source if entry and entry.source is not None else np.zeros(int(mine.sum()) * width, out.dtype)
+        out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)
+    source = entry.source if entry else None
+    if source is None:
+        source = _new((int(mine.sum()) * width,), response, entry, backend)
+        source[...] = 0
     with tell(f"{backend.name}_ALLTOALL"):
         backend.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
     return out, theirs.astype(np.int32)
@@ -134,18 +147,23 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, te
             backend.reducescatter(entry.target.reshape(-1), lengths, _reduction(response, backend), response.places)
         return entry.target
     with tell("ALLOCATE_OUTPUT"):
-        scratch = np.zeros(sum(lengths), wire_dtype(response.dtype))
-    if entry is not None and entry.source is not None:
-        scratch[:] = entry.source.reshape(-1)
+        scratch = _new((sum(lengths),), response, entry, backend)
+    scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
     with tell(f"{backend.name}_REDUCESCATTER"):
         backend.reducescatter(scratch, lengths, _reduction(response, backend))
     start = sum(lengths[: backend.rank])
-    mine = scratch[start : start + lengths[backend.rank]].copy()
-    return mine.reshape(response.rows[backend.rank], *response.shape[1:])
+    mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend)
+    mine.reshape(-1)[...] = scratch[start : start + lengths[backend.rank]]
+    return mine
 
 
-def _target(response: Response, entry: Entry | None) -> Array:
+def _target(response: Response, entry: Entry | None, backend: Backend) -> Array:
     """Where the result goes: the caller's memory, or new memory."""
     if entry is not None and entry.target is not None:
         return entry.target
-    return np.empty(response.shape, wire_dtype(response.dtype))
+    return _new(response.shape, response, entry, backend)
+
+
+def _new(shape: tuple[int, ...], response: Response, entry: Entry | None, backend: Backend) -> Array:
+    memory: Memory = backend.memory
+    return memory.empty(shape, wire_dtype(response.dtype), entry.arrival if entry else None)

@@ -11,7 +11,6 @@ from math import prod
 
 from workbench.collectives.reduction import wire_dtype
 from workbench.runtime.messages import Kind, ReduceOp, Response
-from workbench.runtime.pending import Array
 
 Batch = list[Response]
 
@@ -60,17 +59,22 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     return batches
 
 
-def pack(sources: Iterable[Array | None], lengths: Iterable[int], buffer: Array) -> None:
-    """Copy arrays one behind the other into ``buffer``; None stands for zeros."""
-    start = 0
-    for source, length in zip(sources, lengths, strict=True):
-        buffer[start : start + length] = 0 if source is None else source.reshape(-1)
-        start += length
+def layout(batch: Batch, align: int = 1) -> tuple[list[slice], int]:
+    """Where each tensor lies in the buffer, one behind the other, and the length of all; counted in elements.
 
+    Args:
+        batch: tensors of one dtype.
+        align: bytes, a multiple of which each begins at.
 
-def unpack(buffer: Array, targets: Iterable[Array]) -> None:
-    """Copy the parts of ``buffer`` back to where they belong."""
-    start = 0
-    for target in targets:
-        target.reshape(-1)[:] = buffer[start : start + target.size]
-        start += target.size
+    Example:
+        >>> batch = [Response(f"grad{i}", Kind.ALLREDUCE, "float32", (3,)) for i in range(2)]
+        >>> layout(batch), layout(batch, align=16)
+        (([slice(0, 3, None), slice(3, 6, None)], 6), ([slice(0, 3, None), slice(4, 7, None)], 7))
+    """
+    step = max(1, align // wire_dtype(batch[0].dtype).itemsize)
+    parts, end = [], 0
+    for response in batch:
+        start = -(-end // step) * step
+        end = start + prod(response.shape)
+        parts.append(slice(start, end))
+    return parts, end

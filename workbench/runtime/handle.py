@@ -27,7 +27,7 @@ class Handle:
         42
     """
 
-    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "awaited", "blocked", "name", "owner")
+    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "awaited", "blocked", "joins", "name", "owner")
     _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
@@ -35,6 +35,7 @@ class Handle:
         self.owner: int | None = None  # ident of the engine's thread, which must never wait
         self.awaited: Callable[[], None] = _nothing  # tells that somebody waits
         self.blocked: Callable[[], AbstractContextManager[None]] = nullcontext  # tells of a wait that takes long
+        self.joins: Callable[[], None] = _nothing  # has the waiting thread's stream on a GPU wait for the result, too
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
@@ -63,6 +64,7 @@ class Handle:
         if self._error is not None:
             # A new traceback each time, without the one of an earlier wait on the same handle.
             raise self._error.with_traceback(None)
+        self.joins()
         return self._value
 
     def _wait(self, timeout_s: float | None) -> bool:

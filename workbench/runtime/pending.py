@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from workbench.backends.base import Arrival
 from workbench.errors import DuplicateNameError
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Request
@@ -29,6 +30,7 @@ class Entry:
         target: where the result goes when its shape is known beforehand; may be ``source`` itself.
         convert: makes of the result array what the caller gets, such as a tensor; runs on the engine's thread.
         submitted, announced: when that was, for the recorder.
+        arrival: of arrays on a GPU: when they are ready, and who waits for the result.
     """
 
     request: Request
@@ -38,6 +40,7 @@ class Entry:
     convert: Callable[[Any], Any] | None = None
     submitted: int = 0
     announced: int = 0
+    arrival: Arrival | None = None
 
     def deliver(self, result: Any, error: BaseException | None = None) -> None:
         """Finish the handle with the converted result, with ``error``, or with the error of the conversion."""

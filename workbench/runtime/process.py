@@ -14,6 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from workbench.runtime.replies import Replies
+
 
 class Job(Protocol):
     """The running job, seen from this rank."""
@@ -57,19 +59,23 @@ def watch_cells(find: Find) -> None:
     """In a notebook's engine: report each cell's begin and end, and what it raised.
 
     IPython's events tell of ``%px`` and ``view.execute``. ``view.apply`` fires none, so there the kernel's own
-    method is wrapped.
+    method is wrapped. And Ctrl-C ends a cell from now on, but not the answer to it.
     """
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None or getattr(shell, _MARK, False):
         return
 
+    replies = Replies()
+
     def begins() -> None:
+        replies.within = True
         job = find()
         if job is not None:
             job.cell_begins()
 
     def ends() -> None:
+        replies.within = False
         job = find()
         if job is not None:
             job.cell_ends()
@@ -85,6 +91,7 @@ def watch_cells(find: Find) -> None:
     apply = getattr(getattr(shell, "kernel", None), "do_apply", None)
     if apply is not None:
         shell.kernel.do_apply = _as_cell(apply, begins, ends, find)
+    replies.guard(getattr(shell, "kernel", None))
     setattr(shell, _MARK, True)
 
 

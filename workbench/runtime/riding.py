@@ -33,6 +33,8 @@ def values_of(entries: list[Entry], rank: int, limit_bytes: int) -> dict[int, by
 
 
 def _rides(request: Request, rank: int) -> bool:
+    if request.device != "cpu":
+        return False  # the CPU would wait for the GPU
     if request.kind is Kind.ALLREDUCE:
         return request.op is not ReduceOp.ADASUM
     return request.kind is Kind.ALLGATHER or (request.kind is Kind.BROADCAST and request.root == rank)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from workbench import api, memory
-from workbench.torch.tensors import dtype_name, tensor_of
+from workbench.torch.tensors import dtype_name, stays, tensor_of, view
 from workbench.training.buckets import Bucket, Piece, plan_buckets
 
 Params = Mapping[str, torch.nn.Parameter]
@@ -31,8 +31,7 @@ class FlatBucket:
     def __init__(self, bucket: Bucket, params: Params) -> None:
         self.bucket, self._params = bucket, params
         like = params[bucket.pieces[0].name]
-        self.array = memory.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
-        self.array[...] = 0
+        self.array = _zeros(bucket, like)
         self.flat = tensor_of(self.array, like)
         self._flags = self.flat[bucket.flags :]
         self.views = {
@@ -67,8 +66,9 @@ class FlatBucket:
         self._params[name].grad = given
 
     def suits(self, name: str) -> bool:
-        """Has the parameter still the bucket's dtype?"""
-        return self._params[name].dtype is self.flat.dtype
+        """Has the parameter still the bucket's dtype, and is it where the bucket is?"""
+        param = self._params[name]
+        return param.dtype is self.flat.dtype and param.device == self.flat.device
 
     def fill(self) -> None:
         """Before the reduction: take what is there, zeros for what is not, and note which is which."""
@@ -100,24 +100,33 @@ class FlatBucket:
                 self.show(names[i])
 
 
+def _zeros(bucket: Bucket, like: torch.Tensor) -> api.Array:
+    """Memory in which this rank's backend reduces: its own, or on a GPU any."""
+    if like.device.type != "cpu":
+        return view(torch.zeros(bucket.length, dtype=like.dtype, device=like.device))
+    array = memory.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
+    array[...] = 0
+    return array
+
+
 def flat_buckets(params: Params, names: Sequence[str], limit_bytes: int) -> list[FlatBucket]:
     """Buckets for the gradients of these parameters."""
-    by_itemsize: dict[int, list[Piece]] = {}
+    alike: dict[tuple[torch.device, int], list[Piece]] = {}
     for name in names:
         param = params[name]
         piece = Piece(name, param.numel(), dtype_name(param), "" if param.is_contiguous() else str(param.stride()))
-        by_itemsize.setdefault(param.element_size(), []).append(piece)
+        alike.setdefault((param.device, param.element_size()), []).append(piece)
     return [
         FlatBucket(bucket, params)
-        for itemsize, pieces in by_itemsize.items()
+        for (_, itemsize), pieces in alike.items()
         for bucket in plan_buckets(pieces, limit_bytes, itemsize)
     ]
 
 
 def can_be_flat(param: torch.Tensor) -> bool:
-    """Does a gradient of it fill its memory without gaps, in the CPU's memory, with numbers that can be reduced?"""
+    """Does a gradient of it fill its memory without gaps, where it can be reduced, with numbers that can be?"""
     dense = param.is_contiguous() or _dense(param)
-    return param.device.type == "cpu" and dense and param.is_floating_point() and param.numel() > 0
+    return stays(param) and dense and param.is_floating_point() and param.numel() > 0
 
 
 def _dense(param: torch.Tensor) -> bool:

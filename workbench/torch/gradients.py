@@ -159,6 +159,8 @@ class Gradients:
         limit = memory.bucket_bytes()
         suits = self._op in (Average, Sum) and self.wire.compression is Compression.none and not self._groups
         new = [name for name in new if can_be_flat(self.wire.params[name])]
+        if self.sharded:  # slices of parameters live in memory that the ranks have in common: the host's
+            new = [name for name in new if self.wire.params[name].device.type == "cpu"]
         if not (suits and limit and new):
             return
         if self.shards:

@@ -18,7 +18,7 @@ from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Entry
-from workbench.torch.tensors import dtype_name, in_place, tensor_of
+from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.calls import choose_op
 
 Tensors = Sequence[torch.Tensor]
@@ -198,11 +198,10 @@ def alltoall_async(
         Kind.ALLTOALL,
         array,
         name,
-        dtype=dtype_name(tensor),
         convert=convert,
         splits=rows,
         process_set=process_set,
-        device=tensor.device.type,
+        **about(tensor),
     )
     return api.submit([entry])[0]
 
@@ -323,5 +322,4 @@ def _member(
         target, convert = in_place(torch.empty_like(tensor))
     else:
         target = source
-    about: dict[str, Any] = {"dtype": dtype_name(tensor), "device": tensor.device.type, "convert": convert}
-    return api.entry(kind, source, name, target=target, **about, **fields)
+    return api.entry(kind, source, name, target=target, convert=convert, **about(tensor), **fields)

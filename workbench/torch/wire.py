@@ -28,7 +28,7 @@ from workbench.runtime.pending import Entry
 from workbench.torch.flat import FlatBucket
 from workbench.torch.ops import sparse_allreduce_async
 from workbench.torch.sharded import Shards
-from workbench.torch.tensors import dtype_name, in_place, tensor_of
+from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.torch.topk import TopKCompression
 from workbench.training.compression import Compressor
 from workbench.training.gradients import group_fields
@@ -94,23 +94,23 @@ class Wire:
         if self.shards:
             return [self.shards.entry(bucket)]
         array, name = bucket.array, bucket.bucket.name
-        return [api.entry(Kind.ALLREDUCE, array, name, dtype=bucket.bucket.dtype, target=array, **self._fields)]
+        return [api.entry(Kind.ALLREDUCE, array, name, target=array, **about(bucket.flat), **self._fields)]
 
     def _entry(self, name: str, group: dict[str, Any]) -> Entry:
         """Without a gradient this rank contributes zeros, or nothing if no rank has one."""
         param, grad = self.params[name], self.dense(name)
-        fields = self._fields | group | {"device": param.device.type}
+        fields = self._fields | group
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
             small, ctx = self.compression.compress(zeros)
             self._travelling[name] = param.new_empty(0, dtype=small.dtype), ctx, 0
             shape = tuple(small.shape)
-            return api.entry(Kind.ALLREDUCE, None, name, dtype=dtype_name(small), shape=shape, absent=True, **fields)
+            return api.entry(Kind.ALLREDUCE, None, name, shape=shape, absent=True, **about(small), **fields)
         small, ctx = self.compression.compress(grad.detach())
         small = small.contiguous()
         self._travelling[name] = small, ctx, grad._version
         array, convert = in_place(small)
-        return api.entry(Kind.ALLREDUCE, array, name, dtype=dtype_name(small), target=array, convert=convert, **fields)
+        return api.entry(Kind.ALLREDUCE, array, name, target=array, convert=convert, **about(small), **fields)
 
     def store(self, reduced: dict[str, Any], buckets: Mapping[str, FlatBucket]) -> None:
         """Put results where the optimizer looks for them; None if no rank had a dense gradient: as in a serial run.

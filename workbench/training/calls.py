@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
+from workbench import api, arrays
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
@@ -64,11 +64,11 @@ class Call:
     splits: tuple[int, ...] | None = None
     process_set: ProcessSet = field(default=global_process_set)
 
-    def __call__(self, arrays: Sequence[Array]) -> list[Array]:
+    def __call__(self, given: Sequence[Array]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
-        return api.wait_for(self._begin, arrays)  # type: ignore[no-any-return]
+        return api.wait_for(self._begin, given)  # type: ignore[no-any-return]
 
-    def _begin(self, arrays: Sequence[Array]) -> _Handles:
+    def _begin(self, given: Sequence[Array]) -> _Handles:
         fields: dict[str, Any] = {"process_set": self.process_set}
         if self.op is not None:
             fields |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
@@ -76,18 +76,18 @@ class Call:
             fields |= {"root": self.root}
         if self.kind is Kind.ALLTOALL:
             fields |= {"splits": self.splits}
-        count = len(arrays)
+        count = len(given)
         if count < 2:
-            return _Handles(api.submit([self._entry(each, self.name, fields) for each in arrays]))
+            return _Handles(api.submit([self._entry(each, self.name, fields) for each in given]))
         with api.group_name(self.kind, self.name, self.process_set) as base:
             fields |= {"group": f"{self.kind.value}.{base}.{count}", "group_size": count}
-            entries = [self._entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(arrays)]
+            entries = [self._entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(given)]
             return _Handles(api.submit(entries))
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
-        array = np.asarray(array, order="C")
+        array, about = arrays.given(array)
         target = np.empty_like(array) if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST) else None
-        return api.entry(self.kind, array, name, target=target, **fields)
+        return api.entry(self.kind, array, name, target=target, **about, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
         """Shapes of the results, with None for what depends on the other ranks.

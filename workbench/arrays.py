@@ -1,0 +1,45 @@
+"""Arrays that the caller gave, on the host or on this rank's GPU, as the engine takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from workbench.context import HOLDER
+from workbench.errors import UnsupportedTensorError
+from workbench.runtime.pending import Array
+
+
+def given(array: Any) -> tuple[Array, dict[str, Any]]:
+    """A contiguous array of numpy's, or of cupy's, and what :func:`workbench.entries.entry` must know of it beside.
+
+    Raises:
+        UnsupportedTensorError: it lies on a GPU that cannot be used.
+
+    Example:
+        >>> given([1.0, 2.0])
+        (array([1., 2.]), {})
+    """
+    if not on_gpu(array):
+        return np.asarray(array, order="C"), {}
+    from workbench.backends.gpu import CUPY
+
+    gpu = HOLDER.get().engine.sets.gpu
+    if gpu is None:
+        raise UnsupportedTensorError(
+            "The array lies on a GPU, and the ranks have no backend for GPUs (`workbench doctor` says why). Copy it "
+            "to the host: array.get()."
+        )
+    if array.device.id != gpu.index:
+        raise UnsupportedTensorError(
+            f"The array lies on GPU {array.device.id}, but rank {HOLDER.get().rank} reduces on GPU {gpu.index}, by its "
+            "local rank. Call cupy.cuda.Device(hvd.local_rank()).use() before arrays are made."
+        )
+    contiguous = array if array.flags.c_contiguous else array.copy(order="C")
+    return contiguous, {"device": "cuda", "caller": CUPY}
+
+
+def on_gpu(array: Any) -> bool:
+    """Is it an array of cupy's?"""
+    return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__") and hasattr(array, "get")
