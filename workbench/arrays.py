@@ -10,6 +10,8 @@ from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
 from workbench.runtime.pending import Array
 
+_CUDA = 2  # DLPack's number
+
 
 def given(array: Any) -> tuple[Array, dict[str, Any]]:
     """A contiguous array of numpy's, or of cupy's, and what :func:`workbench.entries.entry` must know of it beside.
@@ -43,3 +45,22 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
 def on_gpu(array: Any) -> bool:
     """Is it an array of cupy's?"""
     return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__") and hasattr(array, "get")
+
+
+def borrowed(tensor: Any, dtype: str) -> Array | None:
+    """A framework's tensor on this rank's GPU, as an array over the same memory, by DLPack; None for any other tensor.
+
+    Also None for bfloat16, which cupy lacks: such a tensor goes by way of the host.
+    """
+    gpu = HOLDER.get().engine.sets.gpu
+    if gpu is None or dtype == "bfloat16" or tuple(map(int, tensor.__dlpack_device__())) != (_CUDA, gpu.index):
+        return None
+    import cupy
+
+    with gpu.device:
+        return cupy.from_dlpack(tensor)  # type: ignore[no-any-return]
+
+
+def zeros(length: int, like: Array) -> Array:
+    """A new array where ``like`` lies, with its dtype."""
+    return np.zeros_like(like, shape=length)

@@ -86,6 +86,7 @@ class Context:
     settings: Settings
     server: ControlServer | None
     timeline: Timeline
+    gpu_way: gpu_select.Way = field(default_factory=lambda: gpu_select.Way("off"))
     pid: int = field(default_factory=os.getpid)
     requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
@@ -203,7 +204,7 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     if on_gpu:
         on_gpu.tick(engine.tick)
         engine.sets.use_gpu(on_gpu)
-    context = Context(place(list(nodes), meeting.rank), engine, meeting, settings, server, timeline)
+    context = Context(place(list(nodes), meeting.rank), engine, meeting, settings, server, timeline, way)
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)

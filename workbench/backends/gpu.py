@@ -71,7 +71,8 @@ class Arrival:
     def join(self) -> None:
         """Make the stream that is current on this thread wait until the result is there."""
         if self.done is not None:
-            self.gpu.external(self.caller.stream()).wait_event(self.done)
+            with self.gpu.device:
+                self.gpu.external(self.caller.stream()).wait_event(self.done)
 
 
 @dataclass(slots=True)
@@ -120,9 +121,9 @@ class Gpu:
 
     def arrive(self, caller: Caller) -> Arrival:
         """Note where the caller's stream is now, after all that makes its tensors."""
-        with self.device:
+        with self.device:  # its default stream has the address that all default streams have
             stream = caller.stream()
-        return Arrival(self, caller, stream, self._record(self.external(stream)))
+            return Arrival(self, caller, stream, self._record(self.external(stream)))
 
     def over(self, address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
         """An array over somebody's memory on this GPU, which keeps ``owner`` alive."""

@@ -57,7 +57,11 @@ class StagedBackend(GpuLinkBackend):
 
     def broadcast(self, array: Array, root: int) -> Traffic:
         """The host's broadcast; the root fetches, the others bring."""
-        here = self._fetch(array) if self.rank == root else self._pinned[0].like(array)
+        if self.rank == root:
+            here = self._fetch(array)
+        else:
+            here = self._pinned[0].like(array)
+            self.gpu.finish()  # the last result may still be on its way out of this memory
         traffic = self._host.broadcast(here, root)
         if self.rank != root:
             self._bring(here, array)
@@ -97,7 +101,7 @@ class StagedBackend(GpuLinkBackend):
         return here
 
     def _bring(self, here: Array, array: Array) -> None:
-        """Copy back in the order of our stream. Nobody waits: the next fetch into this memory is queued behind it."""
+        """Copy back in the order of our stream. Nobody waits: a fetch into this memory is queued behind it."""
         self._queue_copy(address(array), here.ctypes.data, here.nbytes, _TO_GPU)
 
     def _copy(self, array: Array, here: Array, kind: int) -> None:

@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,6 +101,7 @@ def main(folder: str) -> None:
 
     from workbench import api
     from workbench.built import mpi_enabled
+    from workbench.context import HOLDER
 
     if find_spec("torch") is not None:
         torch: Any = import_module("torch")
@@ -110,6 +111,8 @@ def main(folder: str) -> None:
     api.init()
     rank, size = api.rank(), api.size()
     total = float(api.allreduce(np.array([rank + 1.0]), name="doctor", op=api.Sum)[0])
+    gpu = HOLDER.get().gpu_way
     said = about(rank, size, total, "MPI" if mpi_enabled() else "Gloo")
+    said = replace(said, gpu_way=gpu.name, gpu_why=gpu.why)
     Path(folder, f"rank.{rank:03}.json").write_text(json.dumps(asdict(said)))
     api.shutdown()

@@ -15,6 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 
+from workbench.arrays import borrowed, on_gpu
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
 from workbench.runtime.pending import Array
@@ -47,7 +48,7 @@ def on_host(
         UnsupportedTensorError: within a compiled function: among threads, or where a shape is not known.
     """
     if not traced(tensors):
-        return [jnp.asarray(each) for each in function([np.asarray(each) for each in tensors])]
+        return [_tensor(each) for each in function([_array(each) for each in tensors])]
     if HOLDER.own() is not None:
         raise UnsupportedTensorError(_THREADS)
     if any(shape is None or None in shape for _, shape in results):
@@ -56,6 +57,15 @@ def on_host(
     run = GRAPH.function(lambda *arrays: function([np.asarray(each) for each in arrays]))
     made = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
     return list(io_callback(run, made, *tensors, ordered=True))
+
+
+def _array(tensor: Any) -> Array:
+    found = borrowed(tensor, str(tensor.dtype)) if isinstance(tensor, jax.Array) else None
+    return np.asarray(tensor) if found is None else found
+
+
+def _tensor(array: Array) -> Any:
+    return jax.dlpack.from_dlpack(array) if on_gpu(array) else jnp.asarray(array)
 
 
 def own_errors() -> AbstractContextManager[None]:

@@ -28,6 +28,8 @@ class Rank:
         gpu: the uuid of the one that it uses, or would use; "" for none.
         hidden: does CUDA_VISIBLE_DEVICES hide all GPUs from it?
         cuda, nccl: versions that torch was built with; "" for none.
+        gpu_way, gpu_why: who moves the bytes of tensors on GPUs, see :mod:`workbench.backends.gpu_select`; "" where no
+            job was begun.
     """
 
     rank: int
@@ -43,6 +45,8 @@ class Rank:
     hidden: bool = False
     cuda: str = ""
     nccl: str = ""
+    gpu_way: str = ""
+    gpu_why: str = ""
 
     @property
     def threads(self) -> int:
@@ -128,7 +132,7 @@ def gpus(machine: Sequence[tuple[str, str]], found: Sequence[Rank]) -> list[Find
         machine: (uuid, name) of each GPU that the driver knows.
         found: the ranks.
     """
-    return [_gpus(machine, found), *_nccl(found)]
+    return [_gpus(machine, found), *_nccl(found), *(_way(found) if machine else [])]
 
 
 def _gpus(machine: Sequence[tuple[str, str]], found: Sequence[Rank]) -> Finding:
@@ -167,6 +171,24 @@ def _nccl(found: Sequence[Rank]) -> list[Finding]:
     if versions == ["none"] or len(versions) > 1:
         return [Finding(Level.WARNING, "NCCL", text, "Install one build of torch with NCCL for all ranks.")]
     return [Finding(Level.WELL, "NCCL", text)]
+
+
+def _way(found: Sequence[Rank]) -> list[Finding]:
+    """Who moves the bytes of tensors on GPUs?"""
+    ways = [rank for rank in found if rank.gpu_way]
+    if not ways:
+        return []
+    texts = {
+        "nccl": "NCCL, where the tensors lie",
+        "mpi": "an MPI that takes the memory of GPUs",
+        "staged": "by way of the host, through pinned memory",
+        "off": "copied to the host and back",
+    }
+    text, why = texts[ways[0].gpu_way], ways[0].gpu_why
+    if not why and ways[0].gpu_way == "nccl":
+        return [Finding(Level.WELL, "GPU data", text)]
+    cure = "Choose with WORKBENCH_GPU_OPERATIONS=nccl, mpi, staged or off."
+    return [Finding(Level.WARNING, "GPU data", f"{text}: {why}" if why else text, cure)]
 
 
 def _ordinal(i: int) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 
+from workbench.arrays import borrowed, on_gpu
 from workbench.errors import UnsupportedTensorError
 from workbench.runtime.messages import Kind
 from workbench.runtime.pending import Array
@@ -39,7 +40,7 @@ def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[An
         UnsupportedTensorError: within XLA.
     """
     if tf.executing_eagerly():
-        return [tf.convert_to_tensor(each) for each in function([_array(tensor) for tensor in tensors])]
+        return [_tensor(each) for each in function([_array(tensor) for tensor in tensors])]
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UnsupportedTensorError(_XLA)
     run = GRAPH.function(lambda *arrays: function(list(arrays)))
@@ -50,7 +51,14 @@ def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[An
     return made
 
 
+def _tensor(array: Array) -> Any:
+    return tf.experimental.dlpack.from_dlpack(array.__dlpack__()) if on_gpu(array) else tf.convert_to_tensor(array)
+
+
 def _array(tensor: Any) -> Array:
+    found = borrowed(tensor, tensor.dtype.name) if hasattr(tensor, "__dlpack_device__") else None
+    if found is not None:
+        return found
     # A bfloat16 without dimensions gives a number of numpy's, not an array; and what has some is not to be copied.
     return np.asarray(tensor if tensor.shape.rank else tensor.numpy())
 

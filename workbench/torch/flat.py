@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from workbench import api, memory
-from workbench.torch.tensors import dtype_name, stays, tensor_of, view
+from workbench.torch.tensors import dtype_name, on_gpu, tensor_of, view
 from workbench.training.buckets import Bucket, Piece, plan_buckets
 
 Params = Mapping[str, torch.nn.Parameter]
@@ -31,11 +31,10 @@ class FlatBucket:
     def __init__(self, bucket: Bucket, params: Params) -> None:
         self.bucket, self._params = bucket, params
         like = params[bucket.pieces[0].name]
-        self.array = _zeros(bucket, like)
-        self.flat = tensor_of(self.array, like)
+        self.flat, self.array = _zeros(bucket, like)
         self._flags = self.flat[bucket.flags :]
         self.views = {
-            piece.name: self.part(self.array, start, params[piece.name])
+            piece.name: self.part(self.flat if on_gpu(like) else self.array, start, params[piece.name])
             for piece, start in zip(bucket.pieces, bucket.starts, strict=True)
         }
         self._given = {name: view.data for name, view in self.views.items()}
@@ -43,10 +42,12 @@ class FlatBucket:
         self._absent: list[int] = []
 
     @staticmethod
-    def part(array: api.Array, start: int, param: torch.Tensor) -> torch.Tensor:
+    def part(memory: api.Array | torch.Tensor, start: int, param: torch.Tensor) -> torch.Tensor:
         """The elements from ``start`` on, shaped like the parameter, in the order in which its own lie in memory."""
+        found = memory[start : start + param.numel()]
+        tensor = found if isinstance(found, torch.Tensor) else tensor_of(found, param)
         # .data: it counts its changes by itself, and to torch it is no view, which could not be detached in place.
-        return tensor_of(array[start : start + param.numel()], param).as_strided(param.shape, param.stride()).data
+        return tensor.as_strided(param.shape, param.stride()).data
 
     def take(self, name: str) -> None:
         """Bring this rank's gradient into the bucket, if it is not there already."""
@@ -100,13 +101,14 @@ class FlatBucket:
                 self.show(names[i])
 
 
-def _zeros(bucket: Bucket, like: torch.Tensor) -> api.Array:
-    """Memory in which this rank's backend reduces: its own, or on a GPU any."""
-    if like.device.type != "cpu":
-        return view(torch.zeros(bucket.length, dtype=like.dtype, device=like.device))
+def _zeros(bucket: Bucket, like: torch.Tensor) -> tuple[torch.Tensor, api.Array]:
+    """Memory in which this rank's backend reduces, as tensor and as array: the backend's own, or on a GPU any."""
+    if on_gpu(like):
+        flat = torch.zeros(bucket.length, dtype=like.dtype, device=like.device)
+        return flat, view(flat)
     array = memory.empty(bucket.length, "uint16" if like.dtype is torch.bfloat16 else bucket.dtype)
     array[...] = 0
-    return array
+    return tensor_of(array, like), array
 
 
 def flat_buckets(params: Params, names: Sequence[str], limit_bytes: int) -> list[FlatBucket]:
@@ -126,7 +128,7 @@ def flat_buckets(params: Params, names: Sequence[str], limit_bytes: int) -> list
 def can_be_flat(param: torch.Tensor) -> bool:
     """Does a gradient of it fill its memory without gaps, where it can be reduced, with numbers that can be?"""
     dense = param.is_contiguous() or _dense(param)
-    return stays(param) and dense and param.is_floating_point() and param.numel() > 0
+    return (on_gpu(param) or param.device.type == "cpu") and dense and param.is_floating_point() and param.numel() > 0
 
 
 def _dense(param: torch.Tensor) -> bool:

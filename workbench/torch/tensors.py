@@ -58,7 +58,7 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
 
     The array is the tensor's own memory, or else a copy on the host, which the function copies back.
     """
-    if tensor.device.type == "cpu" or _gpu_of(tensor) is not None:
+    if tensor.device.type == "cpu" or on_gpu(tensor):
         return view(tensor), lambda _: tensor
     if not tensor.is_contiguous():
         view(tensor)  # raises, with the text that says what to do
@@ -73,13 +73,15 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
 
 def about(tensor: torch.Tensor) -> dict[str, Any]:
     """What :func:`workbench.api.entry` must know of a tensor beside its array."""
-    caller = None if (gpu := _gpu_of(tensor)) is None else TorchCaller(gpu)
-    return {"dtype": dtype_name(tensor), "device": tensor.device.type, "caller": caller}
+    found: dict[str, Any] = {"dtype": dtype_name(tensor), "device": tensor.device.type}
+    if (gpu := _gpu_of(tensor)) is not None:
+        found |= {"device": "cuda", "caller": TorchCaller(gpu)}
+    return found
 
 
-def stays(tensor: torch.Tensor) -> bool:
-    """Is it reduced where it lies: on the CPU, or on a GPU that has a backend?"""
-    return tensor.device.type == "cpu" or _gpu_of(tensor) is not None
+def on_gpu(tensor: torch.Tensor) -> bool:
+    """Does it lie on this rank's GPU, and is it reduced there?"""
+    return _gpu_of(tensor) is not None
 
 
 def _gpu_of(tensor: torch.Tensor) -> Any:

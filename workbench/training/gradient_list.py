@@ -21,6 +21,7 @@ import numpy as np
 
 from workbench import api, memory
 from workbench.api import Adasum, Average, ReduceOp, Sum
+from workbench.arrays import given, on_gpu, zeros
 from workbench.context import HOLDER
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.handle import Handle
@@ -134,21 +135,23 @@ class GradientList:
                 f"{name!r} is sparse, and Adasum is not defined for it: say sparse_as_dense=True."
             )
         values, places = rows
-        values = api.allgather(np.ascontiguousarray(values), f"sparse.{name}.values", self._set)
+        values = api.allgather(values, f"sparse.{name}.values", self._set)
         share = self._scale / (self._set.size() or 1) if self._op is Average else self._scale
-        places = api.allgather(np.ascontiguousarray(places), f"sparse.{name}.rows", self._set)
+        places = api.allgather(places, f"sparse.{name}.rows", self._set)
         return _scaled(values, share), places
 
     def _buckets(self, dense: dict[str, Array]) -> list[_Memory]:
         """The same memory as in the step before, where the gradients are alike."""
-        known = id(HOLDER.get().engine), *((name, each.shape, each.dtype) for name, each in dense.items())
+        where = {name: on_gpu(each) for name, each in dense.items()}
+        known = id(HOLDER.get().engine), *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
         if self._plan[0] != known:
             limit = 0 if self._op is Adasum else memory.bucket_bytes()
-            by_size: dict[int, list[Piece]] = {}
+            alike: dict[tuple[int, bool], list[Piece]] = {}
             for name in sorted(dense):
                 each = dense[name]
-                by_size.setdefault(each.itemsize, []).append(Piece(name, each.size, each.dtype.name, str(each.shape)))
-            plans = [plan for itemsize, pieces in by_size.items() for plan in plan_buckets(pieces, limit, itemsize)]
+                piece = Piece(name, each.size, each.dtype.name, str(each.shape))
+                alike.setdefault((each.itemsize, where[name]), []).append(piece)
+            plans = [plan for (itemsize, _), pieces in alike.items() for plan in plan_buckets(pieces, limit, itemsize)]
             self._plan = known, [_Memory(plan, dense[plan.pieces[0].name].dtype) for plan in plans]
             self._left, self._rows = self._passes, {}
         return self._plan[1]
@@ -167,7 +170,11 @@ class _Memory:
 
     def take(self, gradients: dict[str, Array], first: bool) -> None:
         """Copy the gradients in, or add them to what is there."""
-        array = self._array = self._free() if self._array is None else self._array
+        if self._array is None:
+            like = gradients[self.bucket.pieces[0].name]
+            # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
+            self._array = zeros(self.bucket.flags, like) if on_gpu(like) else self._free()
+        array = self._array
         for piece, start in zip(self.bucket.pieces, self.bucket.starts, strict=True):
             part, gradient = array[start : start + piece.length], gradients[piece.name].reshape(-1)
             if first:
@@ -179,7 +186,7 @@ class _Memory:
         """What the engine takes."""
         assert self._array is not None
         name = self.bucket.name if len(self.bucket.pieces) > 1 else self.bucket.pieces[0].name
-        about = {"target": self._array, "process_set": process_set, **fields}
+        about = {"target": self._array, "process_set": process_set, **given(self._array)[1], **fields}
         return api.entry(Kind.ALLREDUCE, self._array, f"gradients.{name}", **about)
 
     def give(self, gradients: dict[str, Array]) -> dict[str, Array]:
@@ -212,7 +219,9 @@ def _scaled(array: Any, factor: float) -> Any:
     if isinstance(array, tuple):
         return _scaled(array[0], factor), array[1]
     # An array, also of a gradient without dimensions, whose product is a number.
-    return np.asarray(array * array.dtype.type(factor), array.dtype) if factor != 1.0 else array
+    if factor == 1.0 or on_gpu(array):
+        return array * factor if factor != 1.0 else array
+    return np.asarray(array * array.dtype.type(factor), array.dtype)
 
 
 def _merged(rows: list[Rows]) -> Rows:
