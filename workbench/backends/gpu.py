@@ -37,6 +37,7 @@ from workbench.errors import DeadlineError
 Event = Any
 _MOST_IN_FLIGHT = 64  # batches; a full launch queue would block a call that cannot be ended
 _MOST_TABLES = 64
+_END_S = 60.0
 _SHORTEST_S, _LONGEST_S, _TICK_S = 10e-6, 1e-3, 0.05
 
 
@@ -103,7 +104,7 @@ class Gpu:
         import cupy
 
         self._cupy, self.index, self._timeout_s = cupy, index, timeout_s
-        self.tick: Callable[[], None] = lambda: None
+        self.tick: Callable[[], None] = _nothing
         self.watchers: list[Callable[[], None]] = []
         self._flights: deque[_Flight] = deque()
         self._tables: dict[bytes, Array] = {}
@@ -212,6 +213,11 @@ class Gpu:
         """Wait until our stream has done all that is queued on it."""
         self.wait(self._record(self.stream))
 
+    def end(self, timeout_s: float = _END_S) -> None:
+        """At the end of the job: as :meth:`finish`, while nobody can tell any more whether the other ranks come."""
+        self.tick, self._timeout_s = _nothing, min(timeout_s, self._timeout_s)
+        self.finish()
+
     def wait(self, event: Event) -> None:
         """Wait for an event on the CPU: ask, then sleep ever longer.
 
@@ -267,6 +273,10 @@ class _Borrowed:
 def address(array: Any) -> int:
     """Where an array on a GPU begins."""
     return int(array.data.ptr)
+
+
+def _nothing() -> None:
+    pass
 
 
 class CupyCaller:

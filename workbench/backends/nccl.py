@@ -102,11 +102,14 @@ class Nccl:
 
     def close(self, clean: bool) -> None:
         """Give all back; not ``clean``: end what hangs in them."""
-        self.gpu.watchers.remove(self.check)
         try:
-            for communicator in reversed(list(self._communicators) if clean else []):
-                self.leave(communicator)
+            if clean:
+                self.gpu.end()
+                while self._communicators:
+                    self.call(self._communicators[-1].destroy, _ABORT_S)
+                    self._communicators.pop()
         finally:
+            self.gpu.watchers.remove(self.check)
             for communicator in self._communicators:
                 with contextlib.suppress(Exception):  # it is in pieces already
                     background(communicator.abort).result(_ABORT_S)

@@ -92,7 +92,7 @@ class StagedBackend(GpuLinkBackend):
     def close(self, clean: bool = True) -> None:
         """The host's backend is closed by its owner; here the GPU is waited for, if it will come to an end."""
         if clean:
-            self.gpu.finish()
+            self.gpu.end()
 
     def _fetch(self, array: Array) -> Array:
         """A copy in pinned memory, complete when this returns."""

@@ -121,7 +121,9 @@ class TorchCaller:
 
     def empty(self, shape: Sequence[int], dtype: Any, stream: int) -> Array:
         """From torch's pool, which hands memory out in the order of a stream."""
-        kind = getattr(torch, np.dtype(dtype).name)
-        with torch.cuda.stream(torch.cuda.ExternalStream(stream, self._gpu.index)):
-            tensor = torch.empty(tuple(shape), dtype=kind, device=torch.device("cuda", self._gpu.index))
+        kind, at = getattr(torch, np.dtype(dtype).name), self._gpu.index
+        # Address 0 is the default stream's, and to ExternalStream it means any.
+        order = torch.cuda.ExternalStream(stream, at) if stream else torch.cuda.default_stream(at)
+        with torch.cuda.stream(order):
+            tensor = torch.empty(tuple(shape), dtype=kind, device=torch.device("cuda", at))
         return self._gpu.over(tensor.data_ptr(), shape, dtype, tensor)  # type: ignore[no-any-return]
