@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,13 @@ from cuda_standin import Record, World, install
 import workbench as hvd
 from workbench.backends import gpu, gpu_select
 from workbench.backends.gpu import CUPY
+from workbench.backends.links import LinkBackend
+from workbench.backends.threads import ThreadLink, ThreadMeeting
 from workbench.entries import entry, submit
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind
 
-WAYS = ["nccl", "staged"]
+WAYS = ["nccl", "staged", "mpi"]
 COLLECTIVES = ("allReduce", "reduce", "broadcast", "reduceScatter", "allGather", "send", "recv")
 QUICK = {"HEARTBEAT_S": "0.1", "FAILED_RANK_GRACE_S": "0.1", "SHUTDOWN_TIMEOUT_S": "5"}
 
@@ -41,7 +43,20 @@ def made_up(devices: int, way: str = "auto", settings: dict[str, str] | None = N
         patch.setattr(gpu, "_LONGEST_S", gpu._SHORTEST_S)  # it is asking, not time, that lets a stream of these go on
         for name, text in {**QUICK, **(settings or {}), "GPU_OPERATIONS": way}.items():
             patch.setenv(f"WORKBENCH_{name}", text)
+        if way == "mpi":
+            ask = gpu_select._ask
+            patch.setattr(gpu_select, "_ask", lambda: replace(ask(), aware=True))
+            patch.setattr(ThreadMeeting, "backend", lambda self: LinkBackend(MpiLink(self.mailboxes, self.rank)))
         yield world
+
+
+class MpiLink(ThreadLink):
+    """As an MPI that takes the memory of GPUs: it reads and writes at once, and knows nothing of streams."""
+
+    def sendrecv(self, send: Any, dest: int, recv: Any, source: int) -> None:
+        """What the memory holds now."""
+        send, recv = (getattr(array, "_host", array) for array in (send, recv))
+        super().sendrecv(send, dest, recv, source)
 
 
 def ranks(world: World, n: int, function: Callable[[], Any], timeout_s: float = 20.0) -> list[Any]:

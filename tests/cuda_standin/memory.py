@@ -1,7 +1,7 @@
 """Device memory that is host memory: real addresses, garbage where nothing was written, poison where it was freed.
 
 A block's bytes stay mapped for as long as the world lives, and no address is given twice. So an operation that comes
-after the free reads poison, or writes where nobody looks; it never crashes the tests.
+after the free reads poison, or writes where `World.check_over` finds it; it never crashes the tests.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .operations import CUDARuntimeError, Queue
+from .operations import CUDARuntimeError, Poison, Queue
 
 if TYPE_CHECKING:
     from .world import World
@@ -46,13 +46,27 @@ def raw_bytes(ptr: int, size: int) -> Bytes:
 
 @dataclass(order=True)
 class Region:
-    """A block of the world's: where it begins and ends, and what it is. `device` −1 means pinned host memory."""
+    """A block of the world's: where it begins and ends, and what it is. `device` −1 means pinned host memory.
+
+    `poisoned`: it was freed, and the stream that it belonged to has got there.
+    """
 
     start: int
     end: int = field(compare=False)
     device: int = field(compare=False)
     content: Bytes = field(compare=False, repr=False)
     freed: bool = field(default=False, compare=False)
+    poisoned: bool = field(default=False, compare=False)
+
+    def poison(self) -> None:
+        """From now on it is somebody else's."""
+        spoil(self.content, POISON)
+        self.poisoned = True
+
+    def trespassed(self) -> bool:
+        """Somebody wrote here after it had become somebody else's."""
+        even = len(self.content) // 2 * 2
+        return self.poisoned and bool((self.content[:even].view(np.uint16) != POISON).any())
 
 
 class Memory:
@@ -108,6 +122,9 @@ class Allocation:
     cupy's pool is one per stream: a freed block goes to whoever allocates next *on that stream*. So the block is
     poisoned as soon as the work is done that its own stream had pending at the free: at once where there is none. No
     other stream is waited for; work of theirs that comes later finds poison.
+
+    And a new block is an old one of that stream, whose last use may be what the stream has pending now: until the
+    stream has got there, what others write into the block is lost.
     """
 
     def __init__(self, world: World, size: int) -> None:
@@ -118,6 +135,9 @@ class Allocation:
             with world.lock:
                 region = world.memory.block(size, queue.device)
                 world.memory.live.add(self)
+                if queue.pending:
+                    content = region.content
+                    world._append(queue, Poison("the last use of new memory", lambda: spoil(content, GARBAGE)))
             self.ptr, self.content = region.start, region.content
             weakref.finalize(self, world.memory.let_go.append, (region, queue)).atexit = False
 
@@ -187,7 +207,7 @@ class PinnedMemoryPointer(np.ndarray[Any, Any]):
     @staticmethod
     def _free(region: Region) -> None:
         region.freed = True
-        spoil(region.content, POISON)
+        region.poison()
 
     @property
     def ptr(self) -> int:

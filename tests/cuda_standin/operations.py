@@ -58,7 +58,7 @@ class WaitFor(Op):
 
 
 class Poison(Op):
-    """Overwrites freed memory. Nobody has issued it, so nobody waits for it."""
+    """Overwrites memory that was freed, or is new. Nobody has issued it, so nobody waits for it."""
 
 
 class Delay(Op):

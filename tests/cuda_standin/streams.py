@@ -177,7 +177,6 @@ class Device:
 
     def __init__(self, device: Any = None) -> None:
         self.id = self.world.device() if device is None else int(device)
-        self._before: list[int] = []
 
     def __int__(self) -> int:
         return self.id
@@ -192,12 +191,12 @@ class Device:
         return f"<CUDA Device {self.id}>"
 
     def __enter__(self) -> Device:
-        self._before.append(self.world.device())
+        self.world.mine("devices", list).append(self.world.device())
         self.use()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.world.set_device(self._before.pop())
+        self.world.set_device(self.world.mine("devices", list).pop())
 
     def use(self) -> None:
         self.world.set_device(self.id)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .memory import POISON, Bytes, Memory, spoil
+from .memory import Bytes, Memory
 from .operations import CUDARuntimeError, Op, Poison, Queue
 
 
@@ -166,9 +166,9 @@ class World:
             region.freed = True
             self.note("free", queue, ptr=region.start)
             if queue.pending:
-                self._append(queue, Poison("freed memory", lambda content=region.content: spoil(content, POISON)))
+                self._append(queue, Poison("freed memory", region.poison))
             else:
-                spoil(region.content, POISON)
+                region.poison()
 
     def _speed(self) -> int:
         return self.random.choice((1, 10, 100))
@@ -259,7 +259,11 @@ class World:
         return "\n".join(lines) or "nothing is pending"
 
     def check_over(self) -> None:
-        """Nothing is left: no pending operation, no device memory, no communicator, no error that was not expected."""
+        """Nothing is left, and nothing went wrong.
+
+        No pending operation, no device memory, no communicator, no error that was not expected, and nothing was written
+        into memory that had been freed.
+        """
         if self.memory.live:
             gc.collect()
         with self.lock:
@@ -268,4 +272,6 @@ class World:
             left += [f"not freed: {each.size} bytes at {each.ptr:#x}" for each in self.memory.live]
             left += [f"not destroyed: {each}" for each in self.communicators]
             left += [f"error: {each}" for each in self.errors]
+            wronged = [region for region in self.memory.regions if region.trespassed()]
+            left += [f"written after the free: {each.end - each.start} bytes at {each.start:#x}" for each in wronged]
         assert not left, "\n".join(left)

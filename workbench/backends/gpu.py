@@ -108,7 +108,8 @@ class Gpu:
         self.watchers: list[Callable[[], None]] = []
         self._flights: deque[_Flight] = deque()
         self._tables: dict[bytes, Array] = {}
-        self._keep: list[Any] = []
+        self._keep: list[Any] = []  # of the batch that is being queued
+        self._wreck: list[Any] = []
         self.device = cupy.cuda.Device(index)
         with self.device:
             self.stream = cupy.cuda.Stream(non_blocking=True)
@@ -157,7 +158,11 @@ class Gpu:
         with self.device, self.stream:
             for arrival in filter(None, arrivals):
                 self.stream.wait_event(arrival.ready)
-            yield
+            try:
+                yield
+            except BaseException:
+                self._wreck += self._keep  # what is queued already may still use them
+                raise
             done = self._record(self.stream)
         for arrival in filter(None, arrivals):
             arrival.done = done

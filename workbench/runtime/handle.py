@@ -49,6 +49,9 @@ class Handle:
     def wait(self, timeout_s: float | None = None) -> Any:
         """Block until the result is there, and return it; Ctrl-C interrupts the wait.
 
+        Of a tensor on a GPU it returns when the collective is queued there: the stream that is current on this thread
+        waits for the result then, and the CPU does not.
+
         Without ``timeout_s`` the wait ends with the collective itself: the runtime ends every collective,
         with an error if need be (a rank that raised, left or was lost).
 

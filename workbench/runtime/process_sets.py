@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from workbench.backends.base import Backend
@@ -54,8 +55,9 @@ class SetTable:
         try:
             if self._on_gpu:
                 self._on_gpu[0].close(clean)
-        finally:
-            self._backends[0].close(clean)
+        except Exception:
+            logging.getLogger("workbench").exception("The backend for GPUs did not come to its end.")
+        self._backends[0].close(clean)
 
     def find(self, ranks: tuple[int, ...]) -> int | None:
         """The id of the set with just these ranks, if there is one."""
