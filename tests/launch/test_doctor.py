@@ -275,7 +275,7 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (together.gpus(H200, on_gpus("u0", "u1"))[1], WELL, ["2.28.9, with CUDA 13.0"]),
         (together.gpus(H200, on_gpus("u0", "u1", nccl=""))[1], WARNING, ["none", "NCCL"]),
         (together.gpus(H200, on_gpus("u0", "u1", gpu_way="nccl"))[2], WELL, ["NCCL, where the tensors lie"]),
-        (together.gpus(H200, on_gpus("u0", "u0", gpu_way="staged", gpu_why="no cupy"))[2], WARNING, ["host", "no cupy"]),
+        (together.gpus(H200, on_gpus("u0", "u0", gpu_way="staged", gpu_why="alas"))[2], WARNING, ["host", "alas"]),
         (together.gpus(H200, on_gpus("u0", "u0", gpu_way="off"))[2], WARNING, ["copied to", "GPU_OPERATIONS"]),
     ],
 )  # fmt: skip
