@@ -31,7 +31,7 @@ class Seen:
     """What one rank sees.
 
     Args:
-        gpus: the uuid of each GPU that is visible to its process.
+        gpus: which GPUs are visible to its process, in CUDA's order; equal texts are one GPU.
         nccl: cupy's version of NCCL as one number, 0 without.
         aware: its MPI reads and writes the memory of GPUs.
         problem: why GPUs that are there cannot be used, or "".
@@ -89,8 +89,13 @@ def _ask() -> Seen:
     if int(cupy.__version__.partition(".")[0]) < _OLDEST_CUPY:
         return Seen(problem=f"cupy {cupy.__version__} is too old: version {_OLDEST_CUPY} is needed")
     runtime = cupy.cuda.runtime
-    found = [bytes(runtime.getDeviceProperties(i)["uuid"]).hex() for i in range(runtime.getDeviceCount())]
+    found = [_identity(runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
     return Seen(tuple(found), _nccl_version(), "mpi4py.MPI" in sys.modules and _aware(sys.modules["mpi4py.MPI"]))
+
+
+def _identity(properties: Any) -> str:
+    """Its uuid, and its place on the bus: cupy may cut the uuid off at a zero byte."""
+    return f"{bytes(properties['uuid']).hex()}@{properties['pciDomainID']}:{properties['pciBusID']}"
 
 
 def _nccl_version() -> int:
