@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full test test-all legacy-test check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full bench-gpu test test-all test-gpu legacy-test check lab lessons lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,11 +25,17 @@ bench: setup ## every peer in the same run, some minutes: tables and a picture i
 bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
 
+bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
+	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
+
 test: check ## the checks, then the tests, about 20 minutes on two cores (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
 test-all: check ## … with more ranks, other ways and longer rounds, about twice as long
 	@.ci/test -m '' $(ARGS)
+
+test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
+	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
 
 legacy-test: ## MXNet and TensorFlow's Estimator, in an environment of their own, .venv-legacy
 	@.ci/test-legacy $(ARGS)

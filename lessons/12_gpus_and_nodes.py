@@ -206,11 +206,23 @@ for m, per_node in ((2, 2), (2, 4), (4, 4)):
 # | runs on | the CPU | the GPU, as kernels in a stream |
 # | knows the topology | mostly nodes | GPUs, switches, network cards; chooses rings or trees itself |
 #
-# The usual division of labour: MPI (or Slurm) starts the ranks, small messages on the CPU agree on what is ready, NCCL
-# moves the gradients. **In this version of the workbench a tensor on a GPU is copied to the host, reduced there, and
-# copied back**; with torch's own `DistributedDataParallel` NCCL does it.
+# The usual division of labour: MPI (or Slurm, or torchrun) starts the ranks, small messages on the CPU agree on what is
+# ready, NCCL moves the gradients. So it is with the workbench where cupy is installed: a tensor on a GPU is reduced
+# there, on a stream of its own, while backward goes on; without NCCL it goes by way of the host, through pinned memory.
 #
-# **There are no figures of a real GPU in this course yet.** All times in this lesson come from the model.
+# ## Figures of a real GPU
+#
+# All times above come from the model. What was measured, if anything has been, with the machine and the date:
+
+# %%
+from workbench.course.measured import gpu_figures
+
+print(gpu_figures())
+
+# %% [markdown]
+# How to read it: *over plain torch* is what a step costs more with the workbench; the *whole way* on one rank is hooks,
+# buckets, engine and NCCL without anybody to talk to, beside DDP, which does the same. *Pack* and *unpack* bring many
+# gradients into one buffer and back, by one launch each; no more can be had of the GPU's memory than a plain copy gets.
 
 # %% [markdown] tags=["exercise"]
 # ## Who am I?

@@ -208,6 +208,8 @@ def start(meeting: Meeting, settings: Settings) -> Context:
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)
+        if engine.sets.gpu is not None:
+            engine.sets.gpu.device.use()  # for what makes tensors of results
         np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
 
     engine.begin = begin

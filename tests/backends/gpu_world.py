@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ import pytest
 from cuda_standin import Record, World, install
 
 import workbench as hvd
-from workbench.backends import gpu, gpu_select
+from workbench.backends import gpu, gpu_select, staged
 from workbench.backends.gpu import CUPY
 from workbench.backends.links import LinkBackend
 from workbench.backends.threads import ThreadLink, ThreadMeeting
@@ -50,6 +50,18 @@ def made_up(devices: int, way: str = "auto", settings: dict[str, str] | None = N
         yield world
 
 
+def slow_bus(patch: pytest.MonkeyPatch) -> None:
+    """Copies from the host take their time."""
+    at_once = gpu.Gpu.copy_async
+
+    def copy_async(self: gpu.Gpu, *args: Any) -> None:
+        if args[-1] == staged._TO_GPU:
+            self.stream.delay(12)
+        at_once(self, *args)
+
+    patch.setattr(gpu.Gpu, "copy_async", copy_async)
+
+
 class MpiLink(ThreadLink):
     """As an MPI that takes the memory of GPUs: it reads and writes at once, and knows nothing of streams."""
 
@@ -73,42 +85,39 @@ def run(n: int, function: Callable[[], Any], way: str = "nccl", **options: Any) 
     """As :func:`ranks`, on a machine with a GPU for each rank; at the end nothing is left, and nothing went wrong."""
     with made_up(**{"devices": n, "way": way, **options}) as world:
         results = ranks(world, n, function)
+        world.run_all()
         world.check_over()
     return results, Log(world.log)
 
 
 @dataclass
 class Log:
-    """What was issued on the GPUs, by rank 0 to rank n - 1, without what ``init()`` has the ranks do."""
+    """What was issued on the GPUs."""
 
     records: list[Record]
-    collectives: list[dict[str, Any]] = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.collectives = [each for record in self.records for each in _calls(record)]
+    def calls(self, rank: int = 0, communicator: int = 1) -> list[dict[str, Any]]:
+        """NCCL's calls of a rank, without the first of each communicator, which only connects the ranks."""
+        found = [each for record in self.records for each in _calls(record)]
+        return [each for each in found if (each["rank"], each["communicator"]) == (rank, communicator)][1:]
 
     def count(self, rank: int = 0, communicator: int = 1) -> Counter[str]:
-        """How often a rank called what; its first allReduce of each communicator, which only connects, is left out."""
-        mine = [
-            each["kind"]
-            for each in self.collectives
-            if each["rank"] == rank and each["communicator"] == communicator
-        ]
-        return Counter(mine[1:])
+        """How often a rank called what."""
+        return Counter(each["kind"] for each in self.calls(rank, communicator))
 
-    def copies(self, kind: str, device: int = 0) -> int:
-        """How many copies between a GPU and the host were issued by the engine, whose memory is pinned."""
-        return sum(
-            record.verb == "memcpy"
-            and record.device == device
-            and record.details["kind"] == kind
-            and not record.details["pageable"]
-            for record in self.records
-        )
+    def issued(self, rank: int = 0) -> dict[str, int]:
+        """How often a rank issued what: NCCL's calls, and copies between its GPU and pinned memory."""
+        mine = [record for record in self.records if record.device == rank]
+        copies = [record.details["kind"] for record in mine if _pinned(record)]
+        return dict(self.count(rank) + Counter(copies))
 
-    def launches(self, device: int = 0) -> int:
+    def launches(self, rank: int = 0) -> int:
         """How often the kernel that packs and unpacks was launched."""
-        return sum(record.verb == "kernel" and record.device == device for record in self.records)
+        return sum(record.verb == "kernel" and record.device == rank for record in self.records)
+
+
+def _pinned(record: Record) -> bool:
+    return record.verb == "memcpy" and not record.details["pageable"]
 
 
 def _calls(record: Record) -> list[dict[str, Any]]:
@@ -118,15 +127,8 @@ def _calls(record: Record) -> list[dict[str, Any]]:
     return [{**record.details, "kind": record.verb, **who}] if record.verb in COLLECTIVES else []
 
 
-def bfloat16(kind: Kind, bits: Any, name: str, **fields: Any) -> Handle:
-    """Submit bits that mean bfloat16, which cupy lacks, as the frameworks do."""
-    if kind in (Kind.ALLREDUCE, Kind.BROADCAST):
-        fields["target"] = np.empty_like(bits)
-    return submit([entry(kind, bits, name, dtype="bfloat16", device="cuda", caller=CUPY, **fields)])[0]
-
-
-def begin(kind: Kind, array: Any, name: str, **fields: Any) -> Handle:
-    """Submit an array that lies on a GPU, for a verb that :mod:`workbench.api` offers only with a wait."""
-    if kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+def begin(kind: Kind, array: Any, name: str | None = None, **fields: Any) -> Handle:
+    """Submit an array on a GPU with whatever the frameworks may say of it, such as that its bits mean bfloat16."""
+    if kind in (Kind.ALLREDUCE, Kind.BROADCAST) and array is not None:
         fields["target"] = np.empty_like(array)
     return submit([entry(kind, array, name, device="cuda", caller=CUPY, **fields)])[0]

@@ -169,7 +169,8 @@ def test_ranks_that_hang_are_ended(tmp_path: Path, new_children: Callable[[], li
     """At the deadline the ranks are killed, though they are in other process groups, and the error names the script."""
     children = load("children")
     script = tmp_path / "hangs.py"
-    script.write_text("import time\nprint('here', flush=True)\ntime.sleep(600)\n")
+    # One write for a line, whatever the buffering: two ranks share the pipe.
+    script.write_text("import os, time\nos.write(1, b'here\\n')\ntime.sleep(600)\n")
     begun = time.monotonic()
     with pytest.raises(children.ChildError, match=r"hangs\.py with 2 ranks was not done after 12 s:\n(here\n)+"):
         children.run(2, script, [], 12.0)

@@ -106,6 +106,8 @@ class Queue:
     def held_up(self) -> str:
         """The stream whose older work the head must let pass first; empty where there is none."""
         ahead = self.blocking if self.default is None else [self.default]
+        if not ahead:
+            return ""
         mine = self.pending[0].number
         older = [each for each in ahead if each.pending and each.pending[0].number < mine]
         return f"the older work on {older[0]} (default stream's rule)" if older else ""

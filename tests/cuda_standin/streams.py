@@ -25,6 +25,7 @@ class Event:
         self._device = self.world.device()
         self._point: Op | None = None
         self.ptr = next(self.world.handles)
+        self.world.events[self.ptr] = self
 
     def record(self, stream: Any = None) -> None:
         queue = (self.world.current() if stream is None else stream).queue

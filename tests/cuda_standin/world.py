@@ -7,6 +7,7 @@ import itertools
 import random
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,7 @@ class World:
         self.defaults = [Queue(0, device, 0, None, self._speed()) for device in range(devices)]
         self._by_ptr: dict[int, Queue] = {}
         self.cliques: dict[bytes, Any] = {}
+        self.events: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
         self.handles = itertools.count(0x9000)
 
     # --- who is calling -----------------------------------------------------------------------------------------------

@@ -76,9 +76,10 @@ def spawn() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 def test_wipe_finds_daemons_by_their_mark(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     """A process that has left parent, session and group is found and killed; another mark's is not touched."""
-    spawn(DAEMON, **{MARK: "test-mine"}).wait()
+    mark = f"test-mine-{os.getpid()}"  # another run of these tests may be going on
+    spawn(DAEMON, **{MARK: mark}).wait()
     other = spawn("import time; time.sleep(60)", **{MARK: "test-other"})
-    mine = Traces("test-mine")
+    mine = Traces(mark)
     assert eventually(lambda: len(mine.processes()) == 1)
     assert mine.wipe() == []
     assert mine.processes() == []

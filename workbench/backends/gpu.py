@@ -32,20 +32,21 @@ import numpy as np
 
 from workbench.backends import kernels
 from workbench.backends.base import Array
-from workbench.errors import DeadlineError
+from workbench.errors import CollectiveError, DeadlineError
 
 Event = Any
 _MOST_IN_FLIGHT = 64  # batches; a full launch queue would block a call that cannot be ended
 _MOST_TABLES = 64
 _END_S = 60.0
+_NOT_READY = 600  # cudaErrorNotReady
 _SHORTEST_S, _LONGEST_S, _TICK_S = 10e-6, 1e-3, 0.05
 
 
 class Caller(Protocol):
     """What a framework knows of its streams."""
 
-    def stream(self) -> int:
-        """The address of the stream that is current on the calling thread."""
+    def stream(self) -> tuple[int, Any]:
+        """The address of the stream that is current on the calling thread, and what keeps the stream alive."""
 
     def empty(self, shape: Sequence[int], dtype: Any, stream: int) -> Array:
         """New memory, to be used in the order of a stream."""
@@ -58,7 +59,8 @@ class Arrival:
     Args:
         gpu: where they lie.
         caller: whose they are.
-        stream: the caller's, at the submission.
+        stream: the caller's, at the submission: its address.
+        owner: keeps that stream alive.
         ready: recorded there.
         done: recorded on ours, behind the batch.
     """
@@ -66,6 +68,7 @@ class Arrival:
     gpu: Gpu
     caller: Caller
     stream: int
+    owner: Any
     ready: Event
     done: Event = None
 
@@ -73,7 +76,7 @@ class Arrival:
         """Make the stream that is current on this thread wait until the result is there."""
         if self.done is not None:
             with self.gpu.device:
-                self.gpu.external(self.caller.stream()).wait_event(self.done)
+                self.gpu.external(self.caller.stream()[0]).wait_event(self.done)
 
 
 @dataclass(slots=True)
@@ -124,8 +127,8 @@ class Gpu:
     def arrive(self, caller: Caller) -> Arrival:
         """Note where the caller's stream is now, after all that makes its tensors."""
         with self.device:  # its default stream has the address that all default streams have
-            stream = caller.stream()
-            return Arrival(self, caller, stream, self._record(self.external(stream)))
+            stream, owner = caller.stream()
+            return Arrival(self, caller, stream, owner, self._record(self.external(stream)))
 
     def over(self, address: int, shape: Sequence[int], dtype: Any, owner: Any) -> Array:
         """An array over somebody's memory on this GPU, which keeps ``owner`` alive."""
@@ -231,7 +234,7 @@ class Gpu:
         """
         pause, started = _SHORTEST_S, time.monotonic()
         tick_at = started + _TICK_S
-        while not event.done:
+        while not self._passed(event):
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_S)
             now = time.monotonic()
@@ -261,8 +264,18 @@ class Gpu:
             )
 
     def _land(self) -> None:
-        while self._flights and self._flights[0].done.done:
+        while self._flights and self._passed(self._flights[0].done):
             self._flights.popleft()
+
+    def _passed(self, event: Event) -> bool:
+        """Has the GPU come so far? Not ``event.done``, which is False for ever where a kernel has failed."""
+        code = int(self._cupy.cuda.runtime.eventQuery(event.ptr))
+        if code not in (0, _NOT_READY):
+            raise CollectiveError(
+                f"GPU {self.index} failed with CUDA's error {code}: a kernel before this point did something "
+                "forbidden. CUDA_LAUNCH_BLOCKING=1 shows which one. The process cannot use the GPU any more."
+            )
+        return code == 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,11 +300,12 @@ def _nothing() -> None:
 class CupyCaller:
     """The caller of whoever submits cupy's own arrays."""
 
-    def stream(self) -> int:
+    def stream(self) -> tuple[int, Any]:
         """cupy's current one."""
         import cupy
 
-        return int(cupy.cuda.get_current_stream().ptr)
+        stream = cupy.cuda.get_current_stream()
+        return int(stream.ptr), stream
 
     def empty(self, shape: Sequence[int], dtype: Any, stream: int) -> Array:
         """From cupy's pool."""

@@ -75,7 +75,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     def take(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             tensors.append(value)
-            return _Place(len(tensors) - 1, tuple(value.shape), value.dtype)
+            return _Place(len(tensors) - 1, tuple(value.shape), value.dtype, value.device.type)
         return value
 
     skeleton = broadcast_object(_map(mine, take), root_rank, "optimizer.skeleton")
@@ -86,7 +86,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
         whole = (
             tensors[value.index].contiguous()
             if api.rank() == root_rank
-            else torch.empty(value.shape, dtype=value.dtype)
+            else torch.empty(value.shape, dtype=value.dtype, device=value.device)
         )
         return ops.broadcast_(whole, root_rank, f"optimizer.{value.index}")
 
@@ -95,10 +95,10 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
 
 class _Place:
-    """Where a tensor stood in the state, and what is needed to receive it."""
+    """Where a tensor stood in the state, and what is needed to receive it; its device is "cpu", or this rank's GPU."""
 
-    def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype) -> None:
-        self.index, self.shape, self.dtype = index, shape, dtype
+    def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
+        self.index, self.shape, self.dtype, self.device = index, shape, dtype, device
 
 
 def _map(value: Any, function: Any) -> Any:

@@ -63,6 +63,11 @@ class Gradients:
         self._hooks: dict[str, Hook] = {}
         self._replaced = False
         self.alone = self._is_alone()
+        if sharded and any(param.device.type != "cpu" for param in wire.params.values()):
+            raise ValueError(
+                "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
+                "leave it out, or shard with torch's own fully_shard()."
+            )
         trained = [name for name, param in wire.params.items() if param.requires_grad]
         self.reducer = GradientReducer(trained, wire.entries, api.submit, passes, groups)
         for name in trained:
@@ -159,8 +164,6 @@ class Gradients:
         limit = memory.bucket_bytes()
         suits = self._op in (Average, Sum) and self.wire.compression is Compression.none and not self._groups
         new = [name for name in new if can_be_flat(self.wire.params[name])]
-        if self.sharded:  # slices of parameters live in memory that the ranks have in common: the host's
-            new = [name for name in new if self.wire.params[name].device.type == "cpu"]
         if not (suits and limit and new):
             return
         if self.shards:

@@ -115,9 +115,10 @@ class TorchCaller:
     def __init__(self, gpu: Any) -> None:
         self._gpu = gpu
 
-    def stream(self) -> int:
+    def stream(self) -> tuple[int, Any]:
         """The current one of this rank's GPU."""
-        return int(torch.cuda.current_stream(self._gpu.index).cuda_stream)
+        stream = torch.cuda.current_stream(self._gpu.index)
+        return int(stream.cuda_stream), stream
 
     def empty(self, shape: Sequence[int], dtype: Any, stream: int) -> Array:
         """From torch's pool, which hands memory out in the order of a stream."""

@@ -115,7 +115,8 @@ class GradientReducer:
                 bucket = self._groups.get(rest[0], (rest[0],))
                 rest = [name for name in rest if name not in bucket]
                 self._send(bucket)
-            return {name: handle.wait() for name, handle in self._handles.items()}
+            results = {handle: handle.wait() for handle in dict.fromkeys(self._handles.values())}  # a bucket has one
+            return {name: results[handle] for name, handle in self._handles.items()}
         finally:
             self._handles, self._left, self._ready = {}, {}, set()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import io
+import pickle
 from typing import Any
 
-import cloudpickle
 import numpy as np
 
 from workbench import api
@@ -29,7 +29,7 @@ def broadcast_object(
         [{'epoch': 3}, {'epoch': 3}]
     """
     name = name or api.auto_name(Kind.BROADCAST, process_set)
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8) if api.rank() == root_rank else np.empty(0, np.uint8)
+    data = np.frombuffer(_dumps(obj), np.uint8) if api.rank() == root_rank else np.empty(0, np.uint8)
     length = int(api.broadcast(np.array([len(data)]), root_rank, f"object.{name}.length", process_set)[0])
     source = data if api.rank() == root_rank else np.empty(length, np.uint8)
     received = api.broadcast(source, root_rank, f"object.{name}", process_set)
@@ -44,14 +44,23 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
         [['I am 0', 'I am 1'], ['I am 0', 'I am 1']]
     """
     name = name or api.auto_name(Kind.ALLGATHER, process_set)
-    data = np.frombuffer(cloudpickle.dumps(obj), np.uint8)
+    data = np.frombuffer(_dumps(obj), np.uint8)
     lengths = api.allgather(np.array([len(data)]), f"object.{name}.length", process_set)
     everything = api.allgather(data, f"object.{name}", process_set)
     return [_loads(piece) for piece in np.split(everything, np.cumsum(lengths)[:-1])]
 
 
+def _dumps(obj: Any) -> bytes:
+    """By cloudpickle, or without it by pickle, which takes no functions and classes of a notebook."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return pickle.dumps(obj)
+    return cloudpickle.dumps(obj)  # type: ignore[no-any-return]
+
+
 def _loads(data: Any) -> Any:
-    return cloudpickle.load(io.BytesIO(data.tobytes()))
+    return pickle.load(io.BytesIO(data.tobytes()))
 
 
 __all__ = ["allgather_object", "broadcast_object"]

@@ -1,0 +1,59 @@
+"""What there is to measure on: names, sizes and versions as a line of JSON, and why nothing can be measured."""
+
+from __future__ import annotations
+
+import json
+import platform
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+
+def machine() -> dict[str, Any]:
+    """Names, sizes and versions, and the problem, "" if there is none."""
+    found: dict[str, Any] = {"cpu": cpu(), "system": f"{platform.system()} {platform.release()}"}
+    for name in ("numpy", "torch", "cupy"):
+        if find_spec(name) is None:
+            return found | {"problem": f"{name} is not installed"}
+    import numpy
+    import torch
+
+    versions = {"python": platform.python_version(), "numpy": numpy.__version__, "torch": torch.__version__}
+    if not torch.cuda.is_available():
+        return found | {"problem": "torch sees no GPU: a build for the CPU, or CUDA_VISIBLE_DEVICES"}
+    try:
+        import cupy
+        from cupy.cuda import nccl
+    except ImportError as error:
+        return found | {"problem": f"cupy cannot be imported ({error}): pip install cupy-cuda13x, or -cuda12x"}
+    first = torch.cuda.get_device_properties(0)
+    versions |= {"cupy": cupy.__version__, "cuda": str(torch.version.cuda)}
+    versions["nccl"] = dotted(nccl.get_version()) if nccl.available else "none"
+    versions["torch's nccl"] = ".".join(map(str, torch.cuda.nccl.version()[:3]))
+    driver = Path("/proc/driver/nvidia/version")
+    return found | {
+        "versions": versions,
+        "gpu": first.name,
+        "gpus": torch.cuda.device_count(),
+        "memory_gib": round(first.total_memory / 2**30, 1),
+        "driver": driver.read_text().split("\n")[0].strip() if driver.exists() else "?",
+        "nccl": nccl.get_version() if nccl.available else 0,
+        "problem": "",
+    }
+
+
+def cpu() -> str:
+    """The processor's own name, or its architecture."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def dotted(version: int) -> str:
+    """22809 → 2.28.9."""
+    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+
+
+if __name__ == "__main__":
+    print(json.dumps(machine()), flush=True)

@@ -1,0 +1,184 @@
+"""Everything that only a GPU can show, in one run of some minutes: ``make bench-gpu``, or this script by itself.
+
+Needs Python, numpy, torch, cupy and an NVIDIA GPU; no MPI, no set-up: a bare checkout will do. Each section runs in
+processes of its own until its deadline; one that fails is written down as failed, and the rest goes on. Writes a JSON
+file with the machine, the versions, the date, and each figure with its target; lesson 12 shows it. The exit code is 1
+if a section failed or a result was wrong; a target that is missed is told, and no failure. Without a GPU it says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.append(str(ROOT))  # the package is that of this checkout, installed or not
+
+import gpu_results as judge  # noqa: E402
+from plain_ranks import RanksError, run  # noqa: E402
+
+from workbench.backends.gpu_select import has_driver  # noqa: E402
+from workbench.course.measured import told  # noqa: E402
+
+SHARING = 23003  # the first NCCL that lets ranks share a GPU
+WHOLE_S = 460.0  # deadline of everything
+MOST_RANKS = 8
+_LEAST_S = 5.0  # with less left a section is not begun
+Run = Callable[..., list[Any]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """Something to run.
+
+    Args:
+        title: what it is.
+        script: in the checkout.
+        words: of its command line.
+        results: makes figures of what the ranks print.
+        ranks: how many.
+        way: WORKBENCH_GPU_OPERATIONS.
+        deadline_s: for it.
+    """
+
+    title: str
+    script: str
+    words: tuple[str, ...]
+    results: Callable[[Sequence[Any]], list[judge.Result]]
+    ranks: int = 1
+    way: str = "nccl"
+    deadline_s: float = 60.0
+
+
+def plan(quick: bool, gpus: int) -> list[Section]:
+    """What is run, the most important first: what the time does not suffice for is left out."""
+    verbs, late, train = "tests/gpu/verbs.py", "tests/gpu/late.py", "benchmarks/gpu_training.py"
+    steps = ("--rounds", "5", "--steps", "2", "--most", "64") if quick else ("--rounds", "15", "--steps", "4")
+    many = min(gpus, MOST_RANKS)
+    whole = [
+        Section("every verb, 1 rank, NCCL", verbs, (), judge.verbs, deadline_s=90.0),
+        Section("pack and unpack", "benchmarks/gpu_copy.py", steps[:2], judge.copies),
+        Section("ResNet-50, bf16 autocast, 1 rank", train, steps, judge.training, deadline_s=150.0),
+        Section("every verb, 2 ranks, by way of the host", verbs, (), judge.verbs, 2, "staged", 90.0),
+        Section("every verb, 2 ranks, NCCL", verbs, (), judge.verbs, 2, deadline_s=120.0),
+        Section("late streams, 1 rank, NCCL", late, ("--rounds", "200" if quick else "1000"), judge.rounds),
+        Section("training, 2 ranks, by way of the host", "tests/gpu/trains.py", (), judge.trained, 2, "staged"),
+        Section("training, 2 ranks, NCCL", "tests/gpu/trains.py", (), judge.trained, 2),
+        Section("late streams, 2 ranks, by way of the host", late, ("--rounds", "200"), judge.rounds, 2, "staged"),
+    ]
+    if gpus > 1:
+        title = f"ResNet-50, bf16 autocast, {many} ranks"
+        whole.insert(3, Section(title, train, steps, judge.training, many, deadline_s=150.0))
+    if not quick:
+        whole.append(Section("long delays, 1 rank, NCCL", late, ("--leave-out", "nothing"), judge.rounds))
+        for wait in ("ready", "done", "memory", "keep"):
+            whole.append(Section(f"long delays, no wait '{wait}'", late, ("--leave-out", wait), judge.mutant))
+    return whole
+
+
+def absent(section: Section, machine: dict[str, Any]) -> str:
+    """Why a section cannot be run here, or ""."""
+    if section.way == "nccl" and not machine["nccl"]:
+        return "cupy finds no NCCL"
+    if section.way == "nccl" and section.ranks > machine["gpus"] and machine["nccl"] < SHARING:
+        return f"the ranks share a GPU, which NCCL {machine['versions']['nccl']} cannot: version 2.30.3 can"
+    return ""
+
+
+def measure(machine: dict[str, Any], sections: Sequence[Section], start: Run, until: float) -> list[dict[str, Any]]:
+    """Run the sections.
+
+    Args:
+        machine: what ``gpu_machine.py`` says.
+        sections: in this order.
+        start: as :func:`plain_ranks.run`.
+        until: by ``time.monotonic()``; what has not begun by then is left out.
+
+    Returns:
+        For each its title and ranks; either why it was left out (skipped); or its seconds, what the ranks said (found)
+        and results; or how it failed (failed).
+    """
+    found: list[dict[str, Any]] = []
+    for section in sections:
+        begun, one = time.monotonic(), {"section": section.title, "ranks": section.ranks}
+        left_s = min(section.deadline_s, until - begun)
+        if why := absent(section, machine) or ("" if left_s > _LEAST_S else "no time was left"):
+            found.append(one | {"skipped": why})
+            continue
+        print(f"$ {section.ranks} × {section.script} {' '.join(section.words)}", file=sys.stderr, flush=True)
+        path, ways = ROOT / section.script, {"WORKBENCH_GPU_OPERATIONS": section.way}
+        try:
+            one["found"] = start(section.ranks, path, section.words, left_s, **ways)
+            one["results"] = section.results(one["found"])
+        except RanksError as error:
+            one["failed"] = str(error)
+        except Exception as error:  # noqa: BLE001 - a result of another shape must not end the whole run
+            one["failed"] = f"{type(error).__name__}: {error}"
+        found.append(one | {"seconds": round(time.monotonic() - begun, 1)})
+    return found + compared(found)
+
+
+def compared(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One rank against all of them, where both were measured."""
+    trainings = [one for one in found if one["section"].startswith("ResNet-50") and "results" in one]
+    if len(trainings) < 2:
+        return []
+    one, many = trainings[0], trainings[1]
+    results = judge.speedup(one["results"], many["results"], many["ranks"])
+    return [{"section": f"1 rank against {many['ranks']}", "ranks": many["ranks"], "results": results, "seconds": 0.0}]
+
+
+def as_report(machine: dict[str, Any], sections: Sequence[dict[str, Any]], quick: bool) -> dict[str, Any]:
+    """What is written."""
+    about = {name: value for name, value in machine.items() if name not in ("versions", "problem", "nccl")}
+    date = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    head = {"kind": "gpu-report", "quick": quick, "date": date, "machine": about, "versions": machine["versions"]}
+    return head | {"sections": list(sections)}
+
+
+def went_wrong(report: dict[str, Any]) -> bool:
+    """Did a section fail, or was a result wrong? Targets of speed are another matter."""
+    results = [each for one in report["sections"] for each in one.get("results", ())]
+    wrong = any(each["met"] is False and each["target"] == "= 0" for each in results)
+    return wrong or any("failed" in one for one in report["sections"])
+
+
+def options(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds, smaller batches: two minutes or so")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "gpu-report.json", metavar="FILE")
+    parser.add_argument("--only", default="", metavar="TEXT", help="sections with this in their title")
+    parser.add_argument("--require-gpu", action="store_true", help="without a GPU: exit code 1")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run, write and show; return the exit code."""
+    args, begun = options(argv), time.monotonic()
+    machine = {"problem": "no NVIDIA driver on this machine"}
+    if has_driver():
+        try:
+            (machine,) = run(1, ROOT / "benchmarks" / "gpu_machine.py", (), 90.0)
+        except RanksError as error:
+            machine = {"problem": str(error).splitlines()[-1]}
+    if machine["problem"]:
+        print(f"Nothing measured: {machine['problem']}.")
+        return int(args.require_gpu)
+    sections = [each for each in plan(args.quick, machine["gpus"]) if args.only in each.title]
+    report = as_report(machine, measure(machine, sections, run, begun + WHOLE_S), args.quick)
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    args.out.write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    print(f"{told(report)}\n\nWritten to {args.out}; lesson 12 shows the committed one after: make lessons ARGS=12")
+    return int(went_wrong(report))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
