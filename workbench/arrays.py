@@ -36,7 +36,7 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
     if array.device.id != gpu.index:
         raise UnsupportedTensorError(
             f"The array lies on GPU {array.device.id}, but rank {HOLDER.get().rank} reduces on GPU {gpu.index}, by its "
-            "local rank. Call cupy.cuda.Device(hvd.local_rank()).use() before arrays are made."
+            f"local rank. Call cupy.cuda.Device({gpu.index}).use() before arrays are made."
         )
     contiguous = array if array.flags.c_contiguous else array.copy(order="C")
     return contiguous, {"device": "cuda", "caller": CUPY}

@@ -190,11 +190,13 @@ def start(meeting: Meeting, settings: Settings) -> Context:
             address = reachable(candidates, address[1]), address[1]
         line = Far(meeting.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s)
     control = ControlClient(meeting.rank, line, settings.heartbeat_s)
-    backend = meeting.backend()
+    backend, on_gpu = meeting.backend(), None
     try:
         on_gpu = gpu_select.join(way, nodes, backend, settings)
         control.introduce(settings.init_timeout_s, server.missing if server else None)
     except BaseException:
+        if on_gpu:
+            on_gpu.close(clean=False)
         control.close()
         if server is not None:
             server.release(together=True)

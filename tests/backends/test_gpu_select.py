@@ -21,7 +21,7 @@ from workbench.backends.gpu_select import Seen, Way, choose, see
 from workbench.backends.threads import ThreadMeeting
 from workbench.config import Settings
 from workbench.context import HOLDER
-from workbench.errors import LaunchError
+from workbench.errors import DeadlineError, LaunchError
 
 OLD, NEW = 22809, 23004
 SHARING = ("NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS")
@@ -174,7 +174,6 @@ def test_a_refusal_reaches_every_rank() -> None:
         hvd.run_threads(2, lambda: None)
 
 
-@pytest.mark.xfail(strict=True, reason="join() takes the host's way in silence where the backend is no MPI")
 def test_mpi_is_not_replaced_where_it_was_insisted_on() -> None:
     """The library says that it takes the GPUs' memory, but another backend moves the bytes."""
     with made_up(2, "mpi") as world, pytest.MonkeyPatch.context() as patch:
@@ -186,7 +185,7 @@ def test_mpi_is_not_replaced_where_it_was_insisted_on() -> None:
             return made
 
         patch.setattr(ThreadMeeting, "backend", backend)
-        with pytest.raises(LaunchError):
+        with pytest.raises((LaunchError, DeadlineError)):  # or that rank 0, which raised it first, has gone
             ranks(world, 2, lambda: None)
 
 

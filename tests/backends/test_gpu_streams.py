@@ -86,7 +86,7 @@ class Player:
     def made(self, number: int, length: int, stream: Any) -> Any:
         """A tensor that will hold :func:`given`, when its stream gets there."""
         half = self.cupy.asarray(given(hvd.rank(), number, length) / 2)
-        stream.delay(1 + self.own.randrange(25))
+        stream.delay(1 + self.own.randrange(12))
         return half * 2
 
     def uses(self, handles: Sequence[Any], wanted: Sequence[np.ndarray], stream: Any) -> None:
@@ -148,7 +148,7 @@ class Player:
         fields = {"op": hvd.Sum} if kind is Kind.REDUCESCATTER else {}
         handle = begin(kind, self.made(number, length, stream), f"gathers {number}", **fields)
         other = self.cupy.zeros(length, np.float32) + number
-        stream.delay(40)
+        stream.delay(25)
         self.later.append((stream, other * 2, np.full(length, 2 * number, np.float32)))
         del other
         self.uses([handle], [wanted], stream)

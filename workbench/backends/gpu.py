@@ -63,6 +63,7 @@ class Arrival:
         owner: keeps that stream alive.
         ready: recorded there.
         done: recorded on ours, behind the batch.
+        lost: why the job broke before the GPU had done it.
     """
 
     gpu: Gpu
@@ -71,9 +72,16 @@ class Arrival:
     owner: Any
     ready: Event
     done: Event = None
+    lost: CollectiveError | None = None
 
     def join(self) -> None:
-        """Make the stream that is current on this thread wait until the result is there."""
+        """Make the stream that is current on this thread wait until the result is there.
+
+        Raises:
+            CollectiveError: it never will be.
+        """
+        if self.lost is not None:
+            raise type(self.lost)(f"{self.lost} The result was on its way between the GPUs, and is lost.")
         if self.done is not None:
             with self.gpu.device:
                 self.gpu.external(self.caller.stream()[0]).wait_event(self.done)
@@ -86,6 +94,7 @@ class _Flight:
     done: Event
     since: float
     keep: list[Any] = field(default_factory=list)
+    arrivals: list[Arrival] = field(default_factory=list)
 
 
 class Gpu:
@@ -169,7 +178,7 @@ class Gpu:
             done = self._record(self.stream)
         for arrival in filter(None, arrivals):
             arrival.done = done
-        self._flights.append(_Flight(done, time.monotonic(), self._keep))
+        self._flights.append(_Flight(done, time.monotonic(), self._keep, [each for each in arrivals if each]))
         self._keep = []
         self._land()
 
@@ -226,6 +235,12 @@ class Gpu:
         self.tick, self._timeout_s = _nothing, min(timeout_s, self._timeout_s)
         self.finish()
 
+    def give_up(self, why: CollectiveError) -> None:
+        """The job is broken: what has not been done by now has no result, and is about to be aborted."""
+        for flight in self._flights:
+            for arrival in flight.arrivals:
+                arrival.lost = arrival.lost or (None if flight.done.done else why)
+
     def wait(self, event: Event) -> None:
         """Wait for an event on the CPU: ask, then sleep ever longer.
 
@@ -266,6 +281,8 @@ class Gpu:
     def _land(self) -> None:
         while self._flights and self._passed(self._flights[0].done):
             self._flights.popleft()
+            if self._flights:
+                self._flights[0].since = time.monotonic()  # it may have begun only now
 
     def _passed(self, event: Event) -> bool:
         """Has the GPU come so far? Not ``event.done``, which is False for ever where a kernel has failed."""

@@ -51,7 +51,13 @@ class GpuLinkBackend(LinkBackend):
         return GpuLinkBackend(SubLink(self.link, ranks), self.gpu, self.name)
 
     def leave(self) -> None:
-        """The set is removed: nothing is its own."""
+        """The set is removed: its memory goes, when nothing is copied from there any more."""
+        self.gpu.finish()
+
+    def close(self, clean: bool = True) -> None:
+        """The Link is closed by its owner; here the GPU is waited for, if it will come to an end."""
+        if clean:
+            self.gpu.end()
 
     def buffer(self, nbytes: int) -> Buffer:
         """The fusion buffer, on the GPU."""

@@ -13,12 +13,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.backends.base import Backend
 from workbench.config import Settings
 from workbench.errors import LaunchError
+
+if TYPE_CHECKING:
+    from workbench.backends.nccl import NcclBackend
 
 WAYS = ("auto", "nccl", "mpi", "staged", "off")
 _SHARING = 23003  # the first NCCL that lets ranks share a GPU
@@ -203,14 +206,28 @@ def join(way: Way, nodes: Sequence[str], host: Backend, settings: Settings) -> A
         link: Any = getattr(getattr(host, "beneath", host), "link", None)
         if type(link).__name__ == "MpiLink":
             return GpuLinkBackend(AwareLink(link, gpu), gpu, "MPI_CUDA")
+        if settings.gpu_operations == "mpi":
+            raise LaunchError(
+                f"WORKBENCH_GPU_OPERATIONS=mpi, but {host.name} moves the bytes of these ranks, and no MPI."
+            )
     return StagedBackend(host, gpu)
 
 
 def _nccl(gpu: Any, nodes: Sequence[str], host: Backend, settings: Settings) -> Any:
-    from workbench.backends.gpu_hierarchical import GpuHierarchicalBackend
     from workbench.backends.nccl import Nccl, NcclBackend
 
-    flat = NcclBackend(Nccl(gpu, settings.data_timeout_s, settings.init_timeout_s), host)
+    nccl = Nccl(gpu, settings.data_timeout_s, settings.init_timeout_s)
+    try:
+        return _levels(NcclBackend(nccl, host), nodes, host, settings)
+    except BaseException:
+        nccl.close(clean=False)
+        raise
+
+
+def _levels(flat: NcclBackend, nodes: Sequence[str], host: Backend, settings: Settings) -> Any:
+    """The same, or in two levels where it is asked for and the machines have equally many ranks."""
+    from workbench.backends.gpu_hierarchical import GpuHierarchicalBackend
+
     here = [rank for rank, node in enumerate(nodes) if node == nodes[host.rank]]
     machines = [nodes.count(node) for node in dict.fromkeys(nodes)]
     if not settings.hierarchical_allreduce or len(machines) < 2 or len(set(machines)) > 1 or machines[0] < 2:

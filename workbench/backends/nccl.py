@@ -21,7 +21,7 @@ from workbench.backends.base import Array, Backend, Reduction, Traffic
 from workbench.backends.gpu import Gpu, address
 from workbench.backends.gpu_links import GpuLinkBackend
 from workbench.backends.staged import StagedBackend
-from workbench.errors import LaunchError, PeerLostError
+from workbench.errors import DeadlineError, LaunchError, PeerLostError
 
 T = TypeVar("T")
 _ID_BYTES = 128
@@ -74,6 +74,11 @@ class Nccl:
         try:
             begin = lambda: self.library.NcclCommunicator(host.size, number.tobytes(), host.rank)  # noqa: E731
             made = self.call(begin, self._meet_timeout_s)
+        except DeadlineError:
+            raise DeadlineError(
+                f"NCCL: not all {host.size} ranks connected within {self._meet_timeout_s:g} s "
+                "(WORKBENCH_INIT_TIMEOUT_S). NCCL_DEBUG=INFO tells more."
+            ) from None
         except self.library.NcclError as error:
             raise LaunchError(
                 f"NCCL cannot connect rank {host.rank} of {host.size} with the others: {error}. NCCL_DEBUG=INFO tells "

@@ -89,11 +89,6 @@ class StagedBackend(GpuLinkBackend):
         """Amid waits for the GPU; the host's backend has been told."""
         self.gpu.tick = function
 
-    def close(self, clean: bool = True) -> None:
-        """The host's backend is closed by its owner; here the GPU is waited for, if it will come to an end."""
-        if clean:
-            self.gpu.end()
-
     def _fetch(self, array: Array) -> Array:
         """A copy in pinned memory, complete when this returns."""
         here = self._pinned[0].like(array)

@@ -20,6 +20,7 @@ from workbench.runtime.lockstep import Lockstep
 from workbench.runtime.messages import (
     Announce,
     Beat,
+    Broke,
     Event,
     Kind,
     Lost,
@@ -95,7 +96,7 @@ class Coordinator:
             case Beat(rank, seen=seen):
                 self.cache.seen(rank, seen)
                 return []
-            case Lost(rank, why):
+            case Lost(rank, why) | Broke(rank, why):
                 return self._lose(rank, why)
         self._attendance.take(event, now)
         out: list[Outgoing] = []

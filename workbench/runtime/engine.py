@@ -6,8 +6,7 @@
                                                │ responses, the same bytes on every rank
     handles ◄── execute ◄── plan (fusion) ◄── obey
 
-Only this thread touches the backend after ``init()``. It sleeps until a tensor is submitted or a response
-arrives. It holds announcements back for a moment, so that neighbours travel together (``window.py``).
+Only this thread touches the backend after ``init()``. It sleeps until something is submitted or a response comes.
 """
 
 from __future__ import annotations
@@ -150,7 +149,7 @@ class Engine(threading.Thread):
             raise ShutDownError("This rank has left the job amid a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
-        if error := error or (self._control.hopeless() if self._running else None) or self.sets.watch():
+        if error := error or (self._control.hopeless() if self._running else None) or self.sets.watch(self.report):
             raise error
 
     def _announce(self) -> float:
@@ -192,6 +191,7 @@ class Engine(threading.Thread):
 
     def _end(self, error: CollectiveError) -> None:
         """Every handle in flight gets ``error``, and so does everything submitted from now on."""
+        self.sets.give_up(error, self._clean)
         for entry in self._pending.close(error):
             entry.handle.finish(error=error)
 

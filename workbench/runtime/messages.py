@@ -217,6 +217,14 @@ class Beat:
 
 
 @dataclass(frozen=True, slots=True)
+class Broke:
+    """On the GPU of ``rank`` the data plane has broken; what is in flight on the others' would wait for it."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lost:
     """Rank 0's watch over the beats: ``rank`` is gone, ``why`` says how that is known. Never on the wire."""
 
@@ -226,7 +234,7 @@ class Lost:
 
 _LONGEST_TEXT = 64 << 10  # of a traceback, whose end says most
 
-Event = Announce | Raised | Began | Ended | Blocked | Stack | Left | Beat | Lost
+Event = Announce | Raised | Began | Ended | Blocked | Stack | Left | Beat | Broke | Lost
 
 
 # --- bytes ------------------------------------------------------------------------------------------
@@ -273,8 +281,8 @@ def decode_event(data: bytes) -> Event:
             return Beat(rank, str(rest[0]), int(rest[1]), int(rest[2]))
         if name == "Blocked":
             return Blocked(rank, tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0]))
-        if name == "Stack":
-            return Stack(rank, str(rest[0]))
+        if name in ("Stack", "Broke"):
+            return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
         bare: dict[str, type[Began] | type[Ended]] = {"Began": Began, "Ended": Ended}

@@ -14,7 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from workbench.backends.base import Arrival
-from workbench.errors import DuplicateNameError
+from workbench.errors import CollectiveError, DuplicateNameError
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Request
 
@@ -59,7 +59,7 @@ class PendingTable:
         self._lock = threading.Lock()
         self._entries: dict[tuple[int, str], Entry] = {}
         self._new: list[Entry] = []
-        self._closed: BaseException | None = None
+        self._closed: CollectiveError | None = None
 
     def add(self, entries: list[Entry]) -> None:
         """Put entries in, all or none.
@@ -109,7 +109,7 @@ class PendingTable:
         with self._lock:
             self._entries.pop((entry.request.process_set, entry.request.name), None)
 
-    def close(self, error: BaseException) -> list[Entry]:
+    def close(self, error: CollectiveError) -> list[Entry]:
         """Refuse all further entries with ``error`` and return those that were in flight."""
         with self._lock:
             self._closed = self._closed or error

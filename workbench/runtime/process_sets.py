@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any
 
 from workbench.backends.base import Backend
 from workbench.errors import CollectiveError
-from workbench.runtime.messages import Kind, Response
+from workbench.runtime.messages import Broke, Event, Kind, Response
 
 
 class SetTable:
@@ -43,12 +44,18 @@ class SetTable:
         """This rank's :class:`workbench.backends.gpu.Gpu`; None without."""
         return self._on_gpu[0].memory if self._on_gpu else None
 
-    def watch(self) -> CollectiveError | None:
-        """Look after what a GPU has not finished yet: what went wrong there, if anything did."""
+    def watch(self, report: Callable[[Event], None]) -> CollectiveError | None:
+        """Look after what a GPU has not finished yet: what went wrong there, if anything did; rank 0 is told."""
         try:
             return self._on_gpu[0].memory.watch() if self._on_gpu else None
         except CollectiveError as error:
+            report(Broke(self._rank, str(error).rstrip(".")))
             return error
+
+    def give_up(self, why: CollectiveError, clean: bool) -> None:
+        """The job has ended; if not ``clean``, what a GPU has not done by now has no result."""
+        if self._on_gpu and not clean:
+            self._on_gpu[0].memory.give_up(why)
 
     def close(self, clean: bool) -> None:
         """Give everything back. ``clean``: all ranks close at the same point."""

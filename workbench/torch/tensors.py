@@ -97,7 +97,7 @@ def _gpu_of(tensor: torch.Tensor) -> Any:
     if gpu is not None and tensor.device.index != gpu.index:
         raise UnsupportedTensorError(
             f"The tensor lies on GPU {tensor.device.index}, but rank {context.world.rank} reduces on GPU {gpu.index}, "
-            "by its local rank. Call torch.cuda.set_device(hvd.local_rank()) before tensors and models are made."
+            f"by its local rank. Call torch.cuda.set_device({gpu.index}) before tensors and models are made."
         )
     return gpu
 
