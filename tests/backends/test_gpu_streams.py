@@ -175,10 +175,11 @@ def wrong(seed: int, way: str) -> list[str]:
     return found
 
 
+@pytest.mark.parametrize("first", range(0, SEEDS, 7))
 @pytest.mark.parametrize("way", WAYS)
-def test_the_numbers_are_right_whatever_the_order(way: str) -> None:
+def test_the_numbers_are_right_whatever_the_order(way: str, first: int) -> None:
     """In every round of every seed; nothing is left in flight, and no freed memory is read or written."""
-    assert {seed: found for seed in range(SEEDS) if (found := wrong(seed, way))} == {}
+    assert {seed: found for seed in range(first, first + 7) if (found := wrong(seed, way))} == {}
 
 
 # --- every wait is needed -------------------------------------------------------------------------------

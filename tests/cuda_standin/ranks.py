@@ -12,7 +12,7 @@ from .world import World
 def run_ranks(world: World, count: int, work: Callable[[int], Any], timeout_s: float = 20.0) -> list[Any]:
     """Calls `work(rank)` in a thread for each rank, on the device of that number, and gives what they return.
 
-    A rank that fails releases the others: their next `synchronize` or query raises.
+    A rank that fails releases the others: their next `synchronize` raises.
 
     Raises:
         Exception: what the first failing rank raised.

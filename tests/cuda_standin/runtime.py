@@ -60,8 +60,8 @@ class Runtime:
         self._world.finish(self._world.queue(stream))
 
     def eventQuery(self, event: int) -> int:
-        """0 where the event is reached, and 600, cudaErrorNotReady, where it is not."""
-        return 0 if self._world.events[event].done else 600
+        """0 where the event is reached; 600, cudaErrorNotReady, where it is not; 700 where something went wrong."""
+        return 0 if self._world.events[event].done else 700 if self._world.errors else 600
 
     def memcpyAsync(self, dst: int, src: int, size: int, kind: int, stream: int) -> None:
         """Copies in the order of the stream, as CUDA does.

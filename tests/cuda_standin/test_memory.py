@@ -1,4 +1,4 @@
-"""The stand-in's memory is as treacherous as a pool's: what is freed is at once somebody else's, what is new was so."""
+"""The stand-in is as treacherous as a GPU: freed memory is at once somebody else's, new memory was so until now."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from . import World, build
+from . import CUDARuntimeError, World, build
 
 SEEDS = range(60)
 
@@ -72,3 +72,19 @@ def test_a_device_object_may_be_entered_by_several_threads() -> None:
     assert world.device() == 1
     over.set()
     thread.join(10)
+
+
+def test_a_broken_device_is_never_done() -> None:
+    """As in cupy, a query does not raise where something went wrong: it tells the code, or false; a wait raises."""
+    world = build()
+    event, runtime = world.cupy.cuda.Event(), world.cupy.cuda.runtime
+    event.record()
+    assert runtime.eventQuery(event.ptr) in (0, 600)
+    world.run_all()
+    assert event.done
+    world.errors.append("an illegal memory access was encountered")
+    assert not event.done
+    assert not world.cupy.cuda.Stream.null.done
+    assert runtime.eventQuery(event.ptr) == 700
+    with pytest.raises(CUDARuntimeError, match="illegal"):
+        event.synchronize()

@@ -119,6 +119,7 @@ class Gpu:
         self.tick: Callable[[], None] = _nothing
         self.watchers: list[Callable[[], None]] = []
         self._flights: deque[_Flight] = deque()
+        self._moved = 0.0  # when one of them was done
         self._tables: dict[bytes, Array] = {}
         self._keep: list[Any] = []  # of the batch that is being queued
         self._wreck: list[Any] = []
@@ -255,7 +256,8 @@ class Gpu:
             now = time.monotonic()
             if now >= tick_at:
                 tick_at = now + _TICK_S
-                self._look(now - started)
+                self._land()
+                self._look(now - max(started, self._moved))
                 self.tick()
 
     def watch(self) -> None:
@@ -267,7 +269,7 @@ class Gpu:
         """
         self._land()
         if self._flights:
-            self._look(time.monotonic() - self._flights[0].since)
+            self._look(time.monotonic() - max(self._flights[0].since, self._moved))
 
     def _look(self, waited_s: float) -> None:
         for watcher in self.watchers:
@@ -281,8 +283,7 @@ class Gpu:
     def _land(self) -> None:
         while self._flights and self._passed(self._flights[0].done):
             self._flights.popleft()
-            if self._flights:
-                self._flights[0].since = time.monotonic()  # it may have begun only now
+            self._moved = time.monotonic()  # the next one may have begun only now
 
     def _passed(self, event: Event) -> bool:
         """Has the GPU come so far? Not ``event.done``, which is False for ever where a kernel has failed."""
