@@ -59,8 +59,3 @@ def borrowed(tensor: Any, dtype: str) -> Array | None:
 
     with gpu.device:
         return cupy.from_dlpack(tensor)  # type: ignore[no-any-return]
-
-
-def zeros(length: int, like: Array) -> Array:
-    """A new array where ``like`` lies, with its dtype."""
-    return np.zeros_like(like, shape=length)

@@ -84,7 +84,6 @@ def test_errors_travel(worker: Worker, error: BaseException) -> None:
     assert worker.call(lambda: 42, nothing, LONG_S) == 42
 
 
-@pytest.mark.xfail(strict=True, reason="taken for the sign that there is no answer yet: Worker.call waits on")
 def test_an_error_of_a_queue_travels_too(worker: Worker) -> None:
     """It is as good as any other."""
 
@@ -92,7 +91,7 @@ def test_an_error_of_a_queue_travels_too(worker: Worker) -> None:
         raise queue.Empty("mine")
 
     with pytest.raises(queue.Empty):
-        worker.call(fail, nothing, 0.3)
+        worker.call(fail, nothing, LONG_S)
 
 
 def test_the_deadline(worker: Worker, hang: Callable[[], None]) -> None:

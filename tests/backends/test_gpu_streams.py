@@ -253,7 +253,7 @@ def no_results_kept(patch: pytest.MonkeyPatch) -> None:
 
 def no_wait_for_the_fetch(patch: pytest.MonkeyPatch) -> None:
     """The host reduces what it has not got yet."""
-    without(patch, staged.StagedBackend, "_copy", "gpu", "finish")
+    without(patch, staged.StagedBackend, "_copy_here", "gpu", "finish")
 
 
 def no_wait_before_growth(patch: pytest.MonkeyPatch) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Callable
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +13,11 @@ import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from loading import BENCHMARKS, load
 
 if TYPE_CHECKING:
     from running import Runner
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
 PEERS = {
     "collectives": {
         "workbench in place",
@@ -33,15 +31,6 @@ PEERS = {
     "many": {"workbench", "MPI.Iallreduce, Waitall", "Gloo", "Horovod"},
     "training": {"independent copies", "workbench", "workbench sharded", "DDP", "DDP tuned", "Horovod"},
 }
-
-
-def load(name: str) -> Any:
-    """A module of ``benchmarks/``, whose scripts import each other by their bare names."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return import_module(name)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 figures, report = load("figures"), load("report")

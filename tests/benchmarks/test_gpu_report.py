@@ -6,12 +6,12 @@ import json
 import subprocess
 import sys
 import time
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 from cuda_standin import install
+from loading import BENCHMARKS, load
 
 from workbench.backends import gpu_select
 from workbench.config import child_environment
@@ -19,8 +19,7 @@ from workbench.config import child_environment
 # Nothing of this is there on a machine that has been set up for GPUs alone.
 ABSENT = ["IPython", "cloudpickle", "ipyparallel", "jax", "keras", "matplotlib", "mpi4py", "psutil", "pytest"]
 ABSENT += ["tensorflow", "zmq"]
-ROOT = Path(__file__).resolve().parent.parent.parent
-BENCHMARKS = ROOT / "benchmarks"
+ROOT = BENCHMARKS.parent
 TIMES = {"plain torch": [1.0, 2.0], "workbench": [1.01, 2.02], "DDP": [1.1, 2.2], "DDP tuned": [1.05, 2.1]}
 SAID: dict[str, dict[str, Any]] = {
     "verbs.py": {"way": "NCCL", "checks": 4000, "wrong": []},
@@ -39,15 +38,6 @@ MACHINE: dict[str, Any] = {
     **{"gpu": "NVIDIA H100", "gpus": 1, "memory_gib": 79.2, "driver": "580", "cpu": "a CPU", "system": "Linux"},
     **{"versions": {"torch": "2.11.0", "cupy": "14.2.0", "nccl": "2.28.9"}, "nccl": 22809, "problem": ""},
 }
-
-
-def load(name: str) -> Any:
-    """A module of ``benchmarks/``, whose scripts import each other by their bare names."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return import_module(name)
-    finally:
-        sys.path.remove(str(BENCHMARKS))
 
 
 report, judge, plain_ranks = load("gpu_report"), load("gpu_results"), load("plain_ranks")

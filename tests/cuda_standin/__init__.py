@@ -43,26 +43,14 @@ from .world import Faults, Record, World
 __all__ = ["CUDARuntimeError", "Faults", "Record", "World", "build", "install", "run_ranks"]
 
 
-def install(
-    monkeypatch: pytest.MonkeyPatch,
-    *,
-    devices: int = 2,
-    seed: int = 0,
-    nccl_version: int = 22809,
-    eager: bool = False,
-    uuids: Sequence[bytes] | None = None,
-) -> World:
+def install(monkeypatch: pytest.MonkeyPatch, **options: Any) -> World:
     """Makes `import cupy` give a new stand-in, for one test.
 
     Args:
         monkeypatch: pytest's; takes the stand-in away again.
-        devices: how many there are.
-        seed: of the schedule.
-        nccl_version: as NCCL writes it, 22809 for 2.28.9.
-        eager: operations run as soon as they can, so mostly when they are issued: a kind machine.
-        uuids: 16 bytes for each device; equal ones are the same GPU to NCCL. All different unless given.
+        options: see `build`.
     """
-    world = build(devices=devices, seed=seed, nccl_version=nccl_version, eager=eager, uuids=uuids)
+    world = build(**options)
     cuda = world.cupy.cuda
     for module in (world.cupy, cuda, cuda.runtime, cuda.nccl):
         monkeypatch.setitem(sys.modules, module.__name__, module)
@@ -77,7 +65,15 @@ def build(
     eager: bool = False,
     uuids: Sequence[bytes] | None = None,
 ) -> World:
-    """A stand-in that nobody imports: `world.cupy` is the module."""
+    """A stand-in that nobody imports: `world.cupy` is the module.
+
+    Args:
+        devices: how many there are.
+        seed: of the schedule.
+        nccl_version: as NCCL writes it, 22809 for 2.28.9.
+        eager: operations run as soon as they can, so mostly when they are issued: a kind machine.
+        uuids: 16 bytes for each device; equal ones are the same GPU to NCCL. All different unless given.
+    """
     world = World(devices, seed, nccl_version, eager, uuids)
 
     # A class of its own for every world: cupy's classes are made without naming a machine.

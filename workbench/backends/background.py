@@ -72,9 +72,11 @@ class Worker:
         self._todo.put((function, done))
         while True:
             try:
-                return done.get(timeout=_TICK_S).result()
+                future = done.get(timeout=_TICK_S)
             except queue.Empty:
                 tick()
+            else:
+                return future.result()  # here, for what the call raises may be a queue.Empty, too
             if time.monotonic() > deadline:
                 raise DeadlineError(f"No answer within {timeout_s:g} s (WORKBENCH_DATA_TIMEOUT_S).")
 

@@ -8,14 +8,15 @@ bytes, as in a ring of all ranks, but in 2(m - 1) steps of the network instead o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
-from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
+from workbench.backends.base import Array, Backend, Reduction, Traffic
+from workbench.backends.flat import FlatWay
 from workbench.collectives.ring import chunk_lengths
 
 
-class GpuHierarchicalBackend:
+class GpuHierarchicalBackend(FlatWay):
     """See :class:`workbench.backends.base.Backend`. Only allreduce takes two levels; all else goes the flat way.
 
     Args:
@@ -25,74 +26,20 @@ class GpuHierarchicalBackend:
     """
 
     def __init__(self, flat: Backend, inside: Backend, across: Backend) -> None:
-        self.flat, self.inside, self.across = flat, inside, across
-        self.name, self.rank, self.size, self.memory = f"{flat.name}×2", flat.rank, flat.size, flat.memory
-
-    def index(self, rank: int) -> int:
-        """All ranks take part."""
-        return rank
+        super().__init__(flat, f"{flat.name}×2")
+        self.inside, self.across = inside, across
 
     def within(self, host: Backend, ranks: Sequence[int]) -> Backend:
         """A process set goes the flat way."""
-        return self.flat.within(host, ranks)  # type: ignore[attr-defined, no-any-return]
-
-    def subset(self, ranks: Sequence[int]) -> Backend:
-        """As :meth:`within`."""
-        return self.flat.subset(ranks)
+        return self.beneath.within(host, ranks)  # type: ignore[attr-defined, no-any-return]
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
         """Inside, across, inside; the same bits on every rank."""
         if reduction.op == "adasum":
-            return self.flat.allreduce(array, reduction)
+            return self.beneath.allreduce(array, reduction)
         lengths = chunk_lengths(len(array), self.inside.size)
         traffic = self.inside.reducescatter(array, lengths, replace(reduction, postscale=1.0, divisor=1))
         start = sum(lengths[: self.inside.rank])
         mine = array[start : start + lengths[self.inside.rank]]
         traffic += self.across.allreduce(mine, replace(reduction, prescale=1.0))
         return traffic + self.inside.allgather(array, lengths)
-
-    def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
-        """The flat way."""
-        return self.flat.allgather(array, lengths)
-
-    def broadcast(self, array: Array, root: int) -> Traffic:
-        """The flat way."""
-        return self.flat.broadcast(array, root)
-
-    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
-        """The flat way."""
-        return self.flat.alltoall(send, send_lengths, recv, recv_lengths)
-
-    def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
-    ) -> Traffic:
-        """The flat way."""
-        return self.flat.reducescatter(array, lengths, reduction)
-
-    def buffer(self, nbytes: int) -> Buffer:
-        """The flat way's."""
-        return self.flat.buffer(nbytes)
-
-    def allocate(self, nbytes: int) -> Array:
-        """The flat way's."""
-        return self.flat.allocate(nbytes)
-
-    def place(self, array: Array) -> int:
-        """Nobody else can reach it."""
-        return -1
-
-    def offer(self, nbytes: int) -> int:
-        """There is no memory that all ranks could reach."""
-        return -1
-
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """There is no memory that all ranks could reach."""
-        return None
-
-    def tick(self, function: Callable[[], None]) -> None:
-        """The GPU is one."""
-        self.flat.tick(function)
-
-    def close(self, clean: bool = True) -> None:
-        """One library made all communicators, and gives all of them back."""
-        self.flat.close(clean)

@@ -18,12 +18,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
-from workbench.backends.host_memory import HOST
+from workbench.backends.flat import FlatWay
 from workbench.backends.node import Node
 from workbench.backends.shm import ShmBackend
 
 
-class HierarchicalBackend:
+class HierarchicalBackend(FlatWay):
     """See :class:`workbench.backends.base.Backend`.
 
     Args:
@@ -34,21 +34,15 @@ class HierarchicalBackend:
         least_bytes: shorter arrays go the flat way; ``benchmarks/hierarchical.py`` measures from where on it pays.
     """
 
-    memory = HOST
-
     def __init__(
         self, beneath: Backend, nodes: Sequence[str], node: Node, fusion_bytes: int, least_bytes: int = 0
     ) -> None:
-        self.beneath, self._node, self._fusion_bytes, self._least_bytes = beneath, node, fusion_bytes, least_bytes
-        self.name, self.rank, self.size = f"{beneath.name}+SHM", beneath.rank, beneath.size
+        super().__init__(beneath, f"{beneath.name}+SHM")
+        self._node, self._fusion_bytes, self._least_bytes = node, fusion_bytes, least_bytes
         self._here = [rank for rank, name in enumerate(nodes) if name == nodes[beneath.rank]]
         self._local = ShmBackend(beneath.subset(self._here), node, fusion_bytes)
         leaders = [nodes.index(name) for name in dict.fromkeys(nodes)]
         self._leaders = beneath.subset(leaders) if beneath.rank in leaders else None
-
-    def index(self, rank: int) -> int:
-        """All ranks take part."""
-        return rank
 
     def subset(self, ranks: Sequence[int]) -> Backend:
         """Shared memory if all of them are on this machine; else the flat way."""
@@ -67,24 +61,6 @@ class HierarchicalBackend:
             traffic += self._leaders.allreduce(array, replace(reduction, prescale=1.0))
         return traffic + self._local.broadcast(array, 0)
 
-    def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
-        """The flat way."""
-        return self.beneath.allgather(array, lengths)
-
-    def broadcast(self, array: Array, root: int) -> Traffic:
-        """The flat way."""
-        return self.beneath.broadcast(array, root)
-
-    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
-        """The flat way."""
-        return self.beneath.alltoall(send, send_lengths, recv, recv_lengths)
-
-    def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
-    ) -> Traffic:
-        """The flat way."""
-        return self.beneath.reducescatter(array, lengths, reduction)
-
     def buffer(self, nbytes: int) -> Buffer:
         """The machine's."""
         return self._local.buffer(nbytes)
@@ -97,20 +73,12 @@ class HierarchicalBackend:
         """Where the ranks of the machine find it."""
         return self._local.place(array)
 
-    def offer(self, nbytes: int) -> int:
-        """There is no memory that all ranks could reach."""
-        return -1
-
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """There is no memory that all ranks could reach."""
-        return None
-
     def tick(self, function: Callable[[], None]) -> None:
         """Wherever something waits."""
         self._local.tick(function)
-        self.beneath.tick(function)
+        super().tick(function)
 
     def close(self, clean: bool = True) -> None:
         """Close both."""
         self._node.close()
-        self.beneath.close(clean)
+        super().close(clean)

@@ -102,8 +102,8 @@ class Nccl:
     def leave(self, communicator: Any) -> None:
         """Give a communicator back, which its ranks do at the same point, when our stream is done with it."""
         self.gpu.finish()
-        self._communicators.remove(communicator)
         self.call(communicator.destroy)
+        self._communicators.remove(communicator)  # not before: one that hangs there is aborted in the end
 
     def close(self, clean: bool) -> None:
         """Give all back; not ``clean``: end what hangs in them."""

@@ -6,7 +6,7 @@ waits for the first of the two copies. Pinned memory, which the system never mov
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ class StagedBackend(GpuLinkBackend):
         here = self._pinned[0].like(array)
         start = sum(lengths[: self.rank])
         mine = slice(start, start + lengths[self.rank])
-        self._copy(array[mine], here[mine], _TO_HOST)
+        self._copy_here(array[mine], here[mine])
         traffic = self._host.allgather(here, lengths)
         self._bring(here, array)
         return traffic
@@ -85,22 +85,18 @@ class StagedBackend(GpuLinkBackend):
         self._bring(here[mine], array[mine])
         return traffic
 
-    def tick(self, function: Callable[[], None]) -> None:
-        """Amid waits for the GPU; the host's backend has been told."""
-        self.gpu.tick = function
-
     def _fetch(self, array: Array) -> Array:
         """A copy in pinned memory, complete when this returns."""
         here = self._pinned[0].like(array)
-        self._copy(array, here, _TO_HOST)
+        self._copy_here(array, here)
         return here
 
     def _bring(self, here: Array, array: Array) -> None:
         """Copy back in the order of our stream. Nobody waits: a fetch into this memory is queued behind it."""
         self._queue_copy(address(array), here.ctypes.data, here.nbytes, _TO_GPU)
 
-    def _copy(self, array: Array, here: Array, kind: int) -> None:
-        self._queue_copy(here.ctypes.data, address(array), here.nbytes, kind)
+    def _copy_here(self, array: Array, here: Array) -> None:
+        self._queue_copy(here.ctypes.data, address(array), here.nbytes, _TO_HOST)
         self.gpu.finish()
 
     def _queue_copy(self, to: int, source: int, nbytes: int, kind: int) -> None:

@@ -21,7 +21,7 @@ import numpy as np
 
 from workbench import api, memory
 from workbench.api import Adasum, Average, ReduceOp, Sum
-from workbench.arrays import given, on_gpu, zeros
+from workbench.arrays import given, on_gpu
 from workbench.context import HOLDER
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.handle import Handle
@@ -173,7 +173,7 @@ class _Memory:
         if self._array is None:
             like = gradients[self.bucket.pieces[0].name]
             # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
-            self._array = zeros(self.bucket.flags, like) if on_gpu(like) else self._free()
+            self._array = np.zeros_like(like, shape=self.bucket.flags) if on_gpu(like) else self._free()
         array = self._array
         for piece, start in zip(self.bucket.pieces, self.bucket.starts, strict=True):
             part, gradient = array[start : start + piece.length], gradients[piece.name].reshape(-1)
