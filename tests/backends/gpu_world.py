@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from workbench.backends.threads import ThreadLink, ThreadMeeting
 from workbench.entries import entry, submit
 from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind
+from workbench.runtime.pending import Entry
 
 WAYS = ["nccl", "staged", "mpi"]
 COLLECTIVES = ("allReduce", "reduce", "broadcast", "reduceScatter", "allGather", "send", "recv")
@@ -72,11 +73,17 @@ class MpiLink(ThreadLink):
 
 
 def ranks(world: World, n: int, function: Callable[[], Any], timeout_s: float = 20.0) -> list[Any]:
-    """What the function returns on every rank, each on its GPU; a world that hangs ends after a while."""
+    """What the function returns on every rank, each on its GPU; a world that hangs ends after a while.
+
+    Where ranks share a GPU each has a current stream of its own, as ranks have that are processes. Threads have one
+    default stream, and what comes after one's wait for the others is behind it.
+    """
 
     def one() -> Any:
-        world.set_device(hvd.local_rank() % len(world.defaults))
-        return function()
+        devices = len(world.defaults)
+        world.set_device(hvd.local_rank() % devices)
+        with world.cupy.cuda.Stream(non_blocking=True) if n > devices else nullcontext():
+            return function()
 
     return hvd.run_threads(n, one, timeout_s)
 
@@ -129,6 +136,11 @@ def _calls(record: Record) -> list[dict[str, Any]]:
 
 def begin(kind: Kind, array: Any, name: str | None = None, **fields: Any) -> Handle:
     """Submit an array on a GPU with whatever the frameworks may say of it, such as that its bits mean bfloat16."""
+    return submit([made(kind, array, name, **fields)])[0]
+
+
+def made(kind: Kind, array: Any, name: str | None = None, **fields: Any) -> Entry:
+    """As :func:`begin`, for a list: what all ranks submit at once travels together, on a busy machine, too."""
     if kind in (Kind.ALLREDUCE, Kind.BROADCAST) and array is not None:
-        fields["target"] = np.empty_like(array)
-    return submit([entry(kind, array, name, device="cuda", caller=CUPY, **fields)])[0]
+        fields.setdefault("target", np.empty_like(array))
+    return entry(kind, array, name, device="cuda", caller=CUPY, **fields)

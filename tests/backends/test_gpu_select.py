@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -24,6 +25,7 @@ from workbench.context import HOLDER
 from workbench.errors import DeadlineError, LaunchError
 
 OLD, NEW = 22809, 23004
+THREADS = "threads of one process share a GPU, and its default stream, where one would wait behind another"
 SHARING = ("NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS")
 
 
@@ -98,6 +100,19 @@ CHOICES: dict[str, tuple[list[Seen], list[str], str, Way]] = {
         "auto",
         Way("staged", (0, 1, 0, 0), "ranks 2, 3 share a GPU, which NCCL 2.28.9 cannot: version 2.30.3 can", True),
     ),
+    "shared by threads": (
+        [seen("x", NEW, process=7)] * 2,
+        ONE,
+        "auto",
+        Way("staged", (0, 0), THREADS, True),
+    ),
+    "shared by processes": (
+        [seen("x", NEW, process=7), seen("x", NEW, process=8)],
+        ONE,
+        "auto",
+        Way("nccl", (0, 0), "ranks 0, 1 share a GPU: right, but slower than one rank on it", True),
+    ),
+    "threads with a GPU each": ([seen("xy", process=7)] * 2, ONE, "auto", Way("nccl", (0, 1))),
     "different NCCLs": (
         [seen("xy", OLD), seen("xy", 22703)],
         ONE,
@@ -146,6 +161,7 @@ REFUSALS = {
         "nccl",
         "WORKBENCH_GPU_OPERATIONS=nccl, but ranks 0, 1 share a GPU, which NCCL 2.28.9 cannot: version 2.30.3 can.",
     ),
+    "shared by threads": ([seen("x", NEW, process=7)] * 2, "nccl", f"WORKBENCH_GPU_OPERATIONS=nccl, but {THREADS}."),
     "different NCCLs": (
         [seen("xy", NEW), seen("xy")],
         "nccl",
@@ -295,11 +311,13 @@ def name_of_the_way() -> str:
 
 
 @pytest.mark.parametrize(
-    ("version", "name", "text"),
+    ("version", "processes", "name", "text"),
     [
-        (NEW, "NCCL", "GPUs: ranks 0, 1, 2 share a GPU: right, but slower than one rank on it."),
+        (NEW, True, "NCCL", "GPUs: ranks 0, 1, 2 share a GPU: right, but slower than one rank on it."),
+        (NEW, False, "PINNED+THREADS", f"GPUs: collectives go by way of the host, for {THREADS}."),
         (
             OLD,
+            True,
             "PINNED+THREADS",
             "GPUs: collectives go by way of the host, for ranks 0, 1, 2 share a GPU, which NCCL 2.28.9 cannot: "
             "version 2.30.3 can.",
@@ -307,14 +325,22 @@ def name_of_the_way() -> str:
     ],
 )
 def test_ranks_that_share_a_gpu(
-    version: int, name: str, text: str, clean_environment: None, caplog: pytest.LogCaptureFixture
+    version: int,
+    processes: bool,
+    name: str,
+    text: str,
+    clean_environment: None,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The numbers are right; rank 0 says why it is slow, once."""
+    if processes:
+        monkeypatch.setattr(gpu_select, "_process", threading.get_ident)
     with made_up(1, nccl_version=version) as world, caplog.at_level(logging.WARNING):
         assert ranks(world, 3, name_of_the_way) == [name] * 3
         world.check_over()
     assert said(caplog) == [("rank 0", text)]
-    assert (os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1") == (version == NEW)
+    assert (os.environ.get("NCCL_MULTI_RANK_GPU_ENABLE") == "1") == (name == "NCCL")
 
 
 def test_nothing_is_said_where_all_is_well(clean_environment: None, caplog: pytest.LogCaptureFixture) -> None:
@@ -336,7 +362,7 @@ def test_nothing_is_said_where_all_is_well(clean_environment: None, caplog: pyte
 
 @pytest.fixture
 def two_nodes(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], None]:
-    """The ranks say that they are on these nodes; each node has the GPUs of this machine, so NCCL must allow it."""
+    """The ranks say that they are processes on these nodes; each has the GPUs of this machine: NCCL must allow it."""
 
     def put(nodes: list[str]) -> None:
         init = ThreadMeeting.__init__
@@ -346,6 +372,7 @@ def two_nodes(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> Calla
             self.node = nodes[rank]
 
         monkeypatch.setattr(ThreadMeeting, "__init__", begin)
+        monkeypatch.setattr(gpu_select, "_process", threading.get_ident)
         monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 
     return put

@@ -218,9 +218,9 @@ def test_a_batch_is_not_late_because_of_those_before_it(many: int, a_set_ends: b
     def slowly(self: Gpu, *args: Any) -> Iterator[None]:
         with using(self, *args):
             yield
-            world.issue(self.stream.queue, Op("something long", lambda: time.sleep(0.025)), "compute")
+            world.issue(self.stream.queue, Op("something long", lambda: time.sleep(0.075)), "compute")
 
-    settings = {"DATA_TIMEOUT_S": "0.4", "FUSION_THRESHOLD_BYTES": "0"}
+    settings = {"DATA_TIMEOUT_S": "1.2", "FUSION_THRESHOLD_BYTES": "0"}
     with made_up(2, settings=settings) as world, pytest.MonkeyPatch.context() as patch:
         patch.setattr(Gpu, "using", slowly)
         assert ranks(world, 2, rank) == [[[2.0 * i] * 4 for i in range(many)]] * 2

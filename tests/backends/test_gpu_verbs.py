@@ -9,17 +9,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from gpu_world import WAYS, begin, made_up, ranks, run, slow_bus
+from gpu_world import WAYS, begin, made, made_up, ranks, run, slow_bus
 
 import workbench as hvd
 from workbench.backends import kernels
-from workbench.backends.gpu import CUPY, Gpu
+from workbench.backends.gpu import Gpu
 from workbench.backends.links import LinkBackend
 from workbench.backends.nccl import Nccl, NcclBackend
 from workbench.backends.threads import ThreadLink, spawn
 from workbench.collectives import ring_allreduce
 from workbench.collectives.reduction import Reduction, narrow, widen
-from workbench.entries import entry, submit
+from workbench.entries import submit
+from workbench.runtime.handle import Handle
 from workbench.runtime.messages import Kind, ReduceOp
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
@@ -368,7 +369,6 @@ def test_our_ring_and_ncclallreduce_give_the_same_bits(n: int) -> None:
 
 # --- batches --------------------------------------------------------------------------------------------
 
-TOGETHER = {"FUSION_WINDOW_S": "1"}  # as long as nobody waits, what is submitted travels together
 SIZES = [1, 3, 0, 16, 17, 100, 4097, 40000, 5]
 Copies = list[tuple[int, int, int]]
 
@@ -391,7 +391,7 @@ def in_batches(dtype: str, sizes: Sequence[int], **fields: Any) -> list[np.ndarr
     """Submit all, then wait for all."""
     fields = {"op": hvd.Sum, "dtype": dtype, **fields}
     values = [put(drawn(hvd.rank(), (size,), dtype), dtype) for size in sizes]
-    handles = [begin(Kind.ALLREDUCE, each, f"{dtype} {i}", **fields) for i, each in enumerate(values)]
+    handles = submit([made(Kind.ALLREDUCE, each, f"{dtype} {i}", **fields) for i, each in enumerate(values)])
     return [taken(handle.wait(), dtype) for handle in handles]
 
 
@@ -399,7 +399,7 @@ def in_batches(dtype: str, sizes: Sequence[int], **fields: Any) -> list[np.ndarr
 @pytest.mark.parametrize("dtype", ["bool", "int8", "float16", "bfloat16", "float32", "float64"])
 def test_a_batch_is_copied_in_one_launch_each_way(way: str, dtype: str, launched: dict[int, list[Copies]]) -> None:
     """Tensors of many sizes become one reduction; side by side, each begins at a multiple of 16 bytes."""
-    results, log = run(2, lambda: in_batches(dtype, SIZES), way, settings=TOGETHER)
+    results, log = run(2, lambda: in_batches(dtype, SIZES), way)
     for size, *got in zip(SIZES, *results, strict=True):
         for each in got:
             same(each, reduced([drawn(r, (size,), dtype) for r in range(2)], hvd.Sum), (dtype, size))
@@ -424,14 +424,15 @@ def test_batches_of_several_kinds(way: str) -> None:
 
     def rank() -> list[np.ndarray]:
         kinds = [("float32", hvd.Sum), ("float32", hvd.Average), ("int64", hvd.Sum), ("bfloat16", hvd.Average)]
-        handles = [
-            (begin(Kind.ALLREDUCE, put(drawn(hvd.rank(), (6,), dtype), dtype), f"{i} {k}", dtype=dtype, op=op), dtype)
+        entries = [
+            made(Kind.ALLREDUCE, put(drawn(hvd.rank(), (6,), dtype), dtype), f"{i} {k}", dtype=dtype, op=op)
             for k, (dtype, op) in enumerate([*kinds, ("int32", hvd.Max)])
             for i in range(1 if dtype == "int32" else 4)
         ]
-        return [taken(handle.wait(), dtype) for handle, dtype in handles]
+        dtypes = [each.request.dtype for each in entries]
+        return [taken(handle.wait(), dtype) for handle, dtype in zip(submit(entries), dtypes, strict=True)]
 
-    results, log = run(2, rank, way, settings=TOGETHER)
+    results, log = run(2, rank, way)
     kinds = [("float32", hvd.Sum), ("float32", hvd.Average), ("int64", hvd.Sum), ("bfloat16", hvd.Average)]
     for each in results:
         for k, (dtype, op) in enumerate(kinds):
@@ -448,7 +449,7 @@ def test_no_batch_is_larger_than_the_threshold() -> None:
     results, log = run(
         2,
         lambda: [in_batches("float32", [100] * 10) for _ in range(3)],
-        settings={**TOGETHER, "FUSION_THRESHOLD_BYTES": "1300"},
+        settings={"FUSION_THRESHOLD_BYTES": "1300"},
     )
     wanted = reduced([drawn(r, (100,), "float32") for r in range(2)], hvd.Sum)
     for got in [each for rank in results for step in rank for each in step]:
@@ -466,22 +467,21 @@ def test_the_tables_of_alike_batches_are_made_once(way: str) -> None:
 
         mine = [cupy.ones(size, np.float32) for size in (5, 9)]
         for step in range(4):
-            handles = [submitted(each, f"{step} {i}") for i, each in enumerate(mine)]
-            for handle in handles:
+            for handle in summed(step, mine, in_place=True):
                 handle.wait()
         with cupy.cuda.Stream(non_blocking=True) as side:
             side.wait_event(cupy.cuda.Stream.null.record())
             side.delay(100)
-            many = [[hvd.allreduce_async(mine[0] * i, f"{i} {k}", op=hvd.Sum) for k in range(2)] for i in range(34)]
+            many = [summed(f"many {i}", [mine[0] * i] * 2) for i in range(34)]
             found = [handle.wait().tolist() for pair in many for handle in pair]
         return [each.tolist() for each in mine] + found
 
-    def submitted(array: Any, name: str) -> Any:
-        (one,) = submit([entry(Kind.ALLREDUCE, array, name, target=array, op=hvd.Sum, device="cuda", caller=CUPY)])
-        return one
+    def summed(name: object, arrays: list[Any], in_place: bool = False) -> list[Handle]:
+        fields = [{"op": hvd.Sum, **({"target": each} if in_place else {})} for each in arrays]
+        pairs = enumerate(zip(arrays, fields, strict=True))
+        return submit([made(Kind.ALLREDUCE, each, f"{name} {i}", **field) for i, (each, field) in pairs])
 
-    settings = {**TOGETHER, "FUSION_THRESHOLD_BYTES": "56"}
-    with made_up(2, way, settings=settings) as world:
+    with made_up(2, way, settings={"FUSION_THRESHOLD_BYTES": "56"}) as world:
         results = ranks(world, 2, rank)
         world.check_over()
     wanted = [[16.0] * 5, [16.0] * 9, *([32.0 * i] * 5 for i in range(34) for _ in range(2))]
@@ -506,7 +506,7 @@ def test_a_rank_that_has_joined_gives_zeros(way: str) -> None:
         last = hvd.join()
         return ([*found, [late.wait().get()]] if late else found), last
 
-    results, _ = run(2, rank, way, settings=TOGETHER)
+    results, _ = run(2, rank, way)
     assert [last for _, last in results] == [0, 0]
     steps = results[0][0]
     for step in range(3):
@@ -524,16 +524,18 @@ def test_a_rank_without_a_gradient_gives_zeros(way: str) -> None:
 
     def rank() -> list[Any]:
         fields = {"dtype": "float32", "op": hvd.Sum}
-        nothing = [begin(Kind.ALLREDUCE, None, f"nobody's {i}", shape=(3,), absent=True, **fields) for i in range(2)]
-        handles = []
+        absent = {"shape": (3,), "absent": True, **fields}
+        nothing = submit([made(Kind.ALLREDUCE, None, f"nobody's {i}", **absent) for i in range(2)])
+        entries = []
         for i, size in enumerate(SIZES):
             if i % 2 == hvd.rank():
-                handles.append(begin(Kind.ALLREDUCE, None, f"{i}", shape=(size,), absent=True, **fields))
+                entries.append(made(Kind.ALLREDUCE, None, f"{i}", **{**absent, "shape": (size,)}))
             else:
-                handles.append(begin(Kind.ALLREDUCE, put(drawn(5, (size,), "float32"), "float32"), f"{i}", **fields))
+                entries.append(made(Kind.ALLREDUCE, put(drawn(5, (size,), "float32"), "float32"), f"{i}", **fields))
+        handles = submit(entries)
         return [[each.wait() for each in nothing], [each.wait().get() for each in handles]]
 
-    results, log = run(2, rank, way, settings=TOGETHER)
+    results, log = run(2, rank, way)
     for nothing, got in results:
         assert nothing == [None, None]
         for each, size in zip(got, SIZES, strict=True):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,12 +39,14 @@ class Seen:
         nccl: cupy's version of NCCL as one number, 0 without.
         aware: its MPI reads and writes the memory of GPUs.
         problem: why GPUs that are there cannot be used, or "".
+        process: its number; 0 where that does not matter.
     """
 
     gpus: tuple[str, ...] = ()
     nccl: int = 0
     aware: bool = False
     problem: str = ""
+    process: int = 0
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,12 @@ def _ask() -> Seen:
         return Seen(problem=f"cupy {cupy.__version__} is too old: version {_OLDEST_CUPY} is needed")
     runtime = cupy.cuda.runtime
     found = [_identity(runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
-    return Seen(tuple(found), _nccl_version(), "mpi4py.MPI" in sys.modules and _aware(sys.modules["mpi4py.MPI"]))
+    aware = "mpi4py.MPI" in sys.modules and _aware(sys.modules["mpi4py.MPI"])
+    return Seen(tuple(found), _nccl_version(), aware, process=_process())
+
+
+def _process() -> int:
+    return os.getpid()
 
 
 def _identity(properties: Any) -> str:
@@ -143,7 +151,7 @@ def choose(seen: Sequence[Seen], nodes: Sequence[str], wanted: str = "auto") -> 
     for rank, (node, each) in enumerate(zip(nodes, seen, strict=True)):
         users.setdefault((node, each.gpus[devices[rank]]), []).append(rank)
     together = next((ranks for ranks in users.values() if len(ranks) > 1), [])
-    why = _not_nccl([each.nccl for each in seen], together)
+    why = _not_nccl([each.nccl for each in seen], together) or _threads([seen[rank].process for rank in together])
     if wanted == "nccl" and why:
         raise LaunchError(f"WORKBENCH_GPU_OPERATIONS=nccl, but {why}.")
     if wanted in ("auto", "nccl") and not why:
@@ -165,6 +173,13 @@ def _not_nccl(versions: Sequence[int], together: Sequence[int]) -> str:
     if together and min(versions) < _SHARING:
         who, has = ", ".join(map(str, together)), _dotted(min(versions))
         return f"ranks {who} share a GPU, which NCCL {has} cannot: version {_dotted(_SHARING)} can"
+    return ""
+
+
+def _threads(processes: Sequence[int]) -> str:
+    """Why ranks that share a GPU cannot do it if they are threads, or ""."""
+    if max(processes, default=0) and len(set(processes)) < len(processes):
+        return "threads of one process share a GPU, and its default stream, where one would wait behind another"
     return ""
 
 
