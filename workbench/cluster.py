@@ -44,6 +44,7 @@ from workbench.launch.gpus import Asked, Gpu, Pins, pin
 from workbench.launch.job import Job
 
 _NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
+_PATIENCE_S = 1.5  # with an engine that may be slow and no more, as on a busy machine
 _ANSWER_S = 5.0  # for an engine that was interrupted
 
 
@@ -147,7 +148,7 @@ class Cluster:
 
     def _interrupt(self) -> tuple[list[int], list[int]]:
         """Ctrl-C for engines that are busy: (those that were, those that are still)."""
-        busy = self._silent(0.3)
+        busy = self._silent(_PATIENCE_S)
         there = [rank for rank in busy if rank in self.client.ids]
         if self._gone():
             return busy, busy
@@ -156,15 +157,21 @@ class Cluster:
                 self.client.send_signal(signal.SIGINT, targets=rank, block=False)
         return busy, self._silent(_ANSWER_S) if busy else []
 
-    def _silent(self, timeout_s: float) -> list[int]:
-        """Engines that do not answer."""
+    def _silent(self, patience_s: float) -> list[int]:
+        """Engines that have not answered so many seconds after the last one that has."""
         answers = {}
         for rank in range(self.n):
             with suppress(*_unknown()):  # also one that dies between a look at the ids and the question
                 answers[rank] = self.client[rank].apply_async(os.getpid)
-        deadline = time.monotonic() + timeout_s
-        for answer in answers.values():
-            answer.wait(max(0.01, deadline - time.monotonic()))
+        missing, deadline = dict(answers), time.monotonic() + patience_s
+        while missing and time.monotonic() < deadline:
+            came = [rank for rank, answer in missing.items() if answer.ready()]
+            for rank in came:
+                del missing[rank]
+            if came:
+                deadline = time.monotonic() + patience_s
+            else:
+                time.sleep(0.01)
         well = [rank for rank, answer in answers.items() if answer.ready() and answer.exception() is None]
         return [rank for rank in range(self.n) if rank not in well]
 

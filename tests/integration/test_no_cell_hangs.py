@@ -259,6 +259,14 @@ def test_rescue_interrupts_who_is_busy(engines: cluster.Cluster, capsys: pytest.
     assert "nothing to rescue" in capsys.readouterr().out
 
 
+def test_rescue_lets_a_slow_engine_end(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is late, as every engine is on a busy machine, but it comes: only the other one is interrupted."""
+    results = send(engines, "time.sleep(0.8 * (rank == 2))\nwhile rank == 1:\n    time.sleep(0.1)")
+    engines.rescue()
+    assert capsys.readouterr().out == f"rank 1 is interrupted; all {N} engines answer\n"
+    assert set(collect(results)) == {1}
+
+
 def test_rescue_replaces_who_does_not_listen(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that Ctrl-C does not end is started anew, with all the others."""
     results = send(engines, "if rank == 2:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    time.sleep(1000)")
