@@ -18,6 +18,7 @@ from workbench.runtime.interrupts import INTERRUPTS
 IN_A_GRAPH = """
 import os, signal, threading
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
 import numpy as np
 import tensorflow as tf
 from workbench.runtime.handle import Handle
