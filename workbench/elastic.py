@@ -135,6 +135,7 @@ def run_fn(
                 resets = resets + 1 if commits == state.commits else 1
                 commits = state.commits
                 _say(resets, reset_limit, cause)
+                del cause  # and, with its traceback, what the failed step has left
                 reset()
                 state.on_reset()
 

@@ -16,6 +16,7 @@ The loop, and which error leads where, is in :mod:`workbench.elastic`.
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -30,6 +31,12 @@ from workbench.training.objects import broadcast_object
 Logs = dict[str, Any] | None
 
 
+def _restart() -> None:
+    """A new job, without what a ``fit`` that failed has left."""
+    gc.collect()  # the longer TensorFlow has such an iterator, the longer it takes to end it: up to a minute
+    core.restart()
+
+
 def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
     """Make a training function elastic; see :func:`workbench.elastic.run`.
 
@@ -39,7 +46,7 @@ def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RES
     """
     if func is None:
         return functools.partial(run, reset_limit=reset_limit)
-    return core.run_fn(func, core.restart, reset_limit, own_errors=own_errors)
+    return core.run_fn(func, _restart, reset_limit, own_errors=own_errors)
 
 
 class KerasState(ObjectState):

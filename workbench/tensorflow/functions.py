@@ -9,9 +9,11 @@ import tensorflow as tf
 
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.ops import broadcast_
+from workbench.tensorflow.tensors import as_it_is
 from workbench.training import objects
 
 
+@as_it_is
 def broadcast_variables(
     variables: Sequence[Any],
     root_rank: int,

@@ -9,7 +9,7 @@ import tensorflow as tf
 from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.compression import Compression
-from workbench.tensorflow.tensors import BRIDGE
+from workbench.tensorflow.tensors import BRIDGE, as_it_is
 from workbench.training.compression import Compressor
 from workbench.training.reducer import Reducer, names_of
 
@@ -70,6 +70,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         """The gradient of this variable stays on this rank."""
         self._local.append(source)
 
+    @as_it_is
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As the tape's, reduced over the ranks.
 

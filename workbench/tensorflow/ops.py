@@ -22,11 +22,12 @@ from workbench.context import HOLDER
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.runtime.messages import Kind
 from workbench.tensorflow.compression import Compression
-from workbench.tensorflow.tensors import on_host, run_call
+from workbench.tensorflow.tensors import as_it_is, on_host, run_call
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
 
 
+@as_it_is
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -81,6 +82,7 @@ def _allreduce_slices(
     return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
 
 
+@as_it_is
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -105,6 +107,7 @@ def grouped_allreduce(
     return [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, small, strict=True)]
 
 
+@as_it_is
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -115,6 +118,7 @@ def allgather(
     return run_call(Call(Kind.ALLGATHER, name, process_set=process_set), [tensor])[0]
 
 
+@as_it_is
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -125,6 +129,7 @@ def grouped_allgather(
     return run_call(Call(Kind.ALLGATHER, name, process_set=process_set), tensors) if tensors else []
 
 
+@as_it_is
 def broadcast(
     tensor: Any,
     root_rank: int,
@@ -136,6 +141,7 @@ def broadcast(
     return run_call(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [tensor])[0]
 
 
+@as_it_is
 def broadcast_(
     variables: Sequence[Any], root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[Any]:
@@ -150,6 +156,7 @@ def broadcast_(
     return list(variables) if tf.executing_eagerly() else done
 
 
+@as_it_is
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -168,6 +175,7 @@ def alltoall(
     return received if splits is None else (received, counts)
 
 
+@as_it_is
 def reducescatter(
     tensor: Any,
     device_dense: str = "",
@@ -184,6 +192,7 @@ def reducescatter(
     return _scatter([tensor], compression, op, name, process_set, **factors)[0]
 
 
+@as_it_is
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = "",
@@ -214,26 +223,31 @@ def _scatter(
     return [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, small, strict=True)]
 
 
+@as_it_is
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks as a tensor (int32), asked for whenever the graph runs; in eager mode at once."""
     return _number(lambda: len(HOLDER.get().engine.sets.members[process_set_id]))
 
 
+@as_it_is
 def rank_op(name: str | None = None) -> Any:
     """This rank as a tensor, as :func:`size_op`."""
     return _number(api.rank)
 
 
+@as_it_is
 def local_size_op(name: str | None = None) -> Any:
     """The number of ranks on this node, as :func:`size_op`."""
     return _number(api.local_size)
 
 
+@as_it_is
 def local_rank_op(name: str | None = None) -> Any:
     """This rank's number on its node, as :func:`size_op`."""
     return _number(api.local_rank)
 
 
+@as_it_is
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this rank belongs to the process set, else 0, as :func:`size_op`."""
     return _number(lambda: int(api.rank() in HOLDER.get().engine.sets.members[process_set_id]))

@@ -9,7 +9,7 @@ import tensorflow as tf
 from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.compression import Compression
-from workbench.tensorflow.tensors import BRIDGE
+from workbench.tensorflow.tensors import BRIDGE, as_it_is
 from workbench.training.compression import Compressor
 from workbench.training.reducer import Reducer, names_of
 
@@ -78,6 +78,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer, self._reducer, self._ready = optimizer, reducer, None
 
+    @as_it_is
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's, then reduced over the ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
@@ -85,6 +86,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         gradients, self._ready = self._reducer([gradient for gradient, _ in pairs], names_of(variables))
         return list(zip(gradients, variables, strict=True))
 
+    @as_it_is
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's; after the last of ``backward_passes_per_step`` passes only."""
         if self._ready is None:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import tensorflow as tf
@@ -24,6 +24,7 @@ from workbench.runtime.pending import Array
 from workbench.training.calls import Call, GraphCalls, Shape
 from workbench.training.reducer import Spec
 
+F = TypeVar("F", bound=Callable[..., Any])
 GRAPH = GraphCalls()
 
 _XLA = (
@@ -32,7 +33,12 @@ _XLA = (
 )
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+def as_it_is(function: F) -> F:
+    """A function that AutoGraph leaves alone; else it rewrites all of ours that make a graph, which takes seconds."""
+    return tf.autograph.experimental.do_not_convert(function)  # type: ignore[no-any-return]
+
+
+@as_it_is
 def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]) -> Any:
     """Call ``function`` with the tensors' arrays, now or whenever the graph runs; its results as tensors.
 
@@ -104,7 +110,7 @@ class TensorFlowBridge:
 BRIDGE = TensorFlowBridge()
 
 
-@tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]
+@as_it_is
 def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any]:
     """A collective on tensors; gradients flow through it.
 
