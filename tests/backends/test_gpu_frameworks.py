@@ -33,7 +33,7 @@ def torch_on_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     def joined(self: gpu.Arrival) -> None:
         join(self)
         if self.done is not None:
-            self.gpu.wait(self.done)
+            self.done.synchronize()  # ``Gpu.wait`` is for the thread of the engine
 
     def over(array: Any, like: torch.Tensor) -> torch.Tensor:
         if not array.size:

@@ -1,6 +1,6 @@
 """Who moves the bytes of arrays on GPUs? What every rank sees, and what all of them do about it.
 
-NCCL where each rank has a GPU of its own, or where NCCL lets ranks share one (2.30 and later, asked for by an
+NCCL where each rank has a GPU of its own, or where NCCL lets processes share one (2.30 and later, asked for by an
 environment variable). Else an MPI that reads the GPU's memory by itself; else the host, by way of pinned memory.
 """
 
