@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
+import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # the package is that of this checkout, installed or not
 
 
 def machine() -> dict[str, Any]:
@@ -26,6 +29,8 @@ def machine() -> dict[str, Any]:
         from cupy.cuda import nccl
     except ImportError as error:
         return found | {"problem": f"cupy cannot be imported ({error}): pip install cupy-cuda13x, or -cuda12x"}
+    from workbench.backends.gpu_select import dotted  # it needs numpy
+
     first = torch.cuda.get_device_properties(0)
     versions |= {"cupy": cupy.__version__, "cuda": str(torch.version.cuda)}
     versions["nccl"] = dotted(nccl.get_version()) if nccl.available else "none"
@@ -48,11 +53,6 @@ def cpu() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.machine()
-
-
-def dotted(version: int) -> str:
-    """22809 → 2.28.9."""
-    return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 
 
 if __name__ == "__main__":

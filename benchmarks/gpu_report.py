@@ -24,10 +24,9 @@ sys.path.append(str(ROOT))  # the package is that of this checkout, installed or
 import gpu_results as judge  # noqa: E402
 from plain_ranks import RanksError, run  # noqa: E402
 
-from workbench.backends.gpu_select import has_driver  # noqa: E402
+from workbench.backends.gpu_select import SHARING, dotted, has_driver  # noqa: E402
 from workbench.course.measured import told  # noqa: E402
 
-SHARING = 23003  # the first NCCL that lets ranks share a GPU
 WHOLE_S = 460.0  # deadline of everything
 MOST_RANKS = 8
 _LEAST_S = 5.0  # with less left a section is not begun
@@ -88,7 +87,7 @@ def absent(section: Section, machine: dict[str, Any]) -> str:
     if section.way == "nccl" and not machine["nccl"]:
         return "cupy finds no NCCL"
     if section.way == "nccl" and section.ranks > machine["gpus"] and machine["nccl"] < SHARING:
-        return f"the ranks share a GPU, which NCCL {machine['versions']['nccl']} cannot: version 2.30.3 can"
+        return f"the ranks share a GPU, which NCCL {machine['versions']['nccl']} cannot: version {dotted(SHARING)} can"
     return ""
 
 

@@ -86,7 +86,7 @@ def wait(processes: Sequence[subprocess.Popen[bytes]], until: float) -> list[int
     """Exit codes; None for who was not done in time. When one has failed the others get a few seconds more."""
     while any(process.poll() is None for process in processes) and time.monotonic() < until:
         if any(process.returncode for process in processes):
-            until = min(until, time.monotonic() + 20.0) if until - time.monotonic() > 20.0 else until
+            until = min(until, time.monotonic() + 20.0)
         time.sleep(0.05)
     return [process.poll() for process in processes]
 

@@ -163,15 +163,12 @@ class Cluster:
         for rank in range(self.n):
             with suppress(*_unknown()):  # also one that dies between a look at the ids and the question
                 answers[rank] = self.client[rank].apply_async(os.getpid)
-        missing, deadline = dict(answers), time.monotonic() + patience_s
+        missing, deadline = list(answers.values()), time.monotonic() + patience_s
         while missing and time.monotonic() < deadline:
-            came = [rank for rank, answer in missing.items() if answer.ready()]
-            for rank in came:
-                del missing[rank]
-            if came:
-                deadline = time.monotonic() + patience_s
-            else:
-                time.sleep(0.01)
+            left = [answer for answer in missing if not answer.ready()]
+            if len(left) < len(missing):
+                missing, deadline = left, time.monotonic() + patience_s
+            time.sleep(0.01)
         well = [rank for rank, answer in answers.items() if answer.ready() and answer.exception() is None]
         return [rank for rank in range(self.n) if rank not in well]
 

@@ -8,6 +8,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from types import ModuleType
 from typing import Any
 
@@ -301,6 +302,12 @@ def said(caplog: pytest.LogCaptureFixture) -> list[tuple[str | None, str]]:
     return [(each.threadName, each.getMessage()) for each in caplog.records if each.getMessage().startswith("GPUs:")]
 
 
+def as_processes(patch: pytest.MonkeyPatch) -> None:
+    """Each rank's thread says that it is a process of its own."""
+    ask = gpu_select._ask
+    patch.setattr(gpu_select, "_ask", lambda: replace(ask(), process=threading.get_ident()))
+
+
 def name_of_the_way() -> str:
     """As the timeline writes it, if it does what it is for."""
     import cupy
@@ -335,7 +342,7 @@ def test_ranks_that_share_a_gpu(
 ) -> None:
     """The numbers are right; rank 0 says why it is slow, once."""
     if processes:
-        monkeypatch.setattr(gpu_select, "_process", threading.get_ident)
+        as_processes(monkeypatch)
     with made_up(1, nccl_version=version) as world, caplog.at_level(logging.WARNING):
         assert ranks(world, 3, name_of_the_way) == [name] * 3
         world.check_over()
@@ -372,7 +379,7 @@ def two_nodes(clean_environment: None, monkeypatch: pytest.MonkeyPatch) -> Calla
             self.node = nodes[rank]
 
         monkeypatch.setattr(ThreadMeeting, "__init__", begin)
-        monkeypatch.setattr(gpu_select, "_process", threading.get_ident)
+        as_processes(monkeypatch)
         monkeypatch.setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1")
 
     return put

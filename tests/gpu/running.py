@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from workbench.backends.gpu_select import has_driver
+from workbench.backends.gpu_select import SHARING, dotted, has_driver
 
 if TYPE_CHECKING:
     from running import Job, Runner  # tests/running.py
 
 HERE = Path(__file__).resolve().parent
 COLLECT = "WORKBENCH_TEST_GPU_COLLECT"  # in the environment: collect all files anyway, to see that this can be done
-SHARING = 23003  # the first NCCL that lets ranks share a GPU
 WAYS = ("nccl", "staged")
 # All ranks are on this machine. Without a network of its own it may have no other interface.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"} if sys.platform == "linux" else {}
@@ -55,7 +54,9 @@ def need(way: str, ranks: int) -> None:
     if not nccl.available:
         pytest.skip("cupy finds no NCCL here")
     if torch.cuda.device_count() < ranks and nccl.get_version() < SHARING:
-        pytest.skip(f"{ranks} ranks would share a GPU, and NCCL {nccl.get_version()} cannot: {SHARING} can")
+        pytest.skip(
+            f"{ranks} ranks would share a GPU, and NCCL {dotted(nccl.get_version())} cannot: {dotted(SHARING)} can"
+        )
 
 
 def start(jobs: Runner, ranks: int, way: str, program: str, *words: str, deadline_s: float = 100.0) -> Job:

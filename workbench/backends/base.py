@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from workbench.collectives import Link, Reduction, Traffic
 
-__all__ = ["Array", "Arrival", "Backend", "Buffer", "Link", "Memory", "Reduction", "Traffic"]
+__all__ = ["Array", "Arrival", "Backend", "Buffer", "Link", "Memory", "OwnMemory", "Reduction", "Traffic"]
 
 Array = NDArray[Any]
 
@@ -124,3 +124,19 @@ class Backend(Protocol):
 
     def close(self, clean: bool = True) -> None:
         """Give everything back. ``clean``: all ranks close at the same point, so they may talk once more."""
+
+
+class OwnMemory:
+    """Of backends whose ranks reach none of each other's memory."""
+
+    def place(self, array: Array) -> int:
+        """Nobody else can reach it."""
+        return -1
+
+    def offer(self, nbytes: int) -> int:
+        """Nobody else could reach it."""
+        return -1
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """Nothing of the others' memory."""
+        return None

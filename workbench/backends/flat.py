@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.backends.base import Array, Backend, Buffer, Reduction, Traffic
+from workbench.backends.base import Array, Backend, Buffer, OwnMemory, Reduction, Traffic
 
 
-class FlatWay:
+class FlatWay(OwnMemory):
     """See :class:`workbench.backends.base.Backend`; everything goes the way of another one.
 
     Args:
@@ -53,18 +53,6 @@ class FlatWay:
     def allocate(self, nbytes: int) -> Array:
         """The flat way's."""
         return self.beneath.allocate(nbytes)
-
-    def place(self, array: Array) -> int:
-        """Nobody else can reach it."""
-        return -1
-
-    def offer(self, nbytes: int) -> int:
-        """There is no memory that all ranks could reach."""
-        return -1
-
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """There is no memory that all ranks could reach."""
-        return None
 
     def tick(self, function: Callable[[], None]) -> None:
         """Wherever the flat way waits."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from workbench.backends.nccl import NcclBackend
 
 WAYS = ("auto", "nccl", "mpi", "staged", "off")
-_SHARING = 23003  # the first NCCL that lets ranks share a GPU
+SHARING = 23003  # the first NCCL that lets ranks share a GPU
 _OLDEST_CUPY = 14
 _SAID = {"mpi": "collectives go through MPI, for ", "staged": "collectives go by way of the host, for "}
 
@@ -97,11 +97,7 @@ def _ask() -> Seen:
     runtime = cupy.cuda.runtime
     found = [_identity(runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
     aware = "mpi4py.MPI" in sys.modules and _aware(sys.modules["mpi4py.MPI"])
-    return Seen(tuple(found), _nccl_version(), aware, process=_process())
-
-
-def _process() -> int:
-    return os.getpid()
+    return Seen(tuple(found), _nccl_version(), aware, process=os.getpid())
 
 
 def _identity(properties: Any) -> str:
@@ -168,11 +164,11 @@ def _not_nccl(versions: Sequence[int], together: Sequence[int]) -> str:
     if 0 in versions:
         return f"rank {versions.index(0)} has no NCCL that cupy can use: pip install nvidia-nccl-cu13, or -cu12"
     if len({version // 100 for version in versions}) > 1:
-        said = ", ".join(f"{_dotted(version)} on rank {rank}" for rank, version in enumerate(versions))
+        said = ", ".join(f"{dotted(version)} on rank {rank}" for rank, version in enumerate(versions))
         return f"the ranks have different versions of NCCL: {said}"
-    if together and min(versions) < _SHARING:
-        who, has = ", ".join(map(str, together)), _dotted(min(versions))
-        return f"ranks {who} share a GPU, which NCCL {has} cannot: version {_dotted(_SHARING)} can"
+    if together and min(versions) < SHARING:
+        who, has = ", ".join(map(str, together)), dotted(min(versions))
+        return f"ranks {who} share a GPU, which NCCL {has} cannot: version {dotted(SHARING)} can"
     return ""
 
 
@@ -189,7 +185,7 @@ def _shared(together: Sequence[int]) -> str:
     return f"ranks {', '.join(map(str, together))} share a GPU: right, but slower than one rank on it"
 
 
-def _dotted(version: int) -> str:
+def dotted(version: int) -> str:
     """22809 → 2.28.9."""
     return f"{version // 10000}.{version // 100 % 100}.{version % 100}"
 

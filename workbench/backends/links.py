@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.backends.base import Array, Backend, Buffer, Link, Reduction, Traffic
+from workbench.backends.base import Array, Backend, Buffer, Link, OwnMemory, Reduction, Traffic
 from workbench.backends.host_memory import HOST
 from workbench.collectives import (
     adasum_allreduce,
@@ -35,7 +35,7 @@ class HeapBuffer:
         """Nothing to do: the next batch uses the same memory."""
 
 
-class LinkBackend:
+class LinkBackend(OwnMemory):
     """The Backend that needs nothing but a Link; see :class:`workbench.backends.base.Backend`."""
 
     memory: Any = HOST
@@ -104,18 +104,6 @@ class LinkBackend:
     def allocate(self, nbytes: int) -> Array:
         """Ordinary memory."""
         return np.empty(nbytes, np.uint8)
-
-    def place(self, array: Array) -> int:
-        """Nobody else can reach it."""
-        return -1
-
-    def offer(self, nbytes: int) -> int:
-        """Nobody else could reach it."""
-        return -1
-
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """Nothing of the others' memory."""
-        return None
 
     def tick(self, function: Callable[[], None]) -> None:
         """Hand ``function`` to the Link, if it has long waits."""
