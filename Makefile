@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full bench-gpu test test-all test-gpu legacy-test check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full bench-gpu test test-all test-gpu legacy-test coverage check lab lessons lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,26 +28,26 @@ bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-test: check ## the checks, then the tests, about 20 minutes on two cores (ARGS="-k ring" goes to pytest)
+test: check ## the checks, then the tests, about 25 minutes on two cores (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
-test-all: check ## … with more ranks, other ways and longer rounds, about twice as long
+test-all: check ## … with more ranks, other ways, mixtures and longer rounds, about an hour
 	@.ci/test -m '' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
 	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
 
-legacy-test: ## MXNet and TensorFlow's Estimator, in an environment of their own, .venv-legacy
+legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own, .venv-legacy
 	@.ci/test-legacy $(ARGS)
+
+coverage: setup ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
+	@.ci/coverage $(ARGS)
 
 check: setup ## style, layout and types
 	@.ci/check
 
-# Only this machine can connect, and only with the token that Jupyter prints. It refuses to run as root unless told.
-lab: setup ## JupyterLab on the notebooks
-	@.venv/bin/jupyter trust notebooks/*.ipynb >/dev/null  # else it shows no figures before the cells are run
-	@.venv/bin/jupyter lab --ip=127.0.0.1 --ServerApp.root_dir="$(CURDIR)" --LabApp.default_url=/lab/tree/notebooks \
-		$(if $(filter 0,$(shell id -u)),--allow-root) $(ARGS)
+lab: setup ## JupyterLab on the notebooks, for this machine and you alone
+	@.ci/lab $(ARGS)
 
 lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
@@ -56,5 +56,5 @@ lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest
 	@.ci/setup lock
 
 clean: ## remove caches and build products; .venv* stay (rm -r .venv*)
-	rm -rf build dist *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf build dist *.egg-info .coverage .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -path './.venv*' -prune -o \( -name __pycache__ -o -name .ipynb_checkpoints \) -print0 | xargs -0 rm -rf

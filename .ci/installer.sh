@@ -6,7 +6,11 @@ fail() { say "$*"; exit 1; }
 
 # uv is ten times as fast as pip; where it cannot be had, pip does the same from the same pins.
 get_uv() {
-    [ -x "$uv" ] || "$python" -m pip install --quiet --constraint requirements.lock uv ||
+    local pin
+    [ ! -x "$uv" ] || return 0
+    pin=$(dirname "$python")/uv.txt
+    sed -n '/^uv==/,/[^\\]$/p' requirements.hashes >"$pin"
+    "$python" -m pip install --quiet --constraint requirements.lock --require-hashes --requirement "$pin" ||
         say "no uv here: pip it is, which takes minutes"
 }
 

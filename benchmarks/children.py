@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 
-from workbench.launch import mpi
+from workbench.launch.start import mpi
 
 _GONE_WITHIN_S = 5.0
 _TAIL = 3000  # characters

@@ -22,10 +22,11 @@ from numpy.typing import NDArray
 
 import workbench as wb
 import workbench.torch as hvd
-from workbench.backends.mpi import MpiBackend, MpiLink
-from workbench.backends.node import join_memory
-from workbench.backends.shm import ShmBackend, reserved_bytes
 from workbench.collectives import Reduction, ring_allreduce
+from workbench.transport.base import Backend
+from workbench.transport.host.mpi import mpi_backend
+from workbench.transport.shm.backend import reserved_bytes, shm_backend
+from workbench.transport.shm.node import join_memory
 
 Array = NDArray[Any]
 IN_PLACE, ANY_TENSOR, LIMIT = "workbench in place", "workbench allreduce_ (any tensor)", "memcpy"
@@ -63,7 +64,7 @@ def main() -> None:
     real = peers.horovod()
     absent = {} if real else {"Horovod": peers.NOT_HERE}
     node, problem = join_memory(comm.allgather, comm.rank, reserved_bytes(0), peers.GLOO_TIMEOUT_S)
-    plane = ShmBackend(MpiBackend(MpiLink(comm.Dup())), node, 0) if node and comm.size > 1 else None
+    plane = shm_backend(mpi_backend(comm.Dup(), 300.0), node, 0) if node and comm.size > 1 else None
     if problem:
         absent[ALONE] = problem
     cases = []
@@ -78,7 +79,7 @@ def main() -> None:
     peers.finish(comm, {"section": "collectives", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 
-def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane: ShmBackend | None, real: Any) -> Case:
+def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane: Backend | None, real: Any) -> Case:
     """All peers with arrays of one size: first whether they are right, then how long they take."""
     every = make(comm, nbytes, plane, real)
     for name, peer in every.items():
@@ -94,7 +95,7 @@ def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane:
     return {"title": title(nbytes), "seconds": seconds, "bytes": nbytes, "images": 0}
 
 
-def make(comm: MPI.Intracomm, nbytes: int, plane: ShmBackend | None, real: Any) -> dict[str, Peer]:
+def make(comm: MPI.Intracomm, nbytes: int, plane: Backend | None, real: Any) -> dict[str, Peer]:
     """All peers; all but those in place work on one and the same ordinary array."""
     mine = wb.empty((nbytes // 4,), "float32")
     array, other = np.empty(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
@@ -109,9 +110,9 @@ def make(comm: MPI.Intracomm, nbytes: int, plane: ShmBackend | None, real: Any) 
         LIMIT: Peer(array, lambda: np.copyto(other, array)),
     }
     if plane:
-        there: Array = plane.allocate(nbytes).view(np.float32)
-        places = comm.allgather(plane.place(there))
-        made[ALONE] = Peer(there, lambda: plane.allreduce(there, Reduction("sum", "float32"), places))
+        there: Array = plane.shared.allocate(nbytes).view(np.float32)
+        places = comm.allgather(plane.shared.place(there))
+        made[ALONE] = Peer(there, lambda: plane.collectives.allreduce(there, Reduction("sum", "float32"), places))
     if real:
         made["Horovod"] = Peer(array, lambda: real.allreduce_(tensor, name=f"real.{nbytes}", op=real.Sum))
     return made

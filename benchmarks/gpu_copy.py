@@ -20,7 +20,7 @@ from resnet50 import resnet50
 
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # the package is that of this checkout, installed or not
 
-from workbench.backends.gpu import Gpu
+from workbench.transport.gpu.device import Gpu
 
 _DEVICE_TO_DEVICE = 3  # cudaMemcpyKind
 _CYCLES_PER_MS = 1_500_000  # about

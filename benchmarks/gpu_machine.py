@@ -29,7 +29,7 @@ def machine() -> dict[str, Any]:
         from cupy.cuda import nccl
     except ImportError as error:
         return found | {"problem": f"cupy cannot be imported ({error}): pip install cupy-cuda13x, or -cuda12x"}
-    from workbench.backends.gpu_select import dotted  # it needs numpy
+    from workbench.transport.gpu.select import dotted  # it needs numpy
 
     first = torch.cuda.get_device_properties(0)
     versions |= {"cupy": cupy.__version__, "cuda": str(torch.version.cuda)}

@@ -24,8 +24,8 @@ sys.path.append(str(ROOT))  # the package is that of this checkout, installed or
 import gpu_results as judge  # noqa: E402
 from plain_ranks import RanksError, run  # noqa: E402
 
-from workbench.backends.gpu_select import SHARING, dotted, has_driver  # noqa: E402
-from workbench.course.measured import told  # noqa: E402
+from workbench.course.training.measured import told  # noqa: E402
+from workbench.transport.gpu.select import SHARING, dotted, has_driver  # noqa: E402
 
 WHOLE_S = 460.0  # deadline of everything
 MOST_RANKS = 8

@@ -21,9 +21,8 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench import config
-from workbench.backends.base import Backend, Reduction
-from workbench.backends.hierarchical import HierarchicalBackend
-from workbench.backends.select import meet
+from workbench.transport.base import Backend, Reduction
+from workbench.transport.select import connect, find_ranks
 
 SIZES, SECONDS, MOST = [4 << 10 << (2 * i) for i in range(8)], 1.0, 200
 
@@ -31,11 +30,11 @@ SIZES, SECONDS, MOST = [4 << 10 << (2 * i) for i in range(8)], 1.0, 200
 def main() -> None:
     """Measure on all ranks; rank 0 prints one JSON line."""
     settings = replace(config.settings(), hierarchical_bytes=0)
-    meeting = meet(config.launch(), settings)
-    backend = meeting.backend()
-    if not isinstance(backend, HierarchicalBackend):
+    backend = connect(find_ranks(config.launch(), settings), settings)
+    if not backend.name.endswith("+SHM"):
         raise SystemExit("Start it on several hosts with several ranks each.")
-    flat = meet(config.launch(), replace(settings, backend="mpi")).backend()
+    flat_settings = replace(settings, backend="mpi")
+    flat = connect(find_ranks(config.launch(), flat_settings), flat_settings)
     table = []
     for nbytes in SIZES:
         array = np.ones(nbytes // 4, np.float32)
@@ -47,8 +46,8 @@ def main() -> None:
             if MPI.COMM_WORLD.bcast(time.monotonic() > deadline and len(times["flat"]) > 4):
                 break
         table.append({"bytes": nbytes, **{name: round(statistics.median(ms), 3) for name, ms in times.items()}})
-    if meeting.rank == 0:
-        print(json.dumps({"ranks": meeting.size, "machines": 2, "ms": table}))
+    if backend.rank == 0:
+        print(json.dumps({"ranks": backend.size, "machines": 2, "ms": table}))
 
 
 def once(backend: Backend, array: np.ndarray) -> float:
@@ -56,7 +55,7 @@ def once(backend: Backend, array: np.ndarray) -> float:
     array[:] = 1
     MPI.COMM_WORLD.Barrier()
     start = time.perf_counter()
-    backend.allreduce(array, Reduction("sum", "float32"))
+    backend.collectives.allreduce(array, Reduction("sum", "float32"))
     took = time.perf_counter() - start
     if array[0] != backend.size or array[-1] != backend.size:
         raise ArithmeticError(f"{backend.name}: {array[0]} instead of {backend.size}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from workbench.launch import mpi
+from workbench.launch.start import mpi
 
 
 def about() -> dict[str, object]:

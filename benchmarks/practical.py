@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workbench.launch import mpi
+from workbench.launch.start import mpi
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PLACE = re.compile(r"MPI_size = (\d+), MPI_rank = (\d+), MPI_local_size = \d+,  MPI_local_rank = \d+ platform = \S+")

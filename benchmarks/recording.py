@@ -23,10 +23,10 @@ from torch import nn
 import workbench.torch as hvd
 from workbench import api
 from workbench.context import HOLDER
-from workbench.runtime.handle import Handle
-from workbench.runtime.messages import Kind, Request, Response
-from workbench.runtime.pending import Entry
-from workbench.runtime.recorder import Recorder
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind, Request, Response
+from workbench.core.pending import Entry
+from workbench.observe.recorder import Recorder
 
 
 def main() -> None:

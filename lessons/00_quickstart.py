@@ -229,7 +229,7 @@ seconds(1), seconds(hvd.size())  # warm up
 rounds = [(seconds(1), seconds(hvd.size())) for _ in range(5)]
 
 # %%
-from workbench.course.timing import speedup_table
+from workbench.course.training.timing import speedup_table
 
 rounds, images = rank_0.pull(["rounds", "len(digits.train_x)"], block=True)
 alone, together = zip(*rounds, strict=True)

@@ -32,8 +32,8 @@ import numpy as np
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
-from workbench.course.player import play
 from workbench.course.simulator import simulate
+from workbench.observe.player import play
 
 # %% [markdown]
 # ## The obvious way, and what it costs

@@ -31,10 +31,10 @@ import inspect
 import numpy as np
 
 from workbench import data
-from workbench.course import drawing, figures, parameter_server
+from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
-from workbench.course.parameter_server import Plan
-from workbench.course.simulator import simulate
+from workbench.course.simulator import parameter_server, simulate
+from workbench.course.simulator.parameter_server import Plan
 
 # %% [markdown]
 # ## A model that fits a cell
@@ -384,7 +384,7 @@ figures.curves(over_time, xlabel="virtual time in ms", ylabel="loss", title="One
 
 # %%
 from workbench import cluster
-from workbench.course.real import Engines
+from workbench.course.judging.real_ranks import Engines
 
 engines = cluster.up(n=4)
 ranks = Engines(engines)

@@ -31,7 +31,7 @@ from workbench import cluster
 from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.tasks import t06
+from workbench.course.tasks.algorithms import t06_distributed_optimizer as t06
 
 # %% [markdown]
 # ## A gradient is ready long before the backward pass ends
@@ -140,8 +140,8 @@ print("DistributedOptimizer, the same:", bool((wrapped - serial).abs().max() < 1
 # gradients that travel together, and of a parameter that a rank has not used:
 
 # %%
-from workbench.torch.gradients import Hook
-from workbench.training.gradients import GradientReducer
+from workbench.torch.optimizer.gradient_hooks import Hook
+from workbench.training.step_reducer import GradientReducer
 
 print(inspect.getsource(Hook.__call__))
 print(inspect.getsource(GradientReducer.ready))
@@ -196,8 +196,8 @@ for mine in batches(len(images), hvd.rank(), hvd.size(), 480):
 import workbench
 
 picture = workbench.timeline(last=6)
-first = [bar for bar in picture.lanes[0].bars if "4.weight" in " ".join(bar.names)]
-last = [bar for bar in picture.lanes[0].bars if "0.weight" in " ".join(bar.names)]
+first = [bar for bar in picture.tracks[0].bars if "4.weight" in " ".join(bar.names)]
+last = [bar for bar in picture.tracks[0].bars if "0.weight" in " ".join(bar.names)]
 print("the last layer's gradient is submitted before the first one's:", first[-1].announced <= last[-1].announced)
 
 # %% tags=["nbval-ignore-output"]

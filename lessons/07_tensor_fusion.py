@@ -33,7 +33,7 @@ from workbench import cluster
 from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.tasks.t07 import finish_time
+from workbench.course.tasks.algorithms.t07_fusion import finish_time
 
 # %% [markdown]
 # ## What a message costs
@@ -97,8 +97,8 @@ print(f"of at most 128 bytes: {sum(size <= 128 for size in sizes)}")
 # responses, so all find the same plan.
 
 # %%
-from workbench.runtime.fusion import plan
-from workbench.runtime.messages import Kind, Response
+from workbench.core.fusion import plan
+from workbench.core.messages import Kind, Response
 
 print(inspect.getsource(plan))
 
@@ -198,8 +198,8 @@ drawing.space_time(simulate(2, step, buckets_of(64 << 20, responses[:12]), ready
 # ## On two real ranks
 #
 # The threshold is an environment variable, read by `init()`; Horovod's name for it is understood. The gradients of the
-# same network, submitted as a group, so that all are ready at once. (Up to 4 kB a tensor would ride on the announcement
-# itself and need no message; that is switched off here, to see fusion alone.)
+# same network, submitted as a group, so that all are ready at once. (Up to 4 kB a tensor would travel inside the
+# announcement and need no message; that is switched off here, to see fusion alone.)
 
 # %%
 engines = cluster.up(n=2)
@@ -216,7 +216,7 @@ import workbench.torch as hvd
 
 def rounds(shapes, threshold, count=5):
     """Sum tensors of these shapes over the ranks; the best time of a round, in ms."""
-    os.environ["HOROVOD_FUSION_THRESHOLD"], os.environ["WORKBENCH_RIDING_BYTES"] = str(threshold), "0"
+    os.environ["HOROVOD_FUSION_THRESHOLD"], os.environ["WORKBENCH_EAGER_BYTES"] = str(threshold), "0"
     hvd.init()
     tensors = [torch.ones(shape) for shape in shapes]
     took = []
@@ -240,7 +240,7 @@ measured = {}
 for threshold in (0, 10_000, 100_000, 400_000, 64 << 20):
     engines.view.execute(f"found = rounds(shapes, {threshold})", block=True)
     measured[threshold] = engines.client[0]["found"]
-    bars = [bar for bar in workbench.timeline(last=512).lanes[0].bars if "gradients" in bar.names[0]]
+    bars = [bar for bar in workbench.timeline(last=512).tracks[0].bars if "gradients" in bar.names[0]]
     engines.view.execute("hvd.shutdown()", block=True)
     print(f"threshold {threshold:10,}: {len(bars) / 5:.0f} batches a round, planned {len(plan(responses, threshold))}")
 
@@ -267,15 +267,21 @@ figures.curves(
 # gradients come in every step. So what was agreed upon once gets a number, and from then on the number is announced:
 
 # %%
-from workbench.runtime.cache import RankCache
-from workbench.runtime.messages import Announce, ReduceOp, Request, encode_event
+from dataclasses import replace
 
-cache = RankCache()
+from workbench.control.codec import encode_event
+from workbench.core.handle import Handle
+from workbench.core.messages import Decision, ReduceOp, Request
+from workbench.core.pending import Entry
+from workbench.core.protocols import PlainAnnouncer
+from workbench.steady.cache import CachingAnnouncer
+
+rank_1 = CachingAnnouncer(PlainAnnouncer(1), rank=1)
 requests = [Request(name, Kind.ALLREDUCE, "float32", tuple(one.shape), op=ReduceOp.AVERAGE) for name, one in gradients]
-first = encode_event(Announce(1, tuple(cache.shorten(request) for request in requests)))
-for number, (request, response) in enumerate(zip(requests, responses, strict=True)):
-    cache.put(number, request, response)
-later = encode_event(Announce(1, tuple(cache.shorten(request) for request in requests)))
+entries = [Entry(request, None, None, Handle(request.name)) for request in requests]
+first = encode_event(rank_1.announce(entries, seen=0))
+rank_1.read(Decision(1, [replace(response, cache_id=number) for number, response in enumerate(responses)]))
+later = encode_event(rank_1.announce(entries, seen=1))
 
 print("the first announcement begins:", first[:89].decode())
 print(f"in the first step {len(first)} bytes for {len(requests)} gradients, in every later one {len(later)}")
@@ -300,8 +306,8 @@ check("07.plan_buckets")
 # Is it the plan that the workbench makes?
 
 # %% tags=["exercise"]
-from workbench.runtime.fusion import plan
-from workbench.runtime.messages import Kind, Response
+from workbench.core.fusion import plan
+from workbench.core.messages import Kind, Response
 
 random = np.random.default_rng(0)
 lengths = random.integers(1, 100, 40).tolist()

@@ -31,9 +31,9 @@ import numpy as np
 
 from workbench import cluster
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
-from workbench.course.scaling import Model, draw, line
 from workbench.course.simulator import simulate
-from workbench.course.stopwatches import from_the_beginning, own_work, whole_steps
+from workbench.course.simulator.stopwatches import from_the_beginning, own_work, whole_steps
+from workbench.course.training.scaling import Model, draw, line
 
 # %% [markdown]
 # ## Three stopwatches

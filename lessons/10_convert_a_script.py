@@ -49,7 +49,7 @@ print(steps[0].read_text())
 # second time, rank 0 finds the checkpoint of the first, and rank 1 finds nothing.
 
 # %%
-from workbench.course.conversion import difference, table, turned_green, watch
+from workbench.course.training.conversion import difference, table, turned_green, watch
 
 seen = watch(steps, n=2)
 print(seen[0])
@@ -169,7 +169,8 @@ print("\n".join(f"✗ {name}" for name, wrong in found.lights().items() if wrong
 # The ranks begin with the same weights but another momentum, so after the first step their weights differ, and nothing
 # brings them together again.
 #
-# For a script of your own, see `help(workbench.course.conversion)`: what it has to be called, and nothing else.
+# For a script of your own, see `help(workbench.course.training.conversion)`: what has to have which name, and nothing
+# else.
 
 # %% [markdown] tags=["exercise"]
 # ## What only rank 0 may do
@@ -184,8 +185,8 @@ import numpy as np
 from workbench.course import drawing
 from workbench.course.exercise import check, exercise, hint, show, solution
 from workbench.course.simulator import DeadlockError, simulate
-from workbench.course.tasks.t10 import checkpoint_hangs
-from workbench.course.trial import Job, train_alone
+from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
+from workbench.course.training.trial import Job, train_alone
 from workbench.training.sampler import ShardedSampler
 
 print(inspect.getsource(checkpoint_hangs))

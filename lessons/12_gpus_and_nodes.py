@@ -35,7 +35,7 @@ from workbench.collectives.ring import ring_allreduce
 from workbench.context import place
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.topology import Topology, picture, pinned, ring_among
+from workbench.course.simulator.topology import Topology, picture, pinned, ring_among
 
 # %% [markdown]
 # ## Three numbers
@@ -215,7 +215,7 @@ for m, per_node in ((2, 2), (2, 4), (4, 4)):
 # All times above come from the model. What was measured, if anything has been, with the machine and the date:
 
 # %%
-from workbench.course.measured import gpu_figures
+from workbench.course.training.measured import gpu_figures
 
 print(gpu_figures())
 

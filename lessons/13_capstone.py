@@ -179,7 +179,7 @@ seconds(1), seconds(hvd.size())  # warm up
 rounds = [(seconds(1), seconds(hvd.size())) for _ in range(5)]
 
 # %%
-from workbench.course.timing import speedup_table
+from workbench.course.training.timing import speedup_table
 
 alone, together = zip(*engines.client[0].pull("rounds", block=True), strict=True)
 measured = speedup_table({1: alone, engines.n: together}, 3 * 832)

@@ -12,15 +12,39 @@ import psutil
 import pytest
 from running import Runner
 
+pytest_plugins = ["servers"]
+
 # These run inside ranks; test_parallel.py starts them there, with this variable.
 collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel", "frameworks"]
 # MXNet needs an environment of its own, with an older numpy: `make legacy-test` makes it, and runs these there.
 collect_ignore += [] if find_spec("mxnet") else ["legacy"]
 
+# Files of a minute and more. Those that keep the cores busy and those that mostly wait take turns: each worker takes
+# the next one when it is done, so that both kinds run at a time.
+LONG = (
+    "test_framework_training.py",
+    "test_no_cell_hangs.py",
+    "test_notebooks.py",
+    "test_examples.py",
+    "test_run.py",
+    "test_parallel.py",
+    "test_scripts.py",
+    "test_frameworks.py",
+    "test_cluster.py",
+    "test_parallel_ways.py",
+    "test_init_breaks.py",
+    "test_keras2.py",
+    "test_jupyterlab.py",
+    "test_data_service.py",
+    "test_exercise_in_jupyterlab.py",
+    "test_as_horovod.py",
+)
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest file comes first: where two are run side by side, neither is left with it at the end."""
-    items.sort(key=lambda item: item.path.name != "test_parallel.py")
+    """Long files come first, so that no worker is left with one at the end."""
+    place = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: place.get(item.path.name, len(LONG)))
 
 
 @pytest.fixture

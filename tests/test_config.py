@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as check
 from hypothesis import strategies as st
 
-from workbench.backends.select import meet
-from workbench.config import HOROVOD_NAMES, Launch, Settings, cache_dir, first_host, launch, settings
+from workbench.config import HOROVOD_NAMES, Launch, Settings, batch_hosts, cache_dir, first_host, launch, settings
 from workbench.errors import LaunchError
+from workbench.transport.select import find_ranks
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = check(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,9 +44,9 @@ def test_every_number_has_its_variable(field, value: int) -> None:  # type: igno
 @pytest.mark.parametrize("text", ["gloo", "GLOO", " Gloo "])
 def test_a_backend_may_be_written_in_capitals(text: str) -> None:
     """Horovod's documentation writes ``HOROVOD_CPU_OPERATIONS=MPI``: that is no unknown backend."""
-    assert meet(Launch("none"), settings({"HOROVOD_CPU_OPERATIONS": text})).size == 1
+    assert find_ranks(Launch("none"), settings({"HOROVOD_CPU_OPERATIONS": text})).size == 1
     with pytest.raises(LaunchError, match="ccl"):
-        meet(Launch("none"), settings({"HOROVOD_CPU_OPERATIONS": "ccl"}))
+        find_ranks(Launch("none"), settings({"HOROVOD_CPU_OPERATIONS": "ccl"}))
 
 
 def test_a_files_name_stays_as_it_is() -> None:
@@ -216,3 +216,18 @@ def test_first_host_is_the_first_of_the_written_out_list(case: tuple[str, list[s
     """For every node list, the first host is the one that writing the list out gives."""
     text, hosts = case
     assert first_host(text) == hosts[0]
+
+
+def test_the_hosts_of_a_batch_job() -> None:
+    """Slurm says how many hosts a job has and which; elsewhere, and with one host, there is nothing to say."""
+    two = {"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"}
+    assert batch_hosts(two) == (2, "gpu[03-04]")
+    assert batch_hosts({"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}) == (3, "a,b,c")  # as older versions say it
+    assert batch_hosts({}) == (1, "")
+
+
+def test_an_old_name_is_still_read_and_warns() -> None:
+    """Where both are set the new one counts."""
+    with pytest.warns(DeprecationWarning, match="WORKBENCH_RIDING_BYTES is WORKBENCH_EAGER_BYTES now"):
+        assert settings({"WORKBENCH_RIDING_BYTES": "7"}).eager_bytes == 7
+    assert settings({"WORKBENCH_RIDING_BYTES": "7", "WORKBENCH_EAGER_BYTES": "8"}).eager_bytes == 8

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+from installed import needs
 from test_parallel import ENV, PYTEST, check
 
 if TYPE_CHECKING:
@@ -32,14 +33,20 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("backend", MORE)
-def test_training(jobs: Runner, backend: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("backend", "which"),
+    [
+        *((backend, "not thorough") for backend in MORE),
+        # On torch, the fastest one, all is always run.
+        *(pytest.param(backend, "thorough", marks=pytest.mark.thorough) for backend in ("tensorflow", "jax")),
+    ],
+)
+def test_training(jobs: Runner, backend: str, which: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Every test for this backend passes on each of two ranks; how far off and how fast they were is printed."""
-    pytest.importorskip("keras")
-    pytest.importorskip(backend)
+    needs("keras", backend)
     files = [str(TRAINING / f"test_{name}.py") for name in (*ALL, *MORE[backend])]
     # Another folder's conftest.py may have fixtures of its own for the same names.
-    words = (*PYTEST, f"--confcutdir={TRAINING}", "--timeout=120", "-rP", *files)
+    words = (*PYTEST, f"--confcutdir={TRAINING}", "--timeout=120", "-rP", "-m", which, *files)
     job = jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND=backend, **QUIET, **ENV)
     check(job, 2)
     with capsys.disabled():
@@ -54,10 +61,12 @@ def script(jobs: Runner, name: str, *words: str, **env: str) -> Job:
     return job
 
 
-@pytest.mark.parametrize("backend", MORE)
+@pytest.mark.parametrize(
+    "backend", ["tensorflow", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("torch", "jax"))]
+)
 def test_a_rank_that_raises_in_fit_ends_the_job(jobs: Runner, backend: str) -> None:
     """The job ends with an exit code, and the other rank names the one that raised, with its exception."""
-    pytest.importorskip(backend)
+    needs("keras", backend)
     job = script(jobs, "fit_fails.py", "1", KERAS_BACKEND=backend)
     assert job.code != 0, job.report()
     for rank in range(2):
@@ -66,6 +75,7 @@ def test_a_rank_that_raises_in_fit_ends_the_job(jobs: Runner, backend: str) -> N
     assert "Rank 1 raised" in job.err(0), job.report()
 
 
+@pytest.mark.thorough  # test_monitored_session_… has shown it, and the example in tests/integration/test_examples.py
 def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
     """It trains as long as it was told, with checkpoints of rank 0 only, and goes on from them when started again."""
     tf = pytest.importorskip("tensorflow")
@@ -80,7 +90,7 @@ def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
 
 def test_the_example_for_tensorflow_1_with_a_rank_that_raises(jobs: Runner, tmp_path: Path) -> None:
     """The other rank leaves its session with an error that names the one that raised."""
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     job = script(jobs, "readme_v1.py", str(tmp_path / "logs"), "7", "1")
     assert job.code != 0, job.report()
     assert "a mistake on purpose" in job.err(1), job.report()

@@ -1,11 +1,13 @@
 """Runs the contract of ``tests/frameworks`` in ranks: over shared memory, MPI and Gloo, and among threads.
 
-Keras runs on one backend in a process; each way has another one.
+Keras runs on one backend in a process; each way has another one. A framework does not see over which way its arrays
+travel: all frameworks run over shared memory, over MPI and Gloo some, and the others where thorough tests run.
 """
 
 from __future__ import annotations
 
 import socket
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,38 +17,56 @@ from test_parallel import DEADLINE_S, ENV, PYTEST, check
 if TYPE_CHECKING:
     from running import Runner
 
-pytest.importorskip("tensorflow", reason="needs the extra tensorflow")
-pytest.importorskip("jax", reason="needs the extra jax")
-
-pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
+# Looked for and not imported: that would take each process of a test run six seconds.
+MISSING = [name for name in ("tensorflow", "jax") if find_spec(name) is None]
+pytestmark = [
+    pytest.mark.parallel,
+    pytest.mark.slow,
+    pytest.mark.timeout(DEADLINE_S + 60),
+    pytest.mark.skipif(bool(MISSING), reason=f"needs the extras {', '.join(MISSING)}"),
+]
 
 HERE = Path(__file__).resolve().parent / "frameworks"
 # TensorFlow's tensors of bfloat16 do not know numpy 2's ``copy=``, which Keras' convert_to_numpy says.
 WORDS = (*PYTEST, "-W", "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning")
 RANKS = (*WORDS, str(HERE / "test_framework_ranks.py"))
-# Without the compiled files of such large packages each process would spend half a minute on them.
-FRAMEWORKS = ENV | {"TF_CPP_MIN_LOG_LEVEL": "3", "JAX_ENABLE_X64": "1", "PYTHONDONTWRITEBYTECODE": ""}
+# 1. XLA takes longer to optimise these small functions than to run them.
+# 2. Without the compiled files of such large packages each process would spend half a minute on them.
+FRAMEWORKS = ENV | {
+    "TF_CPP_MIN_LOG_LEVEL": "3",
+    "JAX_ENABLE_X64": "1",
+    "XLA_FLAGS": "--xla_backend_optimization_level=0",
+    "PYTHONDONTWRITEBYTECODE": "",
+}
 
 
 def test_shared_memory(jobs: Runner) -> None:
     """The contract holds on two ranks of one machine, and so does what only one framework has."""
-    words = (*RANKS, *(str(HERE / f"test_only_{name}.py") for name in ("tensorflow", "jax")))
+    more = ("only_tensorflow", "only_jax", "tensorflow_graphs")
+    words = (*RANKS, *(str(HERE / f"test_{name}.py") for name in more))
     check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
 
 
-def test_mpi(jobs: Runner) -> None:
+def but_thoroughly(modes: str) -> pytest.MarkDecorator:
+    """A run of these modes, and one of the others for thorough tests."""
+    return pytest.mark.parametrize("modes", [modes, pytest.param(f"not ({modes})", marks=pytest.mark.thorough)])
+
+
+@but_thoroughly("numpy or torch or keras")
+def test_mpi(jobs: Runner, modes: str) -> None:
     """It holds where all bytes go over MPI."""
     way = {"WORKBENCH_BACKEND": "mpi", "KERAS_BACKEND": "torch"}
-    check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
+    check(jobs.mpiexec(2, *RANKS, "-k", modes, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
 
 
-def test_gloo(jobs: Runner) -> None:
+@but_thoroughly("jit or keras")
+def test_gloo(jobs: Runner, modes: str) -> None:
     """It holds in plain processes, of which MPI knows nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     each = [{**meet, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
-    check(jobs.together(2, *RANKS, deadline_s=DEADLINE_S, each=each, KERAS_BACKEND="jax", **FRAMEWORKS), 2)
+    check(jobs.together(2, *RANKS, "-k", modes, deadline_s=DEADLINE_S, each=each, KERAS_BACKEND="jax", **FRAMEWORKS), 2)
 
 
 def test_threads(jobs: Runner) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import venv
+import zipfile
 from itertools import chain
 from pathlib import Path
 
@@ -112,6 +115,16 @@ def test_lock_holds_exact_public_versions_only() -> None:
         assert Version(version).local is None, pin
 
 
+def test_every_pin_has_its_hashes() -> None:
+    """requirements.hashes has what requirements.lock pins, with hashes, but for torch, whose builds are several."""
+    entries = (ROOT / "requirements.hashes").read_text().replace("\\\n", " ").splitlines()
+    hashed = {
+        entry.split("--hash")[0].strip(): re.findall(r" --hash=sha256:[0-9a-f]{64}\b", entry) for entry in entries
+    }
+    assert all(hashed.values())
+    assert {Requirement(entry) for entry in hashed} == {pin for pin in PINS if pin.name != "torch"}
+
+
 def test_lock_leaves_to_torch_what_each_of_its_builds_fixes() -> None:
     """No pin of the lock can contradict a CPU, CUDA or ROCm build of torch; torch itself is pinned, once."""
     assert [each.name for each in PINS if TORCH_DECIDES.match(each.name)] == []
@@ -168,7 +181,7 @@ def test_python_bounds_agree() -> None:
     assert f"--python-version 3.{oldest} " in script
 
 
-INSTALLERS = ["pyproject.toml", "requirements.lock", "environment.yml", "Makefile"]
+INSTALLERS = ["pyproject.toml", "requirements.lock", "requirements.hashes", "environment.yml", "Makefile"]
 INSTALLERS += [f".ci/{name}" for name in ("setup", "setup-legacy", "installer.sh", "legacy.txt")]
 
 
@@ -190,7 +203,8 @@ case "$*" in
 "-m venv "*) mkdir -p .venv/bin && cp "$0" .venv/bin/python ;;
 "-m pip config get global.find-links") printf '%s\\n' "$FAKE_LINKS" ;;
 "-m pip config get "*) exit 1 ;;
-"-m pip install --quiet --constraint requirements.lock uv") [ -n "$FAKE_UV" ] && cp "$FAKE_UV" "$bin/uv" ;;
+"-m pip install --quiet --constraint requirements.lock --require-hashes "*)
+    [ -n "$FAKE_UV" ] && cp "$FAKE_UV" "$bin/uv" ;;
 "-m pip install "*) exit "${FAKE_FAILURE:-0}" ;;
 esac
 """
@@ -200,13 +214,16 @@ case "$*" in *--no-index*) [ -n "${UV_FIND_LINKS-}" ] ;; *) exit "${FAKE_FAILURE
 """
 
 
+SET_UP_READS = ("pyproject.toml", "requirements.lock", "requirements.hashes", ".ci/setup", ".ci/installer.sh")
+
+
 class Checkout:
     """A copy of the files that set-up reads, where it runs with fakes of python and uv."""
 
     def __init__(self, root: Path):
         self.root, self.calls_file = root / "checkout", root / "calls"
         (self.root / ".ci").mkdir(parents=True)
-        for name in ("pyproject.toml", "requirements.lock", ".ci/setup", ".ci/installer.sh"):
+        for name in SET_UP_READS:
             shutil.copy(ROOT / name, self.root / name)
         for name, text in (("python3", FAKE_PYTHON), ("uv", FAKE_UV), ("mpiexec", "#!/bin/sh\n")):
             (root / name).write_text(text)
@@ -249,7 +266,7 @@ def test_setup_is_done_once(checkout: Checkout) -> None:
     assert checkout.setup() == (0, [])
     os.utime(checkout.root / "pyproject.toml")
     assert checkout.setup() == (0, [])
-    for name in ("pyproject.toml", "requirements.lock", ".ci/setup", ".ci/installer.sh"):
+    for name in SET_UP_READS:
         with (checkout.root / name).open("a") as file:
             file.write("# changed\n")
         assert "--editable" in checkout.installed()
@@ -272,6 +289,13 @@ def test_setup_remembers_choices(checkout: Checkout) -> None:
     assert ".[dev,mpich] " in checkout.installed(MPI="wheel")
 
 
+def test_the_former_name_goes_before_the_new_one_comes(checkout: Checkout) -> None:
+    """Removed afterwards, the distribution ``workbench`` would take the new one's command along."""
+    calls = checkout.setup()[1]
+    (gone,) = (i for i, each in enumerate(calls) if each == "python -m pip uninstall --quiet --yes workbench")
+    assert "--editable" not in " ".join(calls[:gone])
+
+
 def test_failed_setup_is_tried_again(checkout: Checkout) -> None:
     """After a failed installation the next set-up installs, with the choices of the failed one."""
     status, calls = checkout.setup(FAKE_FAILURE="1", EXTRAS="dev")
@@ -291,13 +315,39 @@ def test_setup_lends_pip_settings_to_uv(checkout: Checkout) -> None:
 def test_torch_at_hand_comes_before_any_index(checkout: Checkout) -> None:
     """A torch from pip's wheels is installed alone and first; without one, uv chooses the build for the machine."""
     status, calls = checkout.setup(FAKE_LINKS="/wheels")
-    first, second = (each for each in calls if each.startswith("uv pip install"))
+    first, second, *_ = (each for each in calls if each.startswith("uv pip install"))
     assert status == 0
     assert "--no-index --no-deps torch " in first
     assert "--torch-backend" not in second
     assert "--torch-backend=auto" in checkout.installed(EXTRAS="torch,dev")
     assert "--torch-backend=cpu" in checkout.installed(FAKE_LINKS="/wheels", TORCH_BACKEND="cpu")
     assert "--torch-backend" not in checkout.installed(TORCH_BACKEND="off")
+
+
+def test_keras_2_comes_with_tensorflow_alone(checkout: Checkout) -> None:
+    """tf-keras as locked, without the build of TensorFlow that it asks for; else none."""
+    calls = [each for each in checkout.setup()[1] if "tf-keras" in each]
+    assert len(calls) == 1
+    assert "--no-deps tf-keras " in calls[0]
+    assert not any("tf-keras" in each for each in checkout.setup(EXTRAS="torch,dev")[1])
+
+
+def test_keras_2_fits_the_locked_tensorflow() -> None:
+    """Both have the same version, but for the last number."""
+    (keras,), (tensorflow,) = (
+        [next(iter(each.specifier)).version for each in PINS if each.name == name]
+        for name in ("tf-keras", "tensorflow")
+    )
+    assert Version(keras).release[:2] == Version(tensorflow).release[:2]
+
+
+def test_a_setup_without_keras_2_is_not_done(checkout: Checkout) -> None:
+    """Where tf-keras does not install, set-up fails, and the next one tries again."""
+    uv = checkout.root.parent / "uv"
+    uv.write_text(FAKE_UV.replace("*--no-index*)", '*tf-keras*) [ -z "${FAKE_NO_KERAS-}" ] ;; *--no-index*)'))
+    status, _ = checkout.setup(FAKE_NO_KERAS="1")
+    assert status != 0
+    assert any("tf-keras" in each for each in checkout.setup()[1])
 
 
 def test_setup_uses_pip_where_uv_is_not_to_be_had(checkout: Checkout) -> None:
@@ -315,6 +365,46 @@ def test_every_installation_is_constrained(checkout: Checkout) -> None:
         assert status == 0
         assert installs
         assert all("--constraint requirements.lock" in each for each in installs)
+
+
+def wheel(folder: Path, name: str) -> str:
+    """Makes a wheel with nothing in it; returns its hash."""
+    path, about = folder / f"{name}-1.0-py3-none-any.whl", f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{about}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        file.writestr(f"{about}/WHEEL", "Wheel-Version: 1.0\nGenerator: x\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        file.writestr(f"{about}/RECORD", "")
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@pytest.mark.parametrize("right", [True, False], ids=["as locked", "another file"])
+@pytest.mark.parametrize("tool", ["uv", "pip"])
+def test_another_file_than_the_locked_one_is_refused(tmp_path: Path, tool: str, right: bool) -> None:
+    """The real uv and the real pip: a package whose hash is not the locked one makes the set-up fail, by its name.
+
+    It is not left behind: the next set-up fails as well.
+    """
+    uv = Path(sys.executable).parent / "uv"
+    if tool == "uv" and not uv.exists():
+        pytest.skip("no uv beside this Python")
+    digest = wheel(tmp_path, "wb_tiny") if right else hashlib.sha256(wheel(tmp_path, "wb_tiny").encode()).hexdigest()
+    (tmp_path / ".ci").mkdir()
+    for name in ("setup", "installer.sh", "compare_hashes.py"):
+        shutil.copy(ROOT / ".ci" / name, tmp_path / ".ci" / name)
+    (tmp_path / "requirements.lock").write_text("wb-tiny==1.0\n")
+    (tmp_path / "requirements.hashes").write_text(f"wb-tiny==1.0 \\\n    --hash=sha256:{digest}\n")
+    (tmp_path / "pyproject.toml").write_text("")
+    venv.create(tmp_path / ".venv", with_pip=True)
+    script = f"""
+    python=.venv/bin/python uv={uv if tool == "uv" else "/no/uv"}
+    . .ci/installer.sh
+    eval "$(sed -n '/^pinned() {{/,/^}}/p' .ci/setup)"
+    pinned --no-index --find-links . wb-tiny
+    """
+    for _ in range(2):
+        done = subprocess.run(["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True)
+        assert (done.returncode == 0) is right, done.stderr
+        assert right or "wb" in done.stderr
 
 
 def test_moved_checkout_gets_a_new_environment(checkout: Checkout) -> None:

@@ -18,13 +18,13 @@ __version__ = "0.1.0"
 
 # Elsewhere than in workbench.api.
 _HOMES = {
-    "doctor": "workbench.inspection.checkup",
-    "empty": "workbench.memory",
-    "fingerprint": "workbench.inspection.fingerprints",
+    "doctor": "workbench.cluster.checkup",
+    "empty": "workbench.training.memory",
+    "fingerprint": "workbench.observe.fingerprint",
     "mpi_threads_supported": "workbench.built",
     "run": "workbench.runner",
-    "timeline": "workbench.course.timeline",
-    "who_has": "workbench.inspection.names",
+    "timeline": "workbench.observe.notebook_timeline",
+    "who_has": "workbench.observe.who_has",
 }
 
 if TYPE_CHECKING:
@@ -65,12 +65,12 @@ if TYPE_CHECKING:
         synchronize,
     )
     from workbench.built import mpi_threads_supported
-    from workbench.course.timeline import timeline
-    from workbench.inspection.checkup import doctor
-    from workbench.inspection.fingerprints import fingerprint
-    from workbench.inspection.names import who_has
-    from workbench.memory import empty
+    from workbench.cluster.checkup import doctor
+    from workbench.observe.fingerprint import fingerprint
+    from workbench.observe.notebook_timeline import timeline
+    from workbench.observe.who_has import who_has
     from workbench.runner import run
+    from workbench.training.memory import empty
 else:
 
     def __getattr__(name: str) -> Any:

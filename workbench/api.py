@@ -7,7 +7,7 @@ What all verbs share:
 * ``name``: the same on every rank. Tensors may be submitted in any order if they are named. Unnamed ones get
   numbered names, so they must be submitted in the same order on every rank.
 * ``process_set``: who takes part; all ranks by default. ``root_rank`` is a global rank nevertheless.
-* the ``_async`` forms return a :class:`~workbench.runtime.handle.Handle`; :func:`synchronize` waits for it.
+* the ``_async`` forms return a :class:`~workbench.core.handle.Handle`; :func:`synchronize` waits for it.
 * errors: :class:`~workbench.errors.MismatchError` on every rank where the ranks disagree,
   :class:`~workbench.errors.RankFailedError` where one raised, ``PeerLostError``, ``ShutDownError``,
   :class:`~workbench.errors.DuplicateNameError` and :class:`~workbench.errors.UnsupportedTensorError` at once.
@@ -28,14 +28,22 @@ from numpy.typing import NDArray
 
 from workbench import config
 from workbench.arrays import given
-from workbench.backends.select import Meeting, meet
-from workbench.context import HOLDER, World, start
+from workbench.context import HOLDER, World, start, telling_failures
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind, Raised, ReduceOp
+from workbench.core.pending import Entry
 from workbench.entries import auto_name, entry, group_name, submit, wait_for
-from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from workbench.runtime.handle import Handle
-from workbench.runtime.messages import Kind, Raised, ReduceOp
-from workbench.runtime.pending import Entry
-from workbench.runtime.process import watch_cells, watch_exceptions
+from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
+from workbench.observe.timeline import begin_timeline
+from workbench.process_sets import (
+    ProcessSet,
+    add_process_set,
+    collect,
+    global_process_set,
+    register,
+    remove_process_set,
+)
+from workbench.transport.select import find_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -59,13 +67,14 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
 
     Args:
         comm: an mpi4py communicator to use instead of ``COMM_WORLD``; it is duplicated.
-        process_sets: sets to register at once; ``"dynamic"`` is understood and needs nothing, for sets can always
-            be added later.
+        process_sets: sets to register at once, on all ranks; a rank need not give those that others give, and each may
+            give the communicator that a ``Split`` left it in. ``"dynamic"`` is understood and needs nothing, for sets
+            can always be added later.
 
     Raises:
         LaunchError: the ranks could not meet; the text says what to change.
         DeadlineError: not all ranks came within ``WORKBENCH_INIT_TIMEOUT_S``.
-        ValueError: a process set twice, or of unknown ranks.
+        ValueError: a rank gave a process set twice, or one of unknown ranks. No rank is initialized then.
 
     Example:
         >>> init()
@@ -76,16 +85,16 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     if is_initialized():
         return
     settings = config.settings()
-    context = start(meet(config.launch(), settings, comm), settings)
+    meeting = find_ranks(config.launch(), settings, comm)
+    with telling_failures(meeting):
+        sets = collect(() if process_sets is None or isinstance(process_sets, str) else process_sets, meeting)
+    context = start(meeting, settings, begin_timeline)
     HOLDER.set(context)
-    if context.settings.timeline and context.settings.timeline.lower() != "dynamic":
-        start_timeline(context.settings.timeline, bool(context.settings.timeline_mark_cycles))
-    for process_set in [] if process_sets is None or isinstance(process_sets, str) else process_sets:
-        add_process_set(process_set)
     watch_exceptions(_running)
     watch_cells(_running)
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)  # registered after MPI's own, so it runs before it
+    register(sets)
 
 
 def shutdown() -> None:
@@ -144,12 +153,12 @@ def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> l
         >>> run_threads(3, lambda: allreduce(np.ones(2), op=Sum).tolist())
         [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
     """
-    from workbench.backends.threads import ThreadLink, ThreadMeeting, spawn
+    from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
 
     first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
 
     def run(link: ThreadLink) -> T:
-        context = start(ThreadMeeting(link.mailboxes, link.rank), config.settings())
+        context = start(ThreadBootstrap(link.mailboxes, link.rank), config.settings())
         HOLDER.set(context, thread_only=True)
         try:
             return function()
@@ -350,7 +359,6 @@ __all__ = [
     "Average",
     "Handle",
     "Max",
-    "Meeting",
     "Min",
     "ProcessSet",
     "Product",

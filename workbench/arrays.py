@@ -8,7 +8,7 @@ import numpy as np
 
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
-from workbench.runtime.pending import Array
+from workbench.transport.base import Array
 
 _CUDA = 2  # DLPack's number
 
@@ -25,9 +25,9 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
     """
     if not on_gpu(array):
         return np.asarray(array, order="C"), {}
-    from workbench.backends.gpu import CUPY
+    from workbench.transport.gpu.device import CUPY
 
-    gpu = HOLDER.get().engine.sets.gpu
+    gpu = HOLDER.get().sets.gpu
     if gpu is None:
         raise UnsupportedTensorError(
             "The array lies on a GPU, and the ranks have no backend for GPUs (`workbench doctor` says why). Copy it "
@@ -47,12 +47,26 @@ def on_gpu(array: Any) -> bool:
     return not isinstance(array, np.ndarray) and hasattr(array, "__cuda_array_interface__") and hasattr(array, "get")
 
 
+def scaled(array: Any, factor: float) -> Any:
+    """``factor`` times an array of floats, in its own dtype; half precision is multiplied in float32, as in reductions.
+
+    Example:
+        >>> scaled(np.array([30.0], np.float16), 0.1)
+        array([3.], dtype=float16)
+    """
+    if factor == 1.0 or on_gpu(array):
+        return array * factor if factor != 1.0 else array
+    wide = array.astype(np.float32) if array.dtype.itemsize == 2 else array
+    # An array, also of a gradient without dimensions, whose product is a number.
+    return np.asarray(wide * wide.dtype.type(factor)).astype(array.dtype, copy=False)
+
+
 def borrowed(tensor: Any, dtype: str) -> Array | None:
     """A framework's tensor on this rank's GPU, as an array over the same memory, by DLPack; None for any other tensor.
 
     Also None for bfloat16, which cupy lacks: such a tensor goes by way of the host.
     """
-    gpu = HOLDER.get().engine.sets.gpu
+    gpu = HOLDER.get().sets.gpu
     if gpu is None or dtype == "bfloat16" or tuple(map(int, tensor.__dlpack_device__())) != (_CUDA, gpu.index):
         return None
     import cupy

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from workbench.config import BACKENDS
 from workbench.context import HOLDER
 
 
@@ -73,18 +74,19 @@ def ccl_built() -> bool:
 
 def mpi_enabled() -> bool:
     """Does MPI connect the ranks of the running job? Inside a machine bytes may go through shared memory instead."""
-    return _link() == "MpiLink"
+    return connected_by() == BACKENDS["mpi"]
 
 
 def gloo_enabled() -> bool:
     """Does Gloo connect the ranks of the running job? As :func:`mpi_enabled`."""
-    return _link() == "GlooLink"
+    return connected_by() == BACKENDS["gloo"]
 
 
-def _link() -> str:
+def connected_by() -> str:
+    """What connects the ranks of the running job, as :data:`workbench.config.BACKENDS` names it; "" without a job."""
     context = HOLDER.find()
-    backend = context.engine.sets.backend(0) if context is not None else None
-    return type(getattr(getattr(backend, "beneath", backend), "link", None)).__name__
+    link = context.sets.everybody.link if context is not None else None
+    return "" if link is None else BACKENDS.get(link.name.lower(), link.name)
 
 
 def mpi_threads_supported() -> bool:

@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import os
 import re
+import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -28,13 +30,14 @@ class Settings:
             come. One that somebody waits for is announced at once.
         bucket_bytes: DistributedOptimizer's gradients live in buckets of this size, each of which travels as one
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
-        riding_bytes: a tensor up to this size rides on its announcement, and its result on the response; 0: none does.
+        eager_bytes: a tensor up to this size travels inside its announcement, its result inside the response; 0: none.
         hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
         gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (by way of the host) or ``off``: who moves the bytes of
             tensors on GPUs.
         hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
+        steady_state: 1: ranks that announce known names in the same order have them completed at once; 0: one by one.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
-        backend: ``auto``, ``shm``, ``mpi`` or ``gloo``: who moves the bytes.
+        backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes.
         init_timeout_s: deadline for all ranks to meet in ``init()``.
         shutdown_timeout_s: how long ``shutdown()`` waits for the other ranks to come, too.
         heartbeat_s: every rank shows a sign of life this often.
@@ -51,10 +54,11 @@ class Settings:
     fusion_threshold_bytes: int = 64 << 20
     fusion_window_s: float = 0.001
     bucket_bytes: int = 16 << 20
-    riding_bytes: int = 4096
+    eager_bytes: int = 4096
     hierarchical_bytes: int = 8 << 20
     gpu_operations: str = "auto"
     hierarchical_allreduce: int = 0
+    steady_state: int = 1
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0
@@ -70,6 +74,12 @@ class Settings:
     control_address: str = ""
 
 
+BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
+"""What can connect ranks that are processes: the setting's value, and the name that people know it by.
+
+``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.
+"""
+
 HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
     "fusion_window_s": ("HOROVOD_CYCLE_TIME", 1e-3),
@@ -82,6 +92,10 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "timeline": ("HOROVOD_TIMELINE", 1),
     "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
 }
+
+
+OLD_NAMES = {"WORKBENCH_EAGER_BYTES": "WORKBENCH_RIDING_BYTES"}
+"""What a variable was called in the last release, where that is still read."""
 
 
 def settings(env: Mapping[str, str] | None = None) -> Settings:
@@ -98,6 +112,9 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
     found: dict[str, str | int | float] = {}
     for field in fields(Settings):
         own, (other, unit) = f"WORKBENCH_{field.name.upper()}", HOROVOD_NAMES.get(field.name, ("", 1))
+        if own not in env and (old := OLD_NAMES.get(own, "")) in env:
+            warnings.warn(f"{old} is {own} now; the old name goes with the next release.", DeprecationWarning, 2)
+            own = old
         if own in env:
             found[field.name] = _parse(own, env[own], type(field.default), 1)
         elif other and other in env:
@@ -153,6 +170,17 @@ def omp_threads(env: Mapping[str, str] | None = None) -> int:
     return int(first) if first.isdecimal() else 0
 
 
+def legacy_keras(env: Mapping[str, str] | None = None) -> bool:
+    """Does TensorFlow take ``tf_keras``, which is Keras 2, for ``tf.keras``? TF_USE_LEGACY_KERAS says so.
+
+    Example:
+        >>> legacy_keras({"TF_USE_LEGACY_KERAS": "1"}), legacy_keras({})
+        (True, False)
+    """
+    env = os.environ if env is None else env
+    return env.get("TF_USE_LEGACY_KERAS") in ("true", "True", "1")  # as TensorFlow reads it
+
+
 def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     """Which GPUs CUDA may use, as CUDA_VISIBLE_DEVICES says it: "" for none of them, None if nobody has said so.
 
@@ -202,6 +230,9 @@ class Launch:
         launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
         rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
         address, port: where the ranks meet when no MPI started them.
+        file: … or the file by which they do; only this user can read and write it.
+        agent: torchrun's agent holds the port, as a store for all ranks.
+        attempt: how often torchrun has started the ranks again.
     """
 
     launcher: str
@@ -211,6 +242,9 @@ class Launch:
     local_size: int = 1
     address: str = ""
     port: int = 0
+    file: str = ""
+    agent: bool = False
+    attempt: int = 0
 
 
 def launch(env: Mapping[str, str] | None = None) -> Launch:
@@ -220,8 +254,9 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
     and Slurm's; so Slurm comes last.
 
     Example:
-        >>> launch({"PMI_RANK": "1", "PMI_SIZE": "4"})
-        Launch(launcher='mpich', rank=1, size=4, local_rank=0, local_size=1, address='', port=0)
+        >>> found = launch({"PMI_RANK": "1", "PMI_SIZE": "4"})
+        >>> found.launcher, found.rank, found.size
+        ('mpich', 1, 4)
     """
     env = os.environ if env is None else env
     if "OMPI_COMM_WORLD_SIZE" in env:
@@ -230,7 +265,9 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        return _meeting(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
+        found = _meeting(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
+        agent, attempt = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True", "TORCHELASTIC_RESTART_COUNT"
+        return replace(found, file=env.get("WORKBENCH_MEETING", ""), agent=agent, attempt=_integer(env, attempt, 0))
     if "PMIX_RANK" in env:
         return _numbers(env, "pmix", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "")
     if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env and _integer(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
@@ -259,7 +296,37 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
 
 
 def _meeting(found: Launch, address: str, port: int) -> Launch:
-    return Launch(found.launcher, found.rank, found.size, found.local_rank, found.local_size, address, port)
+    return replace(found, address=address, port=port)
+
+
+def secret(env: Mapping[str, str] | None = None) -> bytes:
+    """The job's secret, as the launcher or the user has said it in WORKBENCH_SECRET; empty if nobody has.
+
+    It is no setting: settings are shown, and travel.
+
+    Raises:
+        LaunchError: it is short enough to be guessed.
+
+    Example:
+        >>> secret({"WORKBENCH_SECRET": "0123456789abcdef"}), secret({})
+        (b'0123456789abcdef', b'')
+    """
+    env = os.environ if env is None else env
+    said = env.get("WORKBENCH_SECRET", "").strip().encode()
+    if 0 < len(said) < 16:
+        raise LaunchError(
+            f"WORKBENCH_SECRET has {len(said)} characters and could be guessed: 16 are the least. "
+            "Set it to a random text, the same for all ranks: openssl rand -hex 16"
+        )
+    return said
+
+
+def private_folders(env: Mapping[str, str] | None = None) -> list[Path]:
+    """Where files may lie that only this user reads; the first is the likeliest to be shared between hosts."""
+    env = os.environ if env is None else env
+    runtime = env.get("XDG_RUNTIME_DIR", "")
+    mine = Path(tempfile.gettempdir()) / f"workbench-{os.getuid()}"
+    return [cache_dir(env) / "jobs", *([Path(runtime) / "workbench"] if runtime else []), mine]
 
 
 def first_host(nodelist: str) -> str:
@@ -276,39 +343,22 @@ def first_host(nodelist: str) -> str:
     return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
 
 
-# A flag of `workbench run`, without dashes → the variable that it sets for the ranks, and the factor between their
-# units. Names and units are horovodrun's.
-FLAGS: dict[str, tuple[str, float]] = {
-    "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
-    "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1),
-    "cache_capacity": ("HOROVOD_CACHE_CAPACITY", 1),
-    "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
-    "hierarchical_allgather": ("HOROVOD_HIERARCHICAL_ALLGATHER", 1),
-    "torus_allreduce": ("HOROVOD_TORUS_ALLREDUCE", 1),
-    "autotune": ("HOROVOD_AUTOTUNE", 1),
-    "autotune_log_file": ("HOROVOD_AUTOTUNE_LOG", 1),
-    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
-    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
-    "autotune_bayes_opt_max_samples": ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
-    "autotune_gaussian_process_noise": ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 1),
-    "timeline_filename": ("HOROVOD_TIMELINE", 1),
-    "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
-    "no_stall_check": ("HOROVOD_STALL_CHECK_DISABLE", 1),
-    "stall_check_warning_time_seconds": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
-    "stall_check_shutdown_time_seconds": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
-    "mpi_threads_disable": ("HOROVOD_MPI_THREADS_DISABLE", 1),
-    "num_nccl_streams": ("HOROVOD_NUM_NCCL_STREAMS", 1),
-    "thread_affinity": ("HOROVOD_THREAD_AFFINITY", 1),
-    "gloo_timeout_seconds": ("HOROVOD_GLOO_TIMEOUT_SECONDS", 1),
-    "log_level": ("HOROVOD_LOG_LEVEL", 1),
-    "log_without_timestamp": ("HOROVOD_LOG_HIDE_TIME", 1),
-    "start_timeout": ("HOROVOD_START_TIMEOUT", 1),
-}
+def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """How many hosts the Slurm job around this process has, and their names; (1, "") outside of one.
+
+    Example:
+        >>> batch_hosts({"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"})
+        (2, 'gpu[03-04]')
+    """
+    env = os.environ if env is None else env
+    number = "SLURM_JOB_NUM_NODES" if "SLURM_JOB_NUM_NODES" in env else "SLURM_NNODES"
+    return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+
 
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|MEETING)"
 )
 
 
@@ -322,35 +372,6 @@ def without_launcher(env: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in env.items() if not _LAUNCHER_NAMES.fullmatch(name)}
 
 
-def with_flags(env: Mapping[str, str], flags: Mapping[str, str | float | None]) -> dict[str, str]:
-    """``env`` with the variables that flags of ``workbench run`` set; a flag that is None was not given.
-
-    A flag wins over both names of its variable, ``HOROVOD_*`` and ``WORKBENCH_*``.
-
-    Example:
-        >>> with_flags({"WORKBENCH_CACHE_CAPACITY": "7"}, {"cache_capacity": 8, "autotune": True, "log_level": None})
-        {'HOROVOD_CACHE_CAPACITY': '8', 'HOROVOD_AUTOTUNE': '1'}
-    """
-    found = {FLAGS[flag][0]: _render(value, FLAGS[flag][1]) for flag, value in flags.items() if value is not None}
-    names = {field: {name} for field, (name, _) in HOROVOD_NAMES.items()}
-    names["stall_warning_s"].add("HOROVOD_STALL_CHECK_DISABLE")
-    hidden = {f"WORKBENCH_{field.upper()}" for field, others in names.items() if others & found.keys()}
-    return {name: text for name, text in env.items() if name not in hidden} | found
-
-
-def has_effect(flag: str) -> bool:
-    """Does anything here read the variable that this flag sets?"""
-    elsewhere = ("HOROVOD_START_TIMEOUT", "HOROVOD_STALL_CHECK_DISABLE")
-    return FLAGS[flag][0] in {*elsewhere, *(name for name, _ in HOROVOD_NAMES.values())}
-
-
 def start_timeout_s(env: Mapping[str, str]) -> float:
     """How long the launcher waits until all ranks have started."""
     return float(_parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))
-
-
-def _render(value: str | float, factor: float) -> str:
-    if isinstance(value, str):
-        return value
-    number = float(value * factor)
-    return str(int(number)) if number.is_integer() else str(number)

@@ -2,34 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import secrets
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from workbench.backends import gpu_select
-from workbench.backends.select import Meeting
 from workbench.config import Settings
+from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
+from workbench.control.channel import Far, Line, Near
+from workbench.control.client import ControlClient
+from workbench.control.events import Began, Ended
+from workbench.control.server import ControlServer
+from workbench.core.engine import Engine
+from workbench.core.messages import Raised, Request
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
-from workbench.runtime.addresses import addresses, connect, reachable
-from workbench.runtime.control import ControlClient
-from workbench.runtime.coordinator import Coordinator
-from workbench.runtime.engine import Engine
-from workbench.runtime.lines import Far, Line, Near
-from workbench.runtime.liveness import host_id
-from workbench.runtime.messages import Began, Ended, Raised, Request
-from workbench.runtime.recorder import Recorder
-from workbench.runtime.server import ControlServer
-from workbench.runtime.stall import StallInspector
-from workbench.runtime.timeline import Timeline
+from workbench.faults.blocked_threads import BlockedThreads
+from workbench.machine import host_id
+from workbench.observe.recorder import Recorder
+from workbench.observe.timeline import Timeline
+from workbench.steady import stack
+from workbench.transport.gpu import select as gpu_select
+from workbench.transport.process_sets import SetTable
+from workbench.transport.select import Bootstrap
+from workbench.transport.select import connect as connect_ranks
 
 _SETTLE_S = 0.3
 _MOST_REQUESTS = 10_000
@@ -82,18 +85,20 @@ class Context:
 
     world: World
     engine: Engine
-    meeting: Meeting
+    sets: SetTable
+    waits: BlockedThreads
+    meeting: Bootstrap
     settings: Settings
     server: ControlServer | None
     timeline: Timeline
-    gpu_way: gpu_select.Way = field(default_factory=lambda: gpu_select.Way("off"))
+    gpu_way: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
     pid: int = field(default_factory=os.getpid)
     requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
-    _failures: int = 0  # how many collectives had failed when the numbers began at 0
+    failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
 
     @property
     def rank(self) -> int:
@@ -108,7 +113,7 @@ class Context:
 
     def auto_name(self, kind: str, process_set: int = 0) -> str:
         """A name for a tensor that the caller did not name; the same on every rank if all submit in one order."""
-        since = f"{self._failures}." if self._failures else ""
+        since = f"{self.failures}." if self.failures else ""
         self._numbers[kind, process_set] += 1
         return f"{kind}.noname.{since}{self._numbers[kind, process_set] - 1}"
 
@@ -130,21 +135,21 @@ class Context:
     def cell_begins(self) -> None:
         """A cell begins. After one that failed the ranks may have used different numbers, so they meet again at 0."""
         self.engine.report(Began(self.rank))
-        if self._failures != self.engine.failures:
-            self._failures = self.engine.failures
+        if self.failures != self.engine.failures:
+            self.failures = self.engine.failures
             self.restart_names()
 
     def cell_ends(self) -> None:
         """A cell has ended: nothing comes from this rank, unless a thread that the cell began goes on."""
-        if not self.engine.waits.others():
+        if not self.waits.others():
             self.engine.report(Ended(self.rank))
 
     def cell_raised(self, traceback: str) -> None:
         """A cell raised; what it has left in flight ends now, so the next cell finds every name free."""
+        before, until = self.engine.failures, time.monotonic() + _SETTLE_S
         self.engine.report(Raised(self.rank, traceback, final=False))
-        until = time.monotonic() + _SETTLE_S
-        while not self.engine.settled() and time.monotonic() < until:
-            time.sleep(0.002)
+        while (self.engine.failures == before or not self.engine.settled()) and time.monotonic() < until:
+            time.sleep(0.002)  # until rank 0 has said that it knows, or the next cell would begin with old numbers
 
     def finish_all(self) -> None:
         """Let the frameworks come to the end of what they run by themselves, before the job is left."""
@@ -157,30 +162,64 @@ class Context:
     def leave(self, timeout_s: float) -> bool:
         """Leave the job; True if all ranks left together."""
         begun, timeout_s = time.monotonic(), min(timeout_s, _AFTER_ERROR_S) if self._raised else timeout_s
-        together = self.engine.leave(timeout_s)
+        try:
+            together = self.engine.leave(timeout_s)
+        except BaseException:  # Ctrl-C: go without the others, or the job would go on in threads that nobody knows of
+            self.engine.leave(0.0)
+            self.meeting.broken()
+            self._close(together=False)
+            raise
         ended_before = time.monotonic() < begun + timeout_s  # the engine has not waited: it had ended by itself
         if not together and (ended_before or self._raised):
             self.meeting.broken()  # nobody waits at the end of the process for ranks that may never come
+        self._close(together)
+        return together
+
+    def _close(self, together: bool) -> None:
         self.timeline.close()
         if self.server is not None:
             self.server.release(together)
-        return together
 
 
-def start(meeting: Meeting, settings: Settings) -> Context:
-    """Set the control plane up and start the engine. All ranks call it.
+Prepare = Callable[[Timeline, Settings, int], None]
+
+
+def start(meeting: Bootstrap, settings: Settings, prepare: Prepare | None = None) -> Context:
+    """Set the control plane up and start the engine. All ranks call it. What fails on one rank fails on all.
+
+    Args:
+        meeting: the ranks.
+        settings: this rank's; rank 0's count.
+        prepare: called with the timeline, rank 0's settings and the rank, while a failure can still be told to all.
 
     Raises:
-        LaunchError, DeadlineError: the ranks could not meet.
+        LaunchError, DeadlineError, PeerLostError: the ranks could not meet.
     """
-    secret = secrets.token_bytes(32) if meeting.rank == 0 else b""
-    hello = meeting.exchange((meeting.node, host_id(), settings, secret, gpu_select.see(settings)))
-    nodes, hosts_of, (settings, *_), (secret, *_), seen = zip(*hello, strict=True)  # rank 0's settings: all plan alike
+    with contextlib.ExitStack() as undo, telling_failures(meeting):
+        return _start(meeting, settings, prepare, undo)
+
+
+@contextmanager
+def telling_failures(meeting: Bootstrap) -> Iterator[None]:
+    """What the block raises on this rank is told to the others, which may wait for it."""
+    try:
+        yield
+    except BaseException as error:
+        text = "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
+        meeting.give_up(text)
+        raise
+
+
+def _start(meeting: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
+    hello = meeting.exchange((meeting.node, host_id(), settings, gpu_select.see(settings)))
+    nodes, hosts_of, (settings, *_), seen = zip(*hello, strict=True)  # rank 0's settings: all plan alike
     way = gpu_select.choose(seen, nodes, settings.gpu_operations)
-    one_host = len(set(hosts_of)) == 1
+    interface, secret = settings.control_address or _interface(meeting, hosts_of), meeting.secret
     timeline = Timeline(Recorder())
-    server = _serve(meeting, settings, secret, one_host, timeline) if meeting.rank == 0 else None
-    hosts = [settings.control_address] if settings.control_address else ["127.0.0.1"] if one_host else addresses()
+    server = _serve(meeting, settings, secret, interface, timeline) if meeting.rank == 0 else None
+    if server is not None:
+        undo.callback(server.release, together=True)
+    hosts = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
     candidates, address = meeting.exchange((hosts, server.address) if server else None)[0]
     line: Line
     if server is not None:
@@ -190,28 +229,36 @@ def start(meeting: Meeting, settings: Settings) -> Context:
             address = reachable(candidates, address[1]), address[1]
         line = Far(meeting.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s)
     control = ControlClient(meeting.rank, line, settings.heartbeat_s)
-    backend, on_gpu = meeting.backend(), None
-    try:
-        on_gpu = gpu_select.join(way, nodes, backend, settings)
-        control.introduce(settings.init_timeout_s, server.missing if server else None)
-    except BaseException:
-        if on_gpu:
-            on_gpu.close(clean=False)
-        control.close()
+    if len(set(hosts_of)) > 1:
+        control.host, *_ = names = [node.partition("/")[0] for node in nodes]
         if server is not None:
-            server.release(together=True)
-        raise
-    engine = Engine(control, backend, settings, timeline)
-    backend.tick(engine.tick)
+            server.name_hosts(names)
+    undo.callback(control.close)
+    backend = connect_ranks(meeting, settings)
+    undo.callback(backend.life.close, clean=False)
+    on_gpu = gpu_select.join(way, nodes, backend, settings)
     if on_gpu:
-        on_gpu.tick(engine.tick)
-        engine.sets.use_gpu(on_gpu)
-    context = Context(place(list(nodes), meeting.rank), engine, meeting, settings, server, timeline, way)
+        undo.callback(on_gpu.life.close, clean=False)
+    if prepare:
+        prepare(timeline, settings, meeting.rank)
+    undo.callback(timeline.close)
+    meeting.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
+    control.introduce(settings.init_timeout_s, server.missing if server else None, meeting.look)
+    undo.pop_all()
+    announcer, batching = stack.announcer(meeting.rank, settings), stack.batching(settings)
+    sets = SetTable(meeting.rank, backend)
+    engine = Engine(control, sets, settings, announcer, batching, timeline)
+    waits = engine.waits = BlockedThreads(meeting.rank, engine.report)
+    backend.life.tick(engine.tick)
+    if on_gpu:
+        on_gpu.life.tick(engine.tick)
+        sets.use_gpu(on_gpu)
+    context = Context(place(list(nodes), meeting.rank), engine, sets, waits, meeting, settings, server, timeline, way)
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)
-        if engine.sets.gpu is not None:
-            engine.sets.gpu.device.use()  # for what makes tensors of results
+        if sets.gpu is not None:
+            sets.gpu.device.use()  # for what makes tensors of results
         np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
 
     engine.begin = begin
@@ -219,11 +266,20 @@ def start(meeting: Meeting, settings: Settings) -> Context:
     return context
 
 
-def _serve(meeting: Meeting, settings: Settings, secret: bytes, one_host: bool, timeline: Timeline) -> ControlServer:
-    stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
-    coordinator = Coordinator(meeting.size, settings.cache_capacity, settings.failed_rank_grace_s, stall)
-    local = "" if sys.platform == "linux" else "127.0.0.1"
-    interface = settings.control_address or (local if one_host else "0.0.0.0")  # sealed, see seal.py
+def _interface(meeting: Bootstrap, hosts: Sequence[str]) -> str:
+    """Where rank 0 is to listen, known to rank 0 alone; "" is Linux's own sockets, within one host. All ranks call it.
+
+    Args:
+        hosts: each rank's.
+    """
+    if len(set(hosts)) == 1:
+        return "" if sys.platform == "linux" else "127.0.0.1"
+    seen = meeting.exchange(interfaces())
+    return facing([found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]) or "0.0.0.0"
+
+
+def _serve(meeting: Bootstrap, settings: Settings, secret: bytes, interface: str, timeline: Timeline) -> ControlServer:
+    coordinator = stack.coordinator(meeting.size, settings)
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:
@@ -293,4 +349,4 @@ class Holder:
 HOLDER = Holder()
 
 
-__all__ = ["HOLDER", "Context", "World", "place", "start"]
+__all__ = ["HOLDER", "Context", "World", "place", "start", "telling_failures"]

@@ -8,13 +8,14 @@
     ├── DataNotFoundError (also FileNotFoundError)  a data set is not on this machine
     ├── DuplicateNameError (also ValueError)    one name twice in flight on this rank
     ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot travel
+    ├── WaitTimeoutError (also TimeoutError)    a wait(timeout_s) on this rank ended before its collective
     └── CollectiveError                         a collective failed, with the same text on every rank
         ├── MismatchError                       the ranks do not agree about one tensor
         ├── MissingRanksError                   a rank never submits this tensor: it is idle, or waits itself
         │   ├── RankFailedError                 … it raised an exception; its traceback is in the text
         │   └── ShutDownError                   … it has left the job
         ├── PeerLostError                       a rank died or fell silent
-        └── DeadlineError (also TimeoutError)   a wait reached its deadline
+        └── DeadlineError (also TimeoutError)   a collective, or the start of the job, reached its deadline
 
 Errors below ``CollectiveError`` travel: the coordinator finds them and sends their class and text to
 every rank concerned, so all ranks raise the same thing and the job can go on.
@@ -47,6 +48,10 @@ class UnsupportedTensorError(WorkbenchError, ValueError, TypeError):
     """A tensor whose dtype, layout or memory cannot be moved."""
 
 
+class WaitTimeoutError(WorkbenchError, TimeoutError):
+    """``wait(timeout_s)`` ended on this rank alone; the collective goes on and its handle stays valid."""
+
+
 class CollectiveError(WorkbenchError):
     """A collective failed. Every rank concerned gets the same class and text."""
 
@@ -72,7 +77,7 @@ class ShutDownError(MissingRanksError):
 
 
 class DeadlineError(CollectiveError, TimeoutError):
-    """A wait reached its deadline."""
+    """A collective, or the start of the job, reached its deadline."""
 
 
 TRAVELLING: dict[str, type[CollectiveError]] = {

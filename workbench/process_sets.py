@@ -9,13 +9,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from workbench.context import HOLDER
-from workbench.runtime.handle import Handle
-from workbench.runtime.messages import Kind, Request
-from workbench.runtime.pending import Entry
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind, Request
+from workbench.core.pending import Entry
+from workbench.transport.select import Bootstrap
 
 
 class ProcessSet:
@@ -33,14 +35,14 @@ class ProcessSet:
     """
 
     def __init__(self, ranks: Iterable[int] | Any) -> None:
-        self.mpi_comm = ranks if hasattr(ranks, "Get_rank") else None
+        self.mpi_comm: Any = ranks if hasattr(ranks, "Get_rank") else None
         self._ranks = None if self.mpi_comm is not None else tuple(sorted({int(rank) for rank in ranks}))
 
     @property
     def process_set_id(self) -> int | None:
         """Its number in the running job; None if it is not registered there, by init() or :func:`add_process_set`."""
         context = HOLDER.find()
-        sets = list(context.engine.sets.members.items()) if context is not None else []
+        sets = list(context.sets.members.items()) if context is not None else []
         return next((set_id for set_id, members in sets if members == self._ranks), None)
 
     @property
@@ -53,8 +55,8 @@ class ProcessSet:
         return None if self.process_set_id is None else HOLDER.get().world.rank in (self.ranks or [])
 
     def size(self) -> int | None:
-        """How many ranks belong to it; None if the set is not registered or this rank is not in it."""
-        return len(self.ranks or []) if self.included() else None
+        """How many ranks belong to it, asked on any rank; None if the set is not registered."""
+        return None if self.included() is None else len(self.ranks or [])
 
     def rank(self) -> int | None:
         """This rank's number within the set; None if the set is not registered or this rank is not in it."""
@@ -90,17 +92,45 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     context = HOLDER.get()
-    if new.mpi_comm is not None:
-        new._ranks = tuple(sorted(_members(new.mpi_comm)))
+    _resolve(new, context.meeting)
     if new.process_set_id is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {new}")
     ranks = tuple(new.ranks or ())
-    if not ranks or not all(0 <= rank < context.world.size for rank in ranks):
-        raise ValueError(
-            f"A process set needs ranks between 0 and {context.world.size - 1}, at least one; not {list(ranks)}."
-        )
+    if wrong := _what_is_wrong(ranks, context.world.size):
+        raise ValueError(wrong)
     _agree(Kind.ADD_SET, ranks)
     return new
+
+
+def collect(given: Iterable[ProcessSet | Iterable[int]], meeting: Bootstrap) -> list[tuple[int, ...]]:
+    """The sets that the ranks gave to ``init()``, in one order for all. Every rank calls it, also with none.
+
+    Ranks may give different ones, as each does with the communicator that a ``Split`` left it in. They are ordered by
+    their place in the ranks' lists, and those at one place by the first rank that gave them.
+
+    Raises:
+        ValueError: on all ranks, if one of them gave a set twice, or one of unknown ranks.
+    """
+    sets = [each if isinstance(each, ProcessSet) else ProcessSet(each) for each in given]
+    lists = [
+        [ranks if ranks is None else tuple(ranks) for ranks in theirs]
+        for theirs in meeting.exchange([_resolve(each, meeting) for each in sets])
+    ]
+    everybody = tuple(range(meeting.size))
+    for rank, theirs in enumerate(lists):
+        for i, ranks in enumerate(theirs):
+            wrong = ranks is not None and _what_is_wrong(ranks, meeting.size)
+            if not wrong and ranks is not None and (ranks == everybody or ranks in theirs[:i]):
+                wrong = "It is a duplicate of " + ("another entry." if ranks in theirs[:i] else "global_process_set.")
+            if wrong:
+                raise ValueError(f"init(): process set number {i} of rank {rank}, with the ranks {ranks}: {wrong}")
+    return list(dict.fromkeys(tuple(ranks) for place in zip_longest(*lists) for ranks in place if ranks))
+
+
+def register(sets: Sequence[tuple[int, ...]]) -> None:
+    """Register what :func:`collect` found; a collective of all ranks."""
+    for ranks in sets:
+        _agree(Kind.ADD_SET, ranks)
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
@@ -119,8 +149,22 @@ def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1) -> None:
     handle.wait()
 
 
-def _members(comm: Any) -> list[int]:
-    """Global ranks of a communicator, as its own members see it."""
-    from mpi4py import MPI
+def _resolve(one: ProcessSet, meeting: Bootstrap) -> list[int] | None:
+    """The ranks of a set; None for a null communicator, which a rank has that is outside of what a Split made."""
+    if one.mpi_comm is not None:
+        if meeting.comm is None:
+            raise ValueError("A process set was given as an MPI communicator, but MPI does not connect these ranks.")
+        # Only its members can look into a communicator.
+        one._ranks = tuple(sorted(_ranks_of(one.mpi_comm, meeting.comm))) if one.mpi_comm else None
+    return one.ranks
 
-    return list(comm.Get_group().Translate_ranks(range(comm.Get_size()), MPI.COMM_WORLD.Get_group()))
+
+def _ranks_of(comm: Any, everybody: Any) -> list[int]:
+    """The members of a communicator, by their numbers in that of all ranks."""
+    return list(comm.Get_group().Translate_ranks(range(comm.Get_size()), everybody.Get_group()))
+
+
+def _what_is_wrong(ranks: Sequence[int], size: int) -> str:
+    if ranks and all(0 <= rank < size for rank in ranks):
+        return ""
+    return f"A process set needs ranks between 0 and {size - 1}, at least one; not {list(ranks)}."

@@ -28,11 +28,11 @@ from cloudpickle import dumps
 
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
-from workbench.launch import hosts as all_hosts
-from workbench.launch.output import Printer
-from workbench.launch.run import Outcome
-from workbench.launch.run import run as start
-from workbench.launch.ways import FOLDER, Task, check_command, choose, environment
+from workbench.launch.ranks.output import Printer, say
+from workbench.launch.start import hosts as all_hosts
+from workbench.launch.start.run import Outcome
+from workbench.launch.start.run import run as start
+from workbench.launch.start.starters import FOLDER, Task, check_command, choose, environment
 
 T = TypeVar("T")
 
@@ -104,7 +104,7 @@ def run(
         n=n,
         command=[executable or sys.executable, "-c", _WORK, FOLDER],
         env=variables,
-        way=choose(use_mpi, use_gloo, variables),
+        starter=choose(use_mpi, use_gloo, variables),
         hosts=found,
         mpi_args=mpi_args,
         start_timeout_s=config.start_timeout_s(variables) if start_timeout is None else start_timeout,
@@ -113,7 +113,7 @@ def run(
     )
     check_command(task.command, variables)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "")
-    outcome = start(task, printer, _say, bool(verbose), (SIGINT,))
+    outcome = start(task, printer, say, bool(verbose), (SIGINT,))
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, timeout_s)
     return [_result(rank, outcome) for rank in range(n)]
@@ -150,10 +150,6 @@ def _result(rank: int, outcome: Outcome) -> Any:
 
 def _name(what: str, rank: int | None) -> str:
     return f"{what}.{rank}"
-
-
-def _say(text: str) -> None:
-    print(f"workbench: {text}", file=sys.stderr, flush=True)
 
 
 # --- in a rank ----------------------------------------------------------------------------------------

@@ -13,11 +13,11 @@ import pytest
 from cuda_standin import install
 from loading import BENCHMARKS, load
 
-from workbench.backends import gpu_select
 from workbench.config import child_environment
+from workbench.transport.gpu import select as gpu_select
 
 # Nothing of this is there on a machine that has been set up for GPUs alone.
-ABSENT = ["IPython", "cloudpickle", "ipyparallel", "jax", "keras", "matplotlib", "mpi4py", "psutil", "pytest"]
+ABSENT = ["IPython", "cloudpickle", "ipyparallel", "jax", "keras", "matplotlib", "mpi4py", "pytest"]
 ABSENT += ["tensorflow", "zmq"]
 ROOT = BENCHMARKS.parent
 TIMES = {"plain torch": [1.0, 2.0], "workbench": [1.01, 2.02], "DDP": [1.1, 2.2], "DDP tuned": [1.05, 2.1]}
@@ -274,7 +274,7 @@ def test_packing_is_one_launch_each_way(monkeypatch: pytest.MonkeyPatch) -> None
     ],
 )
 def test_a_dry_run_on_the_cpu(bare: Path, ranks: int, script: str, words: tuple[str, ...]) -> None:
-    """What the ranks do on GPUs they can do on the CPU, rightly, with nothing installed but torch and numpy."""
+    """What the ranks do on GPUs they can do on the CPU, rightly, with nothing installed but torch, numpy and psutil."""
     pytest.importorskip("torch")
     found = plain_ranks.run(ranks, bare, (str(ROOT / script), "--device", "cpu", *words), 100.0)
     name = Path(script).name

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+import json
+import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import jupyter_client
 import matplotlib.image
 import numpy as np
 import pytest
 from labs import QUICKSTART, Lab, Notebook, in_browser, needs_make, visible
+from other_user import SECRET, as_nobody, heard, listening
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300), needs_make]
 
@@ -52,6 +58,66 @@ def test_lab_is_for_this_machine_and_its_user(lab: Lab) -> None:
         assert status(lab.url(f"api/kernels{secret}")) == 403
         assert status(lab.url(f"lab{secret}")) == 302  # to the page that asks for the token
     assert status(lab.url(f"api/contents/{QUICKSTART}?token={lab.token}")) == 200
+
+
+def ask(lab: Lab, method: str, path: str) -> Any:
+    """The server's answer to one who knows the token."""
+    asked = urllib.request.Request(lab.url(path), method=method, headers={"Authorization": f"token {lab.token}"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(asked, timeout=60) as answer:
+        return json.loads(answer.read() or "null")
+
+
+def ready(connection_file: Path, timeout_s: float = 60.0) -> jupyter_client.BlockingKernelClient:
+    """A client of a kernel that has just been started: as long as its heart does not beat, it counts as dead."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        client = jupyter_client.BlockingKernelClient(connection_file=str(connection_file))
+        client.load_connection_file()
+        client.start_channels()
+        try:
+            client.wait_for_ready(timeout=timeout_s)
+        except RuntimeError:
+            client.stop_channels()
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return client
+
+
+@contextlib.contextmanager
+def printer(connection_file: Path) -> Iterator[Callable[[], None]]:
+    """Lets a kernel print the secret."""
+    client = ready(connection_file)
+
+    def prints() -> None:
+        printed: list[str] = []
+        take = lambda message: printed.append(message["content"].get("text", ""))  # noqa: E731
+        client.execute_interactive(f"print({SECRET!r})", timeout=60, output_hook=take)
+        assert f"{SECRET}\n" in "".join(printed)  # the line and its end may come as two messages
+
+    try:
+        yield prints
+    finally:
+        client.stop_channels()
+
+
+@as_nobody
+def test_nobody_else_can_read_what_kernels_say(lab: Lab) -> None:
+    """A kernel talks over sockets in a folder that nobody else may enter, and at no port; also when started again."""
+    kernel = ask(lab, "POST", "api/kernels")["id"]
+    for _ in range(2):
+        with printer(lab.runtime / f"kernel-{kernel}.json") as prints:
+            ports = listening(lab.processes())
+            assert {ip for ip, _ in ports} == {"127.0.0.1"}
+            assert not heard({port for _, port in ports}, prints)
+            names = {each.laddr for process in lab.processes() for each in process.net_connections("unix")}
+            sockets = {Path(name).resolve() for name in names if f"kernel-{kernel}-ipc-" in name}
+            assert len(sockets) == 5
+            assert {each.parent for each in sockets} == {lab.runtime}
+            assert lab.runtime.stat().st_mode & 0o777 == 0o700
+        ask(lab, "POST", f"api/kernels/{kernel}/restart")
+    ask(lab, "DELETE", f"api/kernels/{kernel}")
+    assert not list(lab.runtime.glob("kernel-*"))
 
 
 @pytest.mark.course

@@ -12,10 +12,11 @@ from labs import in_browser
 
 from workbench import api
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
-from workbench.course import drawing, player
-from workbench.course.figures import Figure
+from workbench.course import drawing
 from workbench.course.simulator import Run, simulate
-from workbench.course.timeline import timeline
+from workbench.observe import player
+from workbench.observe.figure import Figure
+from workbench.observe.notebook_timeline import timeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.course, in_browser]
 
@@ -278,7 +279,7 @@ def test_recorded_timeline(show: Callable[..., Page]) -> None:
 
     picture = api.run_threads(2, job)[0]
     seen = show(picture)
-    ends = {span.end for lane in picture.lanes for bar in lane.bars for span in (*bar.spans, *lane.compute)}
+    ends = {span.end for track in picture.tracks for bar in track.bars for span in (*bar.spans, *track.compute)}
     seen.press("Step on")
     assert min(abs(seen.time - end) for end in ends) < 1e-3
     assert seen.line.startswith("rank ")

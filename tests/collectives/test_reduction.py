@@ -149,6 +149,34 @@ def test_a_factor_scales_floats(dtype: str) -> None:
     scale(np.empty(0, wire_dtype(dtype)), dtype, 0.5, 3)
 
 
+@pytest.mark.parametrize("factor", [0.1915194503788923, 1 / 3, -2.7182818284590452, 1e-3, 100_000.0])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_half_precision_is_multiplied_in_float32(dtype: str, factor: float) -> None:
+    """Every finite value times a factor, which is rounded to float32 and not to half precision: torch's bits."""
+    torch = pytest.importorskip("torch")
+    kind = getattr(torch, dtype)
+    values = torch.from_numpy(ALL_BITS.view(np.int16)).view(kind)
+    values = values[values.isfinite()]
+    theirs = (values.float() * torch.tensor(factor, dtype=torch.float32)).to(kind)
+    mine = values.clone().view(torch.int16).numpy().view(wire_dtype(dtype))
+    with np.errstate(over="ignore"):
+        scale(mine, dtype, factor)
+    assert mine.tobytes() == theirs.view(torch.int16).numpy().tobytes()
+
+
+@pytest.mark.parametrize("factor", [0.1915194503788923, 1 / 3, -2.7182818284590452])
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64", "uint8"])
+def test_integers_are_multiplied_in_float64(dtype: str, factor: float) -> None:
+    """An integer times a factor is their product in float64, cut towards zero: torch's bits."""
+    torch = pytest.importorskip("torch")
+    factor = abs(factor) if dtype == "uint8" else factor
+    most = 30 if dtype in ("int8", "uint8") else 10_000
+    values = np.arange(0 if dtype == "uint8" else -most, most).astype(dtype)
+    theirs = (torch.from_numpy(values).double() * factor).to(getattr(torch, dtype))
+    scale(values, dtype, factor)
+    assert values.tolist() == theirs.tolist()
+
+
 def test_a_factor_and_a_divisor_are_one() -> None:
     """Their quotient is what counts: an average of halves, times 2, stays in float16's range all the way."""
     array = np.array([40000, -2], np.float16)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.backends.threads import ThreadLink, spawn
 from workbench.collectives import Traffic, ring_allgather, ring_allreduce, ring_reduce_scatter
 from workbench.collectives.reduction import combine_for, narrow, widen
 from workbench.collectives.ring import chunk_lengths, cut, naive_allreduce
+from workbench.transport.host.threads import ThreadLink, spawn
 
 WORLDS = [1, 2, 3, 4, 5, 8]
 OPS = {"sum": np.add.reduce, "min": np.min, "max": np.max, "product": np.multiply.reduce, "average": np.add.reduce}

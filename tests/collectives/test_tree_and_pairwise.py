@@ -9,8 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workbench.backends.threads import ThreadLink, spawn
 from workbench.collectives import Traffic, pairwise_alltoall, tree_broadcast
+from workbench.transport.host.threads import ThreadLink, spawn
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=50)

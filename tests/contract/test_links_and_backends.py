@@ -5,35 +5,34 @@ In one file, because a world of processes is started once for both.
 
 from __future__ import annotations
 
-import links
+import contract_worlds
+import numpy as np
 import pytest
+from backend_checks import BACKEND_CHECKS, a_backend_ends, allreduce_is_numpys
+from link_checks import LINK_CHECKS, Check, Rank, messages_keep_their_order
+
+from workbench.transport.base import Reduction, Traffic
+from workbench.transport.host.links import link_backend
+from workbench.transport.host.threads import ThreadLink, spawn
+
+WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
 
 # --- links --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", links.LINK_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", links.HERE)
-def test_link(world: str, check: links.Check) -> None:
-    """Each check of ``links.py`` holds on every rank of a world of threads, of a part of it, and alone."""
-    links.run_here(world, check)
-
-
-@pytest.mark.parallel
-@pytest.mark.timeout(links.JOB_S + 30)
-@pytest.mark.parametrize("check", links.LINK_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", links.ELSEWHERE)
-def test_link_between_processes(world: str, check: links.Check) -> None:
-    """The same checks hold on every rank under mpiexec and between plain processes."""
-    problem = links.outcome(world)[check.__name__]
-    assert not problem, problem
+@pytest.mark.parametrize("check", LINK_CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("world", contract_worlds.HERE)
+def test_link(world: str, check: Check) -> None:
+    """Each check of ``link_checks.py`` holds on every rank of a world of threads, of a part of it, and alone."""
+    contract_worlds.run_here(world, check)
 
 
 def test_a_broken_link_is_found() -> None:
     """The suite is worth something: a Link that swaps nothing but the order of two messages does not pass."""
 
     class Swapping:
-        def __init__(self, link: links.ThreadLink) -> None:
-            self.link, self.rank, self.size = link, link.rank, link.size
+        def __init__(self, link: ThreadLink) -> None:
+            self.link, self.rank, self.size, self.name, self.close = link, link.rank, link.size, link.name, link.close
             self.kept: list[tuple[object, int]] = []
 
         def sendrecv(self, send: object, dest: int, recv: object, source: int) -> None:
@@ -45,48 +44,60 @@ def test_a_broken_link_is_found() -> None:
             else:
                 self.kept.append((send, dest))
 
-    def run(thread: links.ThreadLink) -> None:
+    def run(thread: ThreadLink) -> None:
         link = Swapping(thread)
-        links.messages_keep_their_order(links.Rank(link, links.LinkBackend(link), lambda timeout_s: link))
+        messages_keep_their_order(Rank(link, link_backend(link), lambda timeout_s: link))
 
     with pytest.raises((AssertionError, ValueError)):
-        links.spawn(2, run, timeout_s=10)
+        spawn(2, run, timeout_s=10)
 
 
 # --- backends -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", links.BACKEND_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", links.HERE)
-def test_backend(world: str, check: links.Check) -> None:
-    """Each check of ``links.py`` holds on every rank of a world of threads, of a part of it, and alone."""
-    links.run_here(world, check)
-
-
-@pytest.mark.parallel
-@pytest.mark.timeout(links.JOB_S + 30)
-@pytest.mark.parametrize("check", links.BACKEND_CHECKS, ids=lambda check: check.__name__)
-@pytest.mark.parametrize("world", links.ELSEWHERE)
-def test_backend_between_processes(world: str, check: links.Check) -> None:
-    """The same checks hold on every rank under mpiexec and between plain processes."""
-    problem = links.outcome(world)[check.__name__]
-    assert not problem, problem
+@pytest.mark.parametrize("check", [*BACKEND_CHECKS, a_backend_ends], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("world", contract_worlds.HERE)
+def test_backend(world: str, check: Check) -> None:
+    """Each check of ``backend_checks.py`` holds on every rank of a world of threads, of a part of it, and alone."""
+    contract_worlds.run_here(world, check)
 
 
 def test_a_wrong_sum_is_found() -> None:
     """The suite is worth something: a backend that adds one contribution twice does not pass."""
 
-    def run(thread: links.ThreadLink) -> None:
-        backend = links.LinkBackend(thread)
-        right = backend.allreduce
+    def run(thread: ThreadLink) -> None:
+        backend = link_backend(thread)
+        right = backend.collectives.allreduce
 
-        def wrong(array: links.np.ndarray, reduction: links.Reduction) -> links.Traffic:
+        def wrong(array: np.ndarray, reduction: Reduction) -> Traffic:
             if reduction.op == "sum" and thread.rank == 0:
                 array += array
             return right(array, reduction)
 
-        backend.allreduce = wrong
-        links.allreduce_is_numpys(links.Rank(thread, backend, lambda timeout_s: thread))
+        backend.collectives.allreduce = wrong
+        allreduce_is_numpys(Rank(thread, backend, lambda timeout_s: thread))
 
     with pytest.raises(AssertionError):
-        links.spawn(2, run, timeout_s=10)
+        spawn(2, run, timeout_s=10)
+
+
+# --- between processes, and beside MPI -------------------------------------------------------------------
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(contract_worlds.JOB_S + 30)
+@pytest.mark.parametrize("check", contract_worlds.CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("world", WORLDS)
+def test_between_processes(world: str, check: Check) -> None:
+    """The same checks hold on every rank under mpiexec and between plain processes."""
+    problem = contract_worlds.outcome(world)[check.__name__]
+    assert not problem, problem
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(contract_worlds.JOB_S + 30)
+@pytest.mark.parametrize("world", [world for world in WORLDS if world.endswith("@mpiexec")])
+def test_mpi_is_left_alone(world: str) -> None:
+    """When a backend has ended, the user's script goes on with MPI's own communicator."""
+    problem = contract_worlds.outcome(world)[contract_worlds.MPI_LEFT_ALONE]
+    assert not problem, problem

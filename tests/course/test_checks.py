@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import threading
 import time
@@ -12,28 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from wrong_answers import wrong_answers
 
-from workbench.course import exercise, judge
-from workbench.course.task import CommTask, PlainTask
+from workbench.course import build, exercise
+from workbench.course.judging import judge
+from workbench.course.judging.task import CommTask, PlainTask
 from workbench.course.tasks import names, task
 
-HERE = Path(__file__).parent
 SECONDS = 10.0
 
 
-def _wrong() -> list[tuple[str, Callable[..., Any], str]]:
-    found = []
-    for path in sorted((HERE / "wrong").glob("w*.py")):
-        spec = importlib.util.spec_from_file_location(f"wrong_{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        found += [(name, function, words) for name, all_of in module.WRONG.items() for function, words in all_of]
-    return found
-
-
-WRONG = _wrong()
+WRONG = wrong_answers()
 
 
 @pytest.fixture(autouse=True)
@@ -140,6 +128,15 @@ def test_every_exercise_has_wrong_solutions() -> None:
     """Each check has been seen to reject at least three of them."""
     counts = {name: sum(name == wrong[0] for wrong in WRONG) for name in names()}
     assert {name: count for name, count in counts.items() if count < 3} == {}
+
+
+def test_every_exercise_stands_in_its_lesson() -> None:
+    """Once as a cell to fill in, and with a check; and no lesson asks for one that is not there."""
+    for lesson in build.lessons([]):
+        text, number = lesson.read_text(encoding="utf-8"), lesson.stem[:2]
+        mine = [name for name in names() if name.startswith(f"{number}.")]
+        assert sorted(re.findall(r"^# exercise: (\S+)$", text, re.MULTILINE)) == sorted(mine)
+        assert set(mine) <= set(re.findall(r"^check\(\"(\S+)\"\)", text, re.MULTILINE))
 
 
 def test_there_are_exercises_enough() -> None:

@@ -13,14 +13,15 @@ import pytest
 
 from workbench.course import build, grading
 from workbench.course.tasks import names, task
-from workbench.launch.grade import Grading, notebooks
-from workbench.launch.marks import Sheet, State
+from workbench.launch.grade.grade import Grading, notebooks
+from workbench.launch.grade.results import NotebookResult, State
 
 LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
 SETUP = """import os, sys, time
 import numpy as np
 from workbench.course.exercise import catch_up, check, exercise, hint, show"""
 SOLVED = {name: task(name).cell(solved=True) for name in ("02.shift_right", "03.reduce_scatter", "03.ring_allreduce")}
+OF_LESSON = [name for name in names() if name.startswith("03.")]
 FOREVER = '@exercise("{}")\ndef f(*arguments):\n    while True: pass'
 
 
@@ -38,14 +39,14 @@ def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda ce
     return str(path)
 
 
-def graded(path: str, deadline_s: float = 50.0, step_s: float = 20.0) -> Sheet:
+def graded(path: str, deadline_s: float = 50.0, step_s: float = 20.0) -> NotebookResult:
     """The sheet of one notebook."""
     return Grading(path, deadline_s, step_s).run()
 
 
-def states(sheet: Sheet) -> dict[str, str]:
+def states(sheet: NotebookResult) -> dict[str, str]:
     """Exercise → its mark."""
-    return {name: mark.state.value for name, mark in sheet.marks.items()}
+    return {name: mark.state.value for name, mark in sheet.exercises.items()}
 
 
 # --- what is handed in --------------------------------------------------------------------------------
@@ -54,8 +55,9 @@ def states(sheet: Sheet) -> dict[str, str]:
 def test_a_solved_notebook_gets_full_points(tmp_path: Path) -> None:
     """The solutions of a lesson, engines and all, pass; cells with checks and pictures are harmless."""
     sheet = graded(built(tmp_path / "kim.ipynb", "solutions"))
-    assert states(sheet) == {"03.reduce_scatter": "✓", "03.ring_allreduce": "✓"}
-    assert sum(mark.points for mark in sheet.marks.values()) == sum(mark.of for mark in sheet.marks.values()) == 4
+    assert states(sheet) == dict.fromkeys(OF_LESSON, "✓")
+    points = {name: task(name).points for name in OF_LESSON}
+    assert {name: result.points for name, result in sheet.exercises.items()} == points
     assert (sheet.notes, sheet.problem, sheet.complete) == ({}, "", True)
     assert list(tmp_path.iterdir()) == [tmp_path / "kim.ipynb"], "grading leaves nothing beside a notebook"
 
@@ -63,7 +65,7 @@ def test_a_solved_notebook_gets_full_points(tmp_path: Path) -> None:
 def test_a_blank_notebook_is_not_done(tmp_path: Path) -> None:
     """As it is handed out it has no points, but each exercise has its mark."""
     sheet = graded(built(tmp_path / "kim.ipynb", "exercises"))
-    assert states(sheet) == {"03.reduce_scatter": "–", "03.ring_allreduce": "–"}
+    assert states(sheet) == dict.fromkeys(OF_LESSON, "–")
     assert sheet.complete
     assert sheet.notes == {}
 
@@ -73,8 +75,8 @@ def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
     cells = [SETUP, '@exercise("03.ring_allreduce")\ndef mine(comm, x):\n    return x', 'check("03.reduce_scatter")']
     sheet = graded(write(tmp_path / "kim.ipynb", *cells))
     assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "–"}
-    assert sheet.marks["03.ring_allreduce"].text.startswith("right: n = 2, length 1: rank 0, index 0: yours")
-    assert sheet.marks["03.reduce_scatter"].text == "no cell defines it"
+    assert sheet.exercises["03.ring_allreduce"].text.startswith("right: n = 2, length 1: rank 0, index 0: yours")
+    assert sheet.exercises["03.reduce_scatter"].text == "no cell defines it"
 
 
 def test_a_cell_with_a_typing_error_is_why_its_exercise_failed(tmp_path: Path) -> None:
@@ -82,7 +84,7 @@ def test_a_cell_with_a_typing_error_is_why_its_exercise_failed(tmp_path: Path) -
     broken = SOLVED["03.reduce_scatter"].replace("):", ")", 1)
     sheet = graded(write(tmp_path / "kim.ipynb", SETUP, broken, SOLVED["03.ring_allreduce"]))
     assert states(sheet) == {"03.reduce_scatter": "✗", "03.ring_allreduce": "✓"}
-    assert sheet.marks["03.reduce_scatter"].text.startswith("SyntaxError")
+    assert sheet.exercises["03.reduce_scatter"].text.startswith("SyntaxError")
     assert list(sheet.notes) == [2]
 
 
@@ -93,7 +95,7 @@ def test_a_card_wants_its_cause_named(tmp_path: Path) -> None:
     named = "\n".join(f'cause("{card}", "{letter}")' for letter in "abcd")
     without = graded(write(tmp_path / "kim.ipynb", setup, task(card).cell(solved=True)))
     assert states(without) == {card: "✗"}
-    assert without.marks[card].text.startswith("cause: ")
+    assert without.exercises[card].text.startswith("cause: ")
     assert states(graded(write(tmp_path / "lee.ipynb", setup, task(card).cell(solved=True), named))) == {card: "✓"}
 
 
@@ -101,7 +103,11 @@ def test_a_card_wants_its_cause_named(tmp_path: Path) -> None:
     ("cell", "state"),
     [
         ("catch_up('04')", "–"),
-        ("from workbench.course.tasks import t03\nexercise('03.ring_allreduce')(t03.ring_allreduce)", "✗"),
+        (
+            "from workbench.course.tasks.algorithms import t03_ring_allreduce as t03\n"
+            "exercise('03.ring_allreduce')(t03.ring_allreduce)",
+            "✗",
+        ),
         (f"%%time\n{SOLVED['03.ring_allreduce']}", "✓"),
         (f"%%px --local\n{SOLVED['03.ring_allreduce']}", "✓"),
         (f"%matplotlib inline\n!exit 1\nx = %who\n{SOLVED['03.ring_allreduce']}\ndisplay(x)", "✓"),
@@ -179,9 +185,9 @@ def test_bad_exercises_cost_themselves_only(tmp_path: Path) -> None:
         "02.tree_broadcast": "✗",
         "03.ring_allreduce": "✓",
     }
-    assert sheet.marks["02.shift_right"].text.startswith("runs: ended the whole process")
-    assert sheet.marks["03.reduce_scatter"].text == "runs: did not end within 4 s"
-    assert "SystemExit" in sheet.marks["02.tree_broadcast"].text
+    assert sheet.exercises["02.shift_right"].text.startswith("runs: ended the whole process")
+    assert sheet.exercises["03.reduce_scatter"].text == "runs: did not end within 4 s"
+    assert "SystemExit" in sheet.exercises["02.tree_broadcast"].text
     assert time.monotonic() - begun < 100
 
 
@@ -192,8 +198,8 @@ def test_a_notebook_has_a_deadline(tmp_path: Path) -> None:
     begun = time.monotonic()
     sheet = graded(write(tmp_path / "kim.ipynb", *cells), 12, 3)
     assert time.monotonic() - begun < 32
-    assert sheet.marks["03.ring_allreduce"].state is State.NOT_JUDGED
-    assert "12 s were over" in sheet.marks["03.ring_allreduce"].text
+    assert sheet.exercises["03.ring_allreduce"].state is State.NOT_JUDGED
+    assert "12 s were over" in sheet.exercises["03.ring_allreduce"].text
     assert not sheet.complete
 
 

@@ -15,7 +15,7 @@ from workbench.course.exercise import catch_up
 from workbench.launch import cli
 
 ROOT = build.ROOT
-TEXTS = ["README.md", "instructors/guide.md", "instructors/ai-policy.md"]
+TEXTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "instructors/guide.md", "instructors/ai-policy.md"]
 GUIDE = (ROOT / "instructors" / "guide.md").read_text(encoding="utf-8")
 
 

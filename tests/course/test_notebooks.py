@@ -9,14 +9,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
 
-from workbench.course.build import KINDS, ROOT, execute, lessons, read
+from workbench.course.build import DIFFERS, KINDS, ROOT, execute, lessons, read
 
 LESSONS = lessons([])
-SANITIZE = Path(__file__).with_name("sanitize.cfg")
+SANITIZE = DIFFERS
 BUILT = [(kind, lesson) for lesson in LESSONS for kind in KINDS if read(lesson, kind) is not None]
 RUN = [(kind, lesson) for kind, lesson in BUILT if kind != "exercises"]
 BLANK = [lesson for kind, lesson in BUILT if kind == "exercises"]
@@ -83,13 +84,22 @@ def test_exercises_come_without_outputs(lesson: Path) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
 
 
+def but_thoroughly(pairs: list[tuple[str, Path]], usual: set[str]) -> list[Any]:
+    """All of them; those that are not usual are for thorough runs."""
+    return [each if each[1].stem[:2] in usual else pytest.param(*each, marks=pytest.mark.thorough) for each in pairs]
+
+
+# test_checks.py shows it for each exercise. Here: a check on engines, a blank that a cell for engines uses, most cells.
+BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], {"02", "06", "11"})
+
+
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-@pytest.mark.parametrize("lesson", BLANK, ids=called)
-def test_blank_exercises_are_told_politely(lesson: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "lesson"), BLANKS, ids=called)
+def test_blank_exercises_are_told_politely(kind: str, lesson: Path, tmp_path: Path) -> None:
     """Run as it comes, every cell of a learner's notebook ends, without a traceback, and no exercise is green."""
-    done = execute(read(lesson, "exercises"), tmp_path, allow_errors=True)
+    done = execute(read(lesson, kind), tmp_path, allow_errors=True)
     for cell in done.cells:
         if cell.cell_type != "code":
             continue
@@ -116,10 +126,15 @@ def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> s
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
 
 
+# Every notebook. Of the solutions, whose code test_checks.py judges: without engines, with two and torch, most cells.
+NOTEBOOKS = [each for each in RUN if each[0] == "notebooks"]
+SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
+
+
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "lesson"), RUN, ids=called)
+@pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06", "07", "11"})], ids=called)
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_path: Path) -> None:
     """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""

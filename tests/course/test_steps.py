@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from workbench.course.behaviour import LIGHTS, title
 from workbench.course.build import ROOT
-from workbench.course.conversion import Watched, watch
+from workbench.course.training.behaviour import LIGHTS, title
+from workbench.course.training.conversion import Watched, watch
 
 STEPS = sorted((ROOT / "lessons" / "steps").glob("*.py"))
 DEADLINE_S = 100.0

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from frameworks.checks import VERBS, Check, cases
-from frameworks.list_checks import LISTS
-from frameworks.modes import MODES, Mode
-
-IMPORTED = [mode().hvd for mode in MODES]  # before the first test, whose time it would take
+from checks import VERBS, Check, cases
+from list_checks import LISTS
+from modes import MODES, Mode
 
 
 def name(value: object) -> str:

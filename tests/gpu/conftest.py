@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .running import collected
+from gpu_running import collected
 
 HERE = Path(__file__).parent
 collect_ignore = [] if collected() else [p.name for p in HERE.glob("test_*.py") if p.name != "test_machine.py"]

@@ -2,7 +2,7 @@
 
 A program that each rank runs. Who makes a tensor is late, or our stream is, or who still reads what lay in the result's
 memory before; a rank lets go of what it has submitted, or uses the result on another stream. Delays are kernels that
-spin. ``--leave-out`` leaves out one of the four waits of ``workbench/backends/gpu.py``, and plays the round that needs
+spin. ``--leave-out`` leaves out one of the four waits of ``transport/gpu/device.py``, and plays the round that needs
 it, with long delays: then a result must be wrong. ``--pools`` says from which streams' pools results come.
 """
 
@@ -21,8 +21,8 @@ from typing import Any
 import torch
 
 import workbench.torch as hvd
-from workbench.backends.gpu import Arrival, Gpu
 from workbench.context import HOLDER
+from workbench.transport.gpu.device import Arrival, Gpu
 
 LENGTH = 300_001  # odd, and large enough for torch to give it a block of its own
 CYCLES_PER_MS = 1_500_000  # about, on today's GPUs
@@ -39,7 +39,7 @@ class Player:
     """
 
     def __init__(self, device: torch.device, seed: int = 0) -> None:
-        gpu = HOLDER.get().engine.sets.gpu
+        gpu = HOLDER.get().sets.gpu
         self.device, self.n = device, hvd.size()
         self.alike, self.own = random.Random(seed), random.Random(f"{seed} {hvd.rank()}")
         self.ours = torch.cuda.ExternalStream(gpu.stream.ptr, device=device)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .running import WAYS, marks, need, start
+from gpu_running import WAYS, marks, need, start
 
 if TYPE_CHECKING:
-    from running import Runner
+    from gpu_running import Runner
 
 pytestmark = [*marks(), pytest.mark.timeout(120)]
 SOON_S = 30.0

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
+from gpu_running import marks
 
-from workbench.backends import kernels
-from workbench.backends.gpu import Gpu
-
-from .running import marks
+from workbench.transport.gpu import kernels
+from workbench.transport.gpu.device import Gpu
 
 pytestmark = marks()
 ROOM = 4 << 20

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import pytest
-
-from .running import WHY, marks
+from gpu_running import WHY, marks
 
 pytestmark = marks()
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-
-from .running import WAYS, marks, results
+from gpu_running import WAYS, marks, results
 
 if TYPE_CHECKING:
-    from running import Runner
+    from gpu_running import Runner
 
 pytestmark = [*marks(), pytest.mark.timeout(200)]
 

@@ -79,7 +79,7 @@ def train_together(dtype: torch.dtype, device: torch.device, keep_grads: bool) -
             optimizer.step()
         if step == 0:
             hvd.broadcast_optimizer_state(optimizer, root_rank=0)  # the momentum, which is the same on all ranks anyway
-    inside = sum(lies_in(param.grad, optimizer._distributed.wire.flat.get(name)) for name, param in named(model))
+    inside = sum(lies_in(param.grad, optimizer._distributed.grads.buckets.get(name)) for name, param in named(model))
     return flat(model), inside, len(named(model))
 
 

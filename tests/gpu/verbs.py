@@ -330,7 +330,7 @@ def main() -> None:
 
 def way() -> str:
     """Who moves the bytes of tensors on GPUs, as the timeline writes it; "" without a backend for them."""
-    sets = HOLDER.get().engine.sets
+    sets = HOLDER.get().sets
     return sets.backend(0, "cuda").name if sets.gpu is not None else ""
 
 

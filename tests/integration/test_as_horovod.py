@@ -9,11 +9,13 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from installed import needs
 from running import Runner
+from thorough import once_more
 
 from workbench.as_horovod import util
 from workbench.as_horovod.finder import PARTS, targets
-from workbench.launch import mpi
+from workbench.launch.start import mpi
 
 pytestmark = [pytest.mark.integration]
 
@@ -169,7 +171,7 @@ horovod.tensorflow | workbench.tensorflow | DistributedGradientTape DistributedO
 horovod.tensorflow.mpi_ops | workbench.tensorflow | allreduce size_op is_homogeneous process_set_included_op
 horovod.tensorflow.mpi_ops | workbench.tensorflow.ops | grouped_allgather broadcast_
 horovod.tensorflow.functions | workbench.tensorflow.functions | broadcast_variables broadcast_object_fn
-horovod.tensorflow.compression | workbench.tensorflow.compression | Compression
+horovod.tensorflow.compression | workbench.tensorflow | Compression
 horovod.tensorflow.elastic | workbench.tensorflow.elastic | run TensorFlowState TensorFlowKerasState
 horovod.tensorflow.sync_batch_norm | workbench.tensorflow.sync_batch_norm | SyncBatchNormalization
 horovod.tensorflow.keras | workbench.keras | DistributedOptimizer PartialDistributedOptimizer Compression callbacks \\
@@ -181,12 +183,16 @@ horovod.tensorflow.keras.elastic | workbench.keras.elastic | run KerasState Comm
 horovod.keras | workbench.keras | DistributedOptimizer callbacks elastic broadcast_global_variables load_model
 horovod.keras.callbacks | workbench.keras.callbacks | LearningRateWarmupCallback BestModelCheckpoint
 horovod.keras.elastic | workbench.keras.elastic | run KerasState
+horovod.tensorflow.data.compute_service | workbench.tensorflow.data.compute_service | TfDataServiceConfig \\
+    tf_data_service send_to_data_service compute_worker_fn
+horovod.tensorflow.data.compute_worker | workbench.tensorflow.data.compute_worker | main
+horovod.runner.common.service.compute_service | workbench.data.registry | ComputeService ComputeClient
 """
 
 
 def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
     """Every name can be imported from where Horovod has it, and is our object; what is Horovod's alone says so."""
-    pytest.importorskip("tensorflow")
+    needs("tensorflow")
     wanted = [[word.strip() for word in line.split("|")] for line in IMPORTS.replace("\\\n", "").strip().splitlines()]
     code = f"""
     import workbench.as_horovod
@@ -200,17 +206,42 @@ def test_tensorflows_and_keras_names_lead_to_ours(tmp_path: Path) -> None:
     import horovod.tensorflow, horovod.tensorflow.keras as hvd, workbench.keras
     mine = workbench.keras.callbacks.MetricAverageCallback
     if not (horovod.tensorflow.keras is hvd and hvd.callbacks.MetricAverageCallback is mine): told.append("attributes")
-    for name in ("tensorflow.data.compute_service", "tensorflow.util", "_keras", "keras.nonsense"):
+    for name in ("tensorflow.util", "_keras", "keras.nonsense"):
         try: import_module(f"horovod.{{name}}")
         except ModuleNotFoundError as error: told.append((error.name, "the workbench has no such part" in str(error)))
     print(told)
     """
     assert answer(code, tmp_path, TF_CPP_MIN_LOG_LEVEL="3") == [
-        ("horovod.tensorflow.data", True),
         ("horovod.tensorflow.util", True),
         ("horovod._keras", True),
         ("horovod.keras.nonsense", True),
     ]
+
+
+def test_helpers_of_the_runner(tmp_path: Path) -> None:
+    """What public examples take from ``horovod.runner.common`` and ``horovod.runner.util`` does what Horovod's does."""
+    code = """
+    import workbench.as_horovod, threading
+    from horovod.runner.common.util import env, secret, timeout
+    from horovod.runner.common.util.hosts import parse_hosts
+    from horovod.runner.common.util.timeout import TimeoutException
+    from horovod.runner.common.util.host_hash import host_hash
+    from horovod.runner.util.threads import execute_function_multithreaded, in_thread, on_event
+    done, event = [], threading.Event()
+    in_thread(done.append, (1,)).join()
+    later = on_event(event, done.append, (2,))
+    event.set()
+    later.join()
+    try: timeout.Timeout(-1, "too late for {activity}").check_time_out_for("tea")
+    except TimeoutException as error: done.append(str(error))
+    key = secret.make_secret_key()
+    print([done, execute_function_multithreaded(pow, [(2, 3), (3, 2)]), env.get_env_rank_and_size(),
+           secret.check_digest(key, b"x", secret.compute_digest(key, b"x")), secret.check_digest(key, b"x", b"y"),
+           [(each.hostname, each.slots) for each in parse_hosts("a:2,b:1")], host_hash() == host_hash("salt")])
+    """
+    assert answer(code, tmp_path, PMI_RANK="1", PMI_SIZE="4") == [
+        [1, 2, "too late for tea"], {0: 8, 1: 9}, (1, 4), True, False, [("a", 2), ("b", 1)], False,
+    ]  # fmt: skip
 
 
 def test_a_framework_that_is_not_installed_is_named(tmp_path: Path) -> None:
@@ -333,6 +364,85 @@ def test_horovod_run_reaches_its_ranks(jobs: Runner, tmp_path: Path) -> None:
     assert ast.literal_eval(job.out(0)) == [("0.28.1", True)] * 2
 
 
+# As Horovod's examples with --num-proc: functions and classes of __main__ that speak of the modules by global names.
+STARTS_ITSELF = """
+import argparse
+import horovod
+import horovod.torch as hvd
+import torch
+import torch.nn.functional as F
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--num-proc", type=int)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc = torch.nn.Linear(3, 2)
+
+    def forward(self, x):
+        return F.log_softmax(self.fc(x), dim=1)
+
+
+def metric_average(value, name):
+    return hvd.allreduce(torch.tensor(value), name=name).item()
+
+
+def main(args):
+    def train_epoch():
+        optimizer.zero_grad()
+        F.nll_loss(model(torch.ones(4, 3)), torch.zeros(4, dtype=torch.long)).backward()
+        optimizer.step()
+
+    hvd.init()
+    torch.manual_seed(hvd.rank())
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.5)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = hvd.DistributedOptimizer(
+        optimizer, named_parameters=model.named_parameters(), compression=hvd.Compression.fp16, op=hvd.Average)
+    train_epoch()
+    weights = hvd.allgather_object(model.state_dict()["fc.weight"].tolist(), name="weights")
+    same = all(each == weights[0] for each in weights)
+    return hvd.rank(), hvd.size(), args.num_proc, metric_average(float(hvd.rank()), "mean"), same
+
+
+if __name__ == "__main__":
+    args = parser.parse_args()
+    if args.num_proc:
+        print(horovod.run(main, args=(args,), np=args.num_proc, hosts=None, use_gloo=False, use_mpi=False))
+    else:
+        main(args)
+"""
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("how", ["an import", once_more("run -np 1")])
+def test_a_script_starts_its_own_ranks(how: str, jobs: Runner, tmp_path: Path) -> None:
+    """A function of ``__main__`` that uses the global ``hvd`` runs on two ranks: modules travel by their names."""
+    script = tmp_path / "train.py"
+    script.write_text(("import workbench.as_horovod\n" if how == "an import" else "") + STARTS_ITSELF)
+    words = (*RUN, "--as-horovod", "-np", "1", "python") if how == "run -np 1" else ()
+    job = jobs.python(*words, str(script), "--num-proc", "2", deadline_s=100)
+    assert job.code == 0, job.report()
+    last = job.out(0).splitlines()[-1]
+    assert ast.literal_eval(last[last.index("[(") :]) == [(rank, 2, 2, 0.5, True) for rank in range(2)]
+    assert not job.left
+
+
+def test_a_module_of_the_alias_is_pickled_by_its_name(tmp_path: Path) -> None:
+    """Also where nobody has imported the alias; a copy is the module itself."""
+    code = "import workbench.as_horovod, horovod.torch as hvd, copy, pickle, cloudpickle\n"
+    code += "assert copy.deepcopy(hvd) is hvd\nprint([pickle.dumps(hvd), cloudpickle.dumps(lambda: hvd.Sum.value)])"
+    module, function = answer(code, tmp_path)
+    assert len(module) < 200
+    code = f"import pickle; print([pickle.loads({module!r}).__name__, pickle.loads({function!r})()])"
+    assert answer(code, tmp_path) == ["horovod.torch", "sum"]
+
+
 # --- helpers ------------------------------------------------------------------------------------------
 
 
@@ -363,7 +473,7 @@ def test_helpers_answer_for_this_environment(
     """What is built is what check-build finds; a part that there is not is an ImportError."""
     import torch
 
-    from workbench.launch import check_build
+    from workbench.launch.doctor import check_build
 
     assert util.extension_available("torch") == check_build.has_framework("torch") is True
     assert util.gpu_available("torch") == torch.cuda.is_available()

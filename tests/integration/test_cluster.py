@@ -17,18 +17,20 @@ import nbclient
 import nbformat
 import psutil
 import pytest
+from running import open_to_others
 
 from workbench import cluster
+from workbench.cluster import engine_commands as engines
 from workbench.errors import LaunchError
-from workbench.launch import mpi
-from workbench.launch.warden import Traces
+from workbench.launch.ranks.watchdog import Leftovers
+from workbench.launch.start import mpi
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 Starter = Callable[[str], tuple[subprocess.Popen[str], str]]
 Children = Callable[[], list[psutil.Process]]
 
-# A script that starts a cluster, says its mark, and then does what `{then}` says.
+# A script that starts a cluster, says its tag, and then does what `{then}` says.
 SCRIPT = """
 import sys, time
 from workbench import cluster
@@ -48,7 +50,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
 
 @pytest.fixture
 def script() -> Iterator[Starter]:
-    """Runs SCRIPT in a process of its own; gives the process and the mark of its cluster."""
+    """Runs SCRIPT in a process of its own; gives the process and the tag of its cluster."""
     started: list[tuple[subprocess.Popen[str], str]] = []
 
     def start(then: str) -> tuple[subprocess.Popen[str], str]:
@@ -60,19 +62,19 @@ def script() -> Iterator[Starter]:
         return started[-1]
 
     yield start
-    for process, mark in started:
+    for process, tag in started:
         with contextlib.suppress(ProcessLookupError):
             process.kill()
         process.communicate()
-        Traces(mark).wipe()
+        Leftovers(tag).wipe()
 
 
-def gone(mark: str, timeout_s: float = 10.0) -> bool:
-    """Is no process left with this mark?"""
+def gone(tag: str, timeout_s: float = 10.0) -> bool:
+    """Is no process left with this tag?"""
     deadline = time.monotonic() + timeout_s
-    while Traces(mark).processes() and time.monotonic() < deadline:
+    while Leftovers(tag).processes() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return not Traces(mark).processes()
+    return not Leftovers(tag).processes()
 
 
 def segments(pids: list[int]) -> set[str]:
@@ -85,6 +87,37 @@ def program(path: Path, text: str) -> str:
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return str(path)
+
+
+def test_on_one_machine_no_port_is_open() -> None:
+    """No process of a cluster whose ranks have talked listens where another machine could reach it."""
+    if not mpi.forker(mpi.find_mpiexec()):
+        pytest.skip("this MPI's mpiexec cannot but listen")
+    with cluster.up(4, quiet=True) as c:
+        c.view.execute("import numpy, workbench as hvd; hvd.init(); hvd.allreduce(numpy.ones(4))")
+        assert len(Leftovers(c.id).processes()) >= 4 + 4 + 2
+        assert not open_to_others(Leftovers(c.id).processes())
+
+
+def test_the_other_hosts_of_a_batch_job_are_not_passed_over_in_silence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In a Slurm job of two hosts it is said that all engines are on one of them."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[03-04]")
+    with cluster.up(1):
+        assert re.search(r"2 hosts \(gpu\[03-04\]\), .* on this one", capsys.readouterr().out)
+
+
+def test_a_tight_limit_of_open_files_is_raised_or_named() -> None:
+    """Engines and their hub open dozens of files each: 64 are raised to what they need, or the error says so."""
+    words = [sys.executable, "-c", SCRIPT.format(then="c.down(); print('down')")]
+    soft, hard = (
+        subprocess.run(["bash", "-c", f'ulimit {limit} 64; exec "$0" "$@"', *words], capture_output=True, text=True)
+        for limit in ("-Sn", "-n")
+    )
+    assert soft.stdout.endswith("\ndown\n"), soft.stderr
+    assert re.search(r"LaunchError: 2 engines and their hub need \d+ open files, .* 64 \(ulimit -Hn\)", hard.stderr)
 
 
 def test_engines_are_ranks_and_down_leaves_nothing(
@@ -102,9 +135,9 @@ def test_engines_are_ranks_and_down_leaves_nothing(
         assert c.view.apply(os.getcwd) == [str(tmp_path)] * 2
         assert c.view.apply(os.getenv, "OMP_NUM_THREADS") == [str(threads)] * 2
         assert c.view.apply(eval, "__import__('workbench.errors').__name__") == ["workbench"] * 2
-        assert len(Traces(c.id).processes()) >= 7
+        assert len(Leftovers(c.id).processes()) >= 7
         shared, folder = segments(c.pids()), c._job.folder
-    assert not Traces(c.id).processes()
+    assert not Leftovers(c.id).processes()
     assert not any(Path(path).exists() for path in shared)
     assert not folder.exists()
     assert not (tmp_path / "ipython").exists()
@@ -127,8 +160,8 @@ def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str])
     cores = len(os.sched_getaffinity(0))
     many = cluster.up(cores + 1)
     assert many.client.ids == list(range(cores + 1))
-    assert not Traces(one.id).processes()
-    assert not Traces(repaired.id).processes()
+    assert not Leftovers(one.id).processes()
+    assert not Leftovers(repaired.id).processes()
     text = capsys.readouterr().out.splitlines()
     assert text[0].startswith("1 engine ready: id 0 is MPI rank 0, ")
     assert text[1] == text[0].replace("ready", "already running")
@@ -164,6 +197,19 @@ def test_rescue_amid_a_death(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
     assert c.view.apply_sync(mpi.whoami) == [(rank, 2, pid) for rank, pid in enumerate(c.pids())]
 
 
+def test_rescue_says_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without its hub the cluster starts anew, and says why; one that was stopped is an error that says what to do."""
+    c = cluster.up(1)
+    c._job._processes["controller"].kill()
+    c._job._processes["controller"].wait(10)
+    c.rescue()
+    assert "the hub is gone" in capsys.readouterr().out
+    assert c.healthy()
+    c.down()
+    with pytest.raises(LaunchError, match=r"was stopped: call cluster\.up\(\)"):
+        c.rescue()
+
+
 def test_down_fails_what_is_awaited_and_not_in_a_forked_child() -> None:
     """A result awaited from a rank that hangs in MPI becomes an error; ``down`` in a forked child changes nothing."""
     c = cluster.up(1, quiet=True)
@@ -188,7 +234,7 @@ def test_clusters_of_two_notebooks_live_side_by_side(
     """Two processes have a cluster each; the end of one, without ``down``, takes its own ranks and no other's."""
     mine = cluster.up(1, quiet=True)
     process, theirs = script("sys.stdin.readline()")
-    assert Traces(theirs).processes()
+    assert Leftovers(theirs).processes()
     process.communicate("\n", timeout=20)
     assert process.returncode == 0
     assert gone(theirs, timeout_s=0.0)
@@ -198,14 +244,14 @@ def test_clusters_of_two_notebooks_live_side_by_side(
 
 def test_killed_kernel_leaves_nothing(script: Starter) -> None:
     """After kill -9 of the process that called ``up``, its ranks busy in MPI, all is gone within 10 s."""
-    process, mark = script("c.view.apply_async(eval, 'MPI.COMM_SELF.recv()'); time.sleep(60)")
+    process, tag = script("c.view.apply_async(eval, 'MPI.COMM_SELF.recv()'); time.sleep(60)")
     time.sleep(0.5)
-    pids = [each.pid for each in Traces(mark).processes()]
+    pids = [each.pid for each in Leftovers(tag).processes()]
     shared = segments(pids)
     assert len(pids) >= 7
     process.kill()
     process.wait()
-    assert gone(mark)
+    assert gone(tag)
     time.sleep(0.5)
     assert not any(Path(path).exists() for path in shared)
 
@@ -245,6 +291,14 @@ def test_failed_start_says_why_and_leaves_nothing(
     assert re.search(rf"Does this work in a terminal\? {re.escape(str(fake))} .*-n 2", report)
     assert not cluster._running
     assert not new_children()
+
+
+def test_engines_that_others_can_read_are_announced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ZeroMQ cannot encrypt, ``up`` warns of what others can read, and the engines come nevertheless."""
+    monkeypatch.setattr(engines, "encrypted", lambda: False)
+    with pytest.warns(UserWarning, match=r"every user of this machine can read what the engines print\..* pyzmq"):
+        c = cluster.up(1, quiet=True)
+    assert c.view["mpi_rank"] == [0]
 
 
 def test_a_rank_cannot_start_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:

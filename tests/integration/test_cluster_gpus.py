@@ -14,7 +14,7 @@ import pytest
 
 from workbench import cluster
 from workbench.errors import LaunchError
-from workbench.launch import gpus
+from workbench.launch.start import gpus
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

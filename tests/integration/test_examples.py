@@ -15,6 +15,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from installed import needs
+from thorough import once_more
 
 from workbench import data
 
@@ -46,6 +48,7 @@ KERAS = """
     size
 """
 BY_FRAMEWORK = {"tensorflow": TENSORFLOW, "tensorflow.keras": set(KERAS.split()), "keras": set(KERAS.split())}
+QUICK = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # it optimises small functions longer than they run
 ELASTIC = {"ElasticSampler", "TorchState", "run"}
 
 RESULT = re.compile(r"Loss:  (\S+)  accuracy:  (\S+)  \((\d+) of (\d+) images\)")
@@ -86,7 +89,7 @@ def test_only_horovods_names_are_used(script: str) -> None:
     assert {name for module, name in used if module == "elastic"} <= ELASTIC
 
 
-@pytest.mark.parametrize("launcher", ["mpiexec", "torchrun"])
+@pytest.mark.parametrize("launcher", ["mpiexec", once_more("torchrun")])
 def test_each_rank_says_its_place(jobs: Runner, launcher: str) -> None:
     """Every rank prints one block with its own numbers, the size of the job and the name of this machine."""
     start = jobs.mpiexec if launcher == "mpiexec" else jobs.torchrun
@@ -113,13 +116,13 @@ def test_the_session_is_the_same_training_with_one_and_two_ranks(jobs: Runner) -
 
     The tolerance: rounding in another order, magnified by Adam, may turn 5 of 357 images. Measured: none.
     """
-    images, epochs = data.digits(), 6
+    images, epochs = data.digits(), 4
     results = {}
     for n in (1, 2):
         job = run(jobs, n, "pytorch_horovod.py", "--epochs", str(epochs))
         assert all(job.out(rank) == job.out(0) for rank in range(n)), job.report()
         *times, result = job.out(0).splitlines()
-        assert [re.fullmatch(r"Epoch: (\d+) \d+\.\d\d sec\.", line)[1] for line in times] == list("123456")
+        assert [re.fullmatch(r"Epoch: (\d+) \d+\.\d\d sec\.", line)[1] for line in times] == list("1234")
         loss, accuracy, right, count = map(float, RESULT.fullmatch(result).groups())
         assert count == len(images.test_x)
         assert accuracy == pytest.approx(right / count, abs=1e-6)
@@ -215,17 +218,11 @@ def test_the_residual_networks_are_the_published_ones(
     assert model.eval()(torch.zeros(1, 3, 64, 64)).shape == (1, 1000)
 
 
-def needs(*modules: str) -> None:
-    """Skip without these; they are not imported here, which would take longer than to look."""
-    if missing := [name for name in modules if importlib.util.find_spec(name) is None]:
-        pytest.skip(f"{', '.join(missing)} is not installed")
-
-
 def run_job(jobs: Runner, script: str, *words: str, **env: str) -> dict[int, str]:
     """Start an example on two ranks with ``workbench run``; what each rank printed."""
     alias = ["--as-horovod"] if "import horovod" in (EXAMPLES / script).read_text(encoding="utf-8") else []
     command = ["-m", "workbench.launch.cli", "run", *alias, "-np", "2", sys.executable, str(EXAMPLES / script), *words]
-    job = jobs.python(*command, deadline_s=DEADLINE_S, **env)
+    job = jobs.python(*command, deadline_s=DEADLINE_S, **QUICK, **env)
     assert (job.code, job.left) == (0, ()), job.report()
     said = re.findall(r"^\[(\d)\]<stdout>:(.*)$", job.out(0), re.MULTILINE)
     return {rank: "\n".join(line for of, line in said if int(of) == rank) for rank in range(2)}
@@ -248,12 +245,14 @@ def test_the_session_in_tensorflow(script: str, jobs: Runner) -> None:
     assert accuracy > nearest_mean_accuracy(images)
 
 
-def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(jobs: Runner, tmp_path: Path) -> None:
+# Once more from a checkpoint is thorough: test_tensorflow_training.py goes on from one in the same kind of session.
+@pytest.mark.parametrize("times", [1, once_more(2)])
+def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(times: int, jobs: Runner, tmp_path: Path) -> None:
     """Rank 0 alone has a checkpoint, and all go on from its step; it holds the model whose figures were printed."""
     tf = pytest.importorskip("tensorflow")
     said = re.compile(r"Step: (\d+) to (\d+)  Loss: \S+  Accuracy: (\d+)/(\d+) = \S+")
     images, folder = data.digits(), str(tmp_path / "checkpoints")
-    for steps, first, last in (("200", "0", "100"), ("300", "100", "150")):
+    for steps, first, last in [("200", "0", "100"), ("300", "100", "150")][:times]:
         out = run_job(jobs, "tensorflow_mnist_v1.py", "--steps", steps, "--checkpoint-dir", folder)
         found = said.fullmatch(out[0])
         assert found, out
@@ -265,7 +264,8 @@ def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(jobs: Runner, tmp_path: Pa
         assert (int(found[3]), int(found[4])) == ((scores.argmax(axis=1) == images.test_y).sum(), len(images.test_y))
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
+# test_framework_training.py trains on JAX with all that the script uses.
+@pytest.mark.parametrize("backend", ["torch", once_more("jax")])
 def test_keras_on_another_backend(backend: str, jobs: Runner, tmp_path: Path) -> None:
     """The script is the same; the learning rate warms up to that of two ranks; rank 0 saves, and prints for all."""
     needs("keras", backend)
@@ -308,13 +308,18 @@ FAKE_TRAINING = FAKE + (
 @pytest.mark.parametrize(
     ("accuracy", "code", "expected", "words"),
     [
-        ("0.9", "0", 0, r" 1 +9\.00 s +3\.00 s +1\.00 +100 % .*\n +2 +9\.00 s +1\.50 s +2\.00 +100 % "),
-        ("0.9 - 0.015 * (size == 2)", "0", 0, r"0\.0150 apart; up to 0\.02 is allowed: ok"),
+        (
+            "0.9 - 0.015 * (size == 2)",
+            "0",
+            0,
+            r" 1 +9\.00 s +3\.00 s +1\.00 +100 % .*\n +2 +9\.00 s +1\.50 s +2\.00 +100 % "
+            r"[\s\S]*0\.0150 apart; up to 0\.02 is allowed: ok",
+        ),
         ("0.9 - 0.05 * (size == 2)", "0", 1, r"0\.0500 apart; up to 0\.02 is allowed: FAILED"),
         ("0.9 - 0.001 * rank", "0", 1, "The ranks disagree"),
         ("0.9", "rank", 1, "with 2 ranks ended with code"),
     ],
-    ids=["good", "within", "beyond", "disagree", "fails"],
+    ids=["within", "beyond", "disagree", "fails"],
 )
 def test_practical_judges_accuracy_and_success_alone(
     accuracy: str,

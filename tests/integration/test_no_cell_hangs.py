@@ -12,28 +12,15 @@ import signal
 import textwrap
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from cells import CELL_S, START, N, collect, run, send, works
 
 from workbench import cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
-N = 4
-CELL_S = 30.0  # a cell that has not come back by then hangs
 MIXTURES = int(os.environ.get("WORKBENCH_TEST_MIXTURES", "25"))  # in the thorough tests
-
-START = """
-import os, signal, time
-import numpy as np
-import workbench as hvd
-hvd.init()
-rank = hvd.rank()
-x = np.full(3, float(rank))
-"""
-WORKS = "sums = [hvd.allreduce(x, op=hvd.Sum).tolist(), hvd.allreduce(x, name='named', op=hvd.Sum).tolist()]"
-RIGHT = [[N * (N - 1) / 2] * 3] * 2
 
 
 @pytest.fixture(scope="module")
@@ -49,38 +36,6 @@ def whole(engines: cluster.Cluster) -> Iterator[None]:
     """Whatever happens in a test, the next one finds engines that work; and each test ends with such engines."""
     yield
     works(engines)
-
-
-def send(up: cluster.Cluster, code: str) -> list[Any]:
-    """Start a cell on every engine, as ``%px`` does."""
-    return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
-
-
-def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
-    """Wait for a cell; (class, text) of the exception by rank. Red if an engine does not come back."""
-    deadline = time.monotonic() + CELL_S
-    errors = {}
-    for rank, result in enumerate(results):
-        result.wait(max(0.1, deadline - time.monotonic()))
-        assert result.ready(), f"the cell hangs on rank {rank}"
-        error = result.exception()
-        if error is not None:
-            errors[rank] = (getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error)))
-    if errors:
-        time.sleep(0.1)  # after an error a kernel refuses what comes within milliseconds, as a queued cell would
-    return errors
-
-
-def run(up: cluster.Cluster, code: str) -> dict[int, tuple[str, str]]:
-    """Run a cell on every engine; its exceptions by rank."""
-    return collect(send(up, code))
-
-
-def works(up: cluster.Cluster) -> None:
-    """The next cell gives the right values, with and without names."""
-    errors = run(up, WORKS)
-    assert not errors, "\n".join(f"rank {rank}: {kind}: {text}" for rank, (kind, text) in errors.items())
-    assert up.client[:].pull("sums", block=True) == [RIGHT] * N
 
 
 def only_on(*ranks: int) -> str:
@@ -136,7 +91,7 @@ def test_uneven_numbers_of_unnamed_batches(engines: cluster.Cluster) -> None:
 
 def test_different_names(engines: cluster.Cluster) -> None:
     """Each rank waits for a tensor of its own."""
-    errors = run(engines, "hvd.allreduce(x, name=f'mine{rank}')")
+    errors = run(engines, "hvd.barrier()\nhvd.allreduce(x, name=f'mine{rank}')")
     assert set(errors) == set(range(N))
     for rank, (kind, text) in errors.items():
         assert kind == "MissingRanksError"
@@ -156,6 +111,35 @@ def test_a_mismatch(engines: cluster.Cluster) -> None:
     errors = run(engines, "hvd.allreduce(x[:rank], name='sizes')")
     assert {kind for kind, _ in errors.values()} == {"MismatchError"}
     assert all(f"rank {rank}: [{rank}]" in errors[0][1] for rank in range(N))
+
+
+@pytest.mark.parametrize("who", [0, 2])
+def test_a_rank_raises_while_the_rest_has_joined(engines: cluster.Cluster, who: int) -> None:
+    """Its exception ends the join() of all others."""
+    errors = run(engines, f"if rank == {who}:\n    raise KeyError('lr')\nhvd.join()")
+    assert set(errors) == set(range(N))
+    for rank in set(range(N)) - {who}:
+        kind, text = errors[rank]
+        assert kind == "RankFailedError"
+        assert "KeyError: 'lr'" in text
+
+
+def test_a_rank_that_never_joins(engines: cluster.Cluster) -> None:
+    """Its cell has ended, so the join() of the others never can."""
+    errors = run(engines, "if rank != 1:\n    hvd.join()")
+    assert set(errors) == {0, 2, 3}
+    assert {kind for kind, _ in errors.values()} == {"MissingRanksError"}
+    assert all("Rank 1 is idle, so 'join.join'" in text for _, text in errors.values())
+
+
+def test_what_a_cell_left_in_flight_does_not_meet_the_next(engines: cluster.Cluster) -> None:
+    """Rank 0 alone submits an unnamed tensor and does not wait: whatever it does later, no sum has it in it."""
+    assert run(engines, "left = hvd.allreduce_async(x + 100.0, op=hvd.Sum) if rank == 0 else None") == {}
+    run(
+        engines,
+        "try:\n    wrong = [hvd.allreduce(x, op=hvd.Sum).tolist()[0]]\nexcept hvd.CollectiveError:\n    wrong = []",
+    )
+    assert all(found in ([], [6.0]) for found in engines.client[:].pull("wrong", block=True))
 
 
 def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Cluster) -> None:
@@ -192,6 +176,8 @@ STUCK = {
     "an endless loop": "while rank == 1:\n    time.sleep(0.01)\nhvd.allreduce(x)",
     "a sleep": "if rank == 2:\n    time.sleep(1000)\nhvd.allreduce(x, name='sleeper')",
     "a busy loop": "while rank == 0:\n    pass\nhvd.allreduce(x)",
+    "a join": "hvd.join() if rank == 1 else [time.sleep(0.01) or hvd.allreduce(x) for _ in range(10**6)]",
+    "all join but one": "if rank == 3:\n    time.sleep(1000)\nhvd.join()",
 }
 
 
@@ -291,6 +277,9 @@ MISTAKES = (
     "hvd.broadcast(x, int(rank == {who}), name='root')",
     "handles = [hvd.allreduce_async(x, name=str(i)) for i in range(rank == {who}, 4)]\n[h.wait() for h in handles]",
     "hvd.barrier() if rank == {who} else hvd.allreduce(x)",
+    "if rank == {who}:\n    1 / 0\nhvd.join()",
+    "hvd.join() if rank == {who} else [hvd.allreduce(x), hvd.barrier(), 1 / 0]",
+    "hvd.allreduce_async(x) if rank == {who} else None\n1 / (rank - 1)",
 )
 
 

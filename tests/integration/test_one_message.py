@@ -9,7 +9,7 @@ import nbformat
 import pytest
 from nbclient import NotebookClient
 
-from workbench import cells
+from workbench.cluster import cells
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -38,6 +38,53 @@ def test_a_collective_error_of_all_is_shown_once() -> None:
     """Where nobody raised by himself, the first rank's error says what there is to say."""
     found = [(rank, "MissingRanksError", "Rank 1 is idle", "the traceback") for rank in (0, 2)]
     assert cells.message(found) == ["ranks 0, 2:", "the traceback"]
+
+
+def test_an_engine_that_has_died_comes_first() -> None:
+    """It is named by its number, without the frames of the hub, which says it; then who waited, or made a mistake."""
+    died = (1, "EngineError", "Engine 1 died while running task 'c_14'", "frames of the hub")
+    lost = ("PeerLostError", "Rank 1 was lost: its process has ended.", "a long traceback")
+    gone = "engine 1 is gone: call engines.rescue() in a cell without %%px."
+    waited = "  ranks 0, 2: PeerLostError: Rank 1 was lost: its process has ended."
+    assert cells.message([died]) == [gone]
+    assert cells.message([(0, *lost), died, (2, *lost)]) == [gone, "", waited]
+    mistake = (2, "KeyError", "'lr'", "Traceback\nKeyError: 'lr'")
+    assert cells.message([died, mistake])[:3] == [gone, "", "rank 2:"]
+
+
+def run_cells(tmp_path: Path, *source: str) -> tuple[list[str], list[str]]:
+    """What a notebook with these cells shows of errors, and what it prints."""
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(text) for text in source])
+    NotebookClient(notebook, timeout=60, allow_errors=True, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = ["\n".join("\n".join(out.get("traceback", [])) for out in cell.outputs) for cell in notebook.cells]
+    printed = ["".join(out.get("text", "") for out in cell.outputs) for cell in notebook.cells]
+    return [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in shown], printed
+
+
+def test_a_dead_engine_in_a_notebook(tmp_path: Path) -> None:
+    """Its cell and all later ones say which engine is gone and what to do; after rescue() there is nothing to say."""
+    shown, printed = run_cells(
+        tmp_path,
+        "from workbench import cluster\nengines = cluster.up(3, quiet=True)",
+        "%%px\nimport os\nimport numpy as np\nimport workbench as hvd\nhvd.init()",
+        "%%px\nif hvd.rank() == 1:\n    os._exit(3)\nhvd.allreduce(np.ones(3), name='x')",
+        "%%px\nprint(1)",
+        "%px print(1)",
+        "engines.view['np']",
+        "engines.rescue()",
+        "%px print(1)",
+        "engines.down()",
+    )
+    gone = "engine 1 is gone: call engines.rescue() in a cell without %%px."
+    first, nothing, others = shown[2].splitlines()
+    assert (first, nothing) == (gone, "")
+    assert others.startswith("  ranks 0, 2: PeerLostError: Rank 1 was lost: its process ")
+    assert others.endswith("In flight: allreduce.x. Call engines.rescue() in a cell without %%px.")
+    assert shown[3:6] == [f"PeerLostError: {gone}"] * 3
+    assert printed[3:6] == [""] * 3
+    assert not "".join(shown[6:]).strip()
+    assert "rank 1 is gone" in printed[6]
+    assert printed[7].count("1\n") == 3
 
 
 def test_in_a_notebook(tmp_path: Path) -> None:

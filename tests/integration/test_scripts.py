@@ -9,9 +9,10 @@ from __future__ import annotations
 import re
 import socket
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
+from thorough import once_more
 
 if TYPE_CHECKING:
     from running import Job, Runner
@@ -22,11 +23,6 @@ SCRIPTS = Path(__file__).resolve().parent / "scripts"
 SOON_S = 20.0  # between the end of the first rank and the end of the job
 DEADLINE_S = 45.0  # then the job is stopped, and the test is red
 N = {"mpiexec": 3, "plain": 2}  # plain processes need torch, which takes seconds to start
-
-
-def once_more(*values: object) -> Any:
-    """What the tests beside it have shown, in another mixture: for thorough runs."""
-    return pytest.param(*values, marks=pytest.mark.thorough)
 
 
 def start(jobs: Runner, launcher: str, script: str, *words: str, n: int = 0, **env: str) -> Job:
@@ -110,6 +106,13 @@ def test_an_exception_before_init(jobs: Runner) -> None:
     job = start(jobs, "mpiexec", "rank_ends.py", "raise before init", "1", WORKBENCH_INIT_TIMEOUT_S="3")
     assert_soon(job, 1)
     assert "ValueError: a mistake on purpose" in job.err(1), job.report()
+
+
+def test_a_job_that_is_stopped_for_long_goes_on(jobs: Runner) -> None:
+    """After Ctrl-Z and ``fg`` no rank takes another for lost that goes on a moment later, in whatever order."""
+    job = start(jobs, "mpiexec", "is_stopped.py", WORKBENCH_PEER_TIMEOUT_S="3", WORKBENCH_HEARTBEAT_S="0.5")
+    assert job.code == 0, job.report()
+    assert all("came to the end" in job.out(rank) for rank in range(N["mpiexec"])), job.report()
 
 
 # --- a rank ends --------------------------------------------------------------------------------------

@@ -46,7 +46,7 @@ def test_the_kernel_draws_what_the_engines_did(engines: cluster.Cluster) -> None
     """The picture of the last cell, and the same in a cell of the engines themselves."""
     engines.view.execute(STEP).get(30)
     picture = workbench.timeline(last=1)
-    assert [bar.names for lane in picture.lanes for bar in lane.bars] == [("allreduce.x",)] * 2
+    assert [bar.names for track in picture.tracks for bar in track.bars] == [("allreduce.x",)] * 2
     assert 0.2 < picture.waited_s[1] < 30
     engines.view.execute("drawn = hvd.timeline(last=1).svg").get(30)
     assert engines.view["drawn"] == [picture.svg] * 2

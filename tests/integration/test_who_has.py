@@ -15,7 +15,7 @@ import pytest
 from workbench import cluster, doctor, who_has
 from workbench.cluster import Cluster
 from workbench.errors import LaunchError
-from workbench.launch import mpi
+from workbench.launch.start import mpi
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 

@@ -24,9 +24,12 @@ from hypothesis import strategies as st
 import workbench
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch import check_build, cli, flags, hosts, mpi, ways
-from workbench.launch.ending import Ending
-from workbench.launch.output import Lines, Printer, last_traceback
+from workbench.launch import cli
+from workbench.launch.doctor import check_build
+from workbench.launch.ranks.ending import Ending
+from workbench.launch.ranks.output import Lines, Printer, last_traceback
+from workbench.launch.start import flags, hosts, mpi, starters
+from workbench.launch.start.flag_variables import VARIABLES, has_effect, with_flags
 
 ROOT = Path(workbench.__file__).parent.parent
 CLI = [sys.executable, "-m", "workbench.launch.cli"]
@@ -54,7 +57,7 @@ def parse(*words: str) -> argparse.Namespace:
 
 def variables(*words: str, **env: str) -> dict[str, str]:
     """What these options make of an environment."""
-    return config.with_flags(env, flags.variables(parse(*words)))
+    return with_flags(env, flags.variables(parse(*words)))
 
 
 def workbench_command(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
@@ -175,7 +178,7 @@ def test_every_option_without_effect_is_said_in_one_line() -> None:
         lines = flags.warnings(parse(*option.split()))
         name, *_ = re.split("[ =]", option)
         flag = next(flag for flag in flags.FLAGS if name in flag.names)
-        changes_nothing = flag.idle or (flag.target in config.FLAGS and not config.has_effect(flag.target))
+        changes_nothing = flag.idle or (flag.target in VARIABLES and not has_effect(flag.target))
         assert len(lines) == changes_nothing, option
         assert all(flag.names[-1] in line and "\n" not in line for line in lines)
 
@@ -200,7 +203,7 @@ def test_a_file_gives_what_was_not_typed(tmp_path: Path) -> None:
     )
     args = parse("--cycle-time-ms", "9")
     flags.apply_file(args, str(path))
-    assert config.with_flags({}, flags.variables(args)) == {
+    assert with_flags({}, flags.variables(args)) == {
         "HOROVOD_FUSION_THRESHOLD": str(16 << 20),
         "HOROVOD_CYCLE_TIME": "9",
         "HOROVOD_HIERARCHICAL_ALLREDUCE": "0",
@@ -228,6 +231,8 @@ def test_a_file_gives_what_was_not_typed(tmp_path: Path) -> None:
         ("autotune: {enabled: 3}", "autotune: 3 is not bool"),
         ("logging: {level: LOUD}", "log_level: 'LOUD' is not TRACE or"),
         ("just words", "no sections"),
+        ("params: 3", "params: 3 is no list of options"),
+        ("timeline: [a]", "timeline: ['a'] is no list of options"),
         ("a: [", "cannot be read"),
     ],
 )
@@ -252,6 +257,7 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "-H", "one two", "python"], "is no host"),
         (["-np", "2", "--hostfile", "/no/such/file", "python"], "cannot be read"),
         (["-np", "2", "--config-file", "/no/such/file", "python"], "cannot be read"),
+        (["-np", "2", "--mpi-args", '"', "true"], "--mpi-args '\"' cannot be split into words"),
         (["-np", "2", "no-such-program"], "no program 'no-such-program'"),
     ],
 )
@@ -266,12 +272,12 @@ def test_wrong_words_are_one_clear_line(words: list[str], message: str, capsys: 
 
 def test_options_and_variables_that_contradict_each_other_are_refused() -> None:
     """MPI by option and Gloo by variable would give worlds of one rank each: an error, and so is the reverse."""
-    assert ways.choose(None, None, {}) == "auto"
-    assert ways.choose(True, None, {"WORKBENCH_BACKEND": "mpi"}) == "mpi"
-    assert ways.choose(None, None, {"HOROVOD_CPU_OPERATIONS": "gloo"}) == "gloo"
+    assert starters.choose(None, None, {}) == "auto"
+    assert starters.choose(True, None, {"WORKBENCH_BACKEND": "mpi"}) == "mpi"
+    assert starters.choose(None, None, {"HOROVOD_CPU_OPERATIONS": "gloo"}) == "gloo"
     for use_mpi, backend in ((True, "gloo"), (False, "mpi")):
         with pytest.raises(LaunchError, match="exclude each other"):
-            ways.choose(use_mpi, not use_mpi, {"WORKBENCH_BACKEND": backend})
+            starters.choose(use_mpi, not use_mpi, {"WORKBENCH_BACKEND": backend})
 
 
 # --- hosts --------------------------------------------------------------------------------------------
@@ -501,6 +507,28 @@ def test_files_hold_what_each_rank_wrote(tmp_path: Path) -> None:
     assert out.getvalue() == "[0]<stdout>:one\n[1]<stderr>:\ufffd\n[0]<stdout>:two\n"
 
 
+def test_a_file_that_nobody_reads_is_given_up(tmp_path: Path) -> None:
+    """A rank's file may be a pipe: when its reader is gone, this is said once, and the rest is written on."""
+    pipe = tmp_path / "rank.0" / "stdout"
+    pipe.parent.mkdir()
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    out, err = io.StringIO(), io.StringIO()
+    printer = Printer(out, err, 1, folder=str(tmp_path))
+    printer.feed(0, "stdout", b"one\n")
+    printer.flush()
+    assert os.read(reader, 100) == b"one\n"
+    os.close(reader)
+    for _ in range(2):
+        printer.feed(0, "stdout", b"two\n")
+        printer.feed(0, "stderr", b"three\n")
+        printer.flush()
+    printer.close()
+    assert out.getvalue() == "[0]<stdout>:one\n" + 2 * "[0]<stdout>:two\n"
+    assert err.getvalue().count("workbench: ") == err.getvalue().count(f"{pipe} cannot be written: Broken pipe") == 1
+    assert (tmp_path / "rank.0" / "stderr").read_text() == 2 * "three\n"
+
+
 def trace(of: str) -> list[bytes]:
     """What a failing Python prints."""
     try:
@@ -544,7 +572,7 @@ def test_the_environment_of_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("OMPI_MCA_btl", "self")
     monkeypatch.setenv("PATH", "/usr/bin")
-    env = ways.environment(2)
+    env = starters.environment(2)
     assert env["OMP_NUM_THREADS"] == env["MKL_NUM_THREADS"] == str(max(1, mpi.usable_cores() // 2))
     assert env["PYTHONUNBUFFERED"] == "1"
     assert env["PATH"].split(os.pathsep) == [str(Path(sys.executable).parent), "/usr/bin"]
@@ -557,19 +585,19 @@ def test_chosen_threads_stay(monkeypatch: pytest.MonkeyPatch) -> None:
     """OMP_NUM_THREADS, from the environment or given, counts for all libraries that were not told otherwise."""
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    env = ways.environment(2)
+    env = starters.environment(2)
     assert env["OMP_NUM_THREADS"] == "5"
     assert "MKL_NUM_THREADS" not in env
-    assert ways.environment(2, env={"OMP_NUM_THREADS": "6", "MINE": "x"})["OMP_NUM_THREADS"] == "6"
-    assert ways.environment(2, env={"MINE": "x"})["MINE"] == "x"
+    assert starters.environment(2, env={"OMP_NUM_THREADS": "6", "MINE": "x"})["OMP_NUM_THREADS"] == "6"
+    assert starters.environment(2, env={"MINE": "x"})["MINE"] == "x"
 
 
 def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no mpiexec fits there is one process per rank with torchrun's variables, and one line says why."""
     monkeypatch.setattr(mpi, "candidates", list)
     said: list[str] = []
-    task = ways.Task(3, ["python", "x.py"], {})
-    found = ways.processes(task, tmp_path, said.append)
+    task = starters.Task(3, ["python", "x.py"], {})
+    found = starters.processes(task, tmp_path, said.append)
     assert [each.name for each in found] == ["rank 0", "rank 1", "rank 2"]
     assert len(said) == 1
     assert "No mpiexec" in said[0]
@@ -582,11 +610,37 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
         assert process.command[-2:] == ["python", "x.py"]
     assert len({process.env["MASTER_PORT"] for process in found}) == 1
     with pytest.raises(LaunchError, match="No mpiexec"):
-        ways.processes(ways.Task(3, ["python"], {}, way="mpi"), tmp_path, said.append)
+        starters.processes(starters.Task(3, ["python"], {}, starter="mpi"), tmp_path, said.append)
+
+
+def test_ranks_without_mpi_have_a_secret_and_a_private_place(tmp_path: Path) -> None:
+    """Each job its own, in the environment and never in a command; another launcher's is not handed on."""
+    found = [starters.processes(starters.Task(2, ["python"], {}, starter="gloo"), tmp_path, print) for _ in range(2)]
+    secrets = [{config.secret(process.env) for process in job} for job in found]
+    assert [len(each) for each in secrets] == [1, 1]
+    assert secrets[0] != secrets[1]
+    for process in found[0]:
+        assert config.launch(process.env).file == str(tmp_path / starters.MEETING)
+        assert config.secret(process.env).decode() not in " ".join(process.command)
+    assert not {"WORKBENCH_SECRET", "WORKBENCH_MEETING"} & starters.environment(2, env=found[0][0].env).keys()
+
+
+@pytest.mark.parametrize("name", ["WORKBENCH_BACKEND", "HOROVOD_CPU_OPERATIONS"])
+def test_shared_memory_goes_with_both_launchers(tmp_path: Path, name: str) -> None:
+    """It is no launcher: only MPI contradicts --gloo, and Gloo --mpi. The ranks hear that it is wanted."""
+    env = {name: "shm"}
+    assert starters.choose(None, True, env) == "gloo"
+    assert starters.choose(True, None, env) == "mpi"
+    assert starters.choose(None, None, env) == "auto"
+    (process,) = starters.processes(starters.Task(1, ["python"], env, starter="gloo"), tmp_path, print)
+    assert config.settings(env | process.env).backend == "shm"
+    for wrong, use_mpi in (("gloo", True), ("mpi", False)):
+        with pytest.raises(LaunchError, match="exclude each other"):
+            starters.choose(use_mpi, not use_mpi, {name: wrong})
 
 
 def test_free_ports_are_free() -> None:
     """A port that somebody listens at is not given."""
-    port = ways.free_port()
+    port = starters.free_port()
     with socket.create_server(("127.0.0.1", port)):
-        assert port not in {ways.free_port() for _ in range(50)}
+        assert port not in {starters.free_port() for _ in range(50)}

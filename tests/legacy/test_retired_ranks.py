@@ -25,6 +25,12 @@ def test_ranks(jobs: Runner, n: int, part: str) -> None:
     check(jobs.mpiexec(n, *words, deadline_s=DEADLINE_S, **ENV, TF_CPP_MIN_LOG_LEVEL="3"), n)
 
 
+def test_graphs_of_an_older_tensorflow(jobs: Runner) -> None:
+    """TensorFlow 2.15 runs many collectives in one graph as the newest does, and raises the same errors."""
+    words = (*PYTEST, *OLD, str(PARALLEL.parent / "frameworks" / "test_tensorflow_graphs.py"))
+    check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, **ENV, TF_CPP_MIN_LOG_LEVEL="3"), 2)
+
+
 def test_examples_of_docstrings(jobs: Runner) -> None:
     """The examples in the docstrings of ``workbench.mxnet`` are true; elsewhere they are skipped."""
     job = jobs.python("-m", "pytest", *OLD, "tests/test_docs.py", "-k", "mxnet", deadline_s=50)

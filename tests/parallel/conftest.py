@@ -119,4 +119,4 @@ def job_with() -> Iterator[Callable[..., None]]:
 @pytest.fixture
 def in_memory(n: int) -> bool:
     """Do the ranks share their memory? Not under WORKBENCH_BACKEND=mpi, nor alone."""
-    return n > 1 and HOLDER.get().engine.sets.everybody.name == "SHM"
+    return n > 1 and HOLDER.get().sets.everybody.name == "SHM"

@@ -14,7 +14,7 @@ from torch import nn
 
 import workbench.torch as hvd
 
-SMALL = {"BUCKET_BYTES": 200, "RIDING_BYTES": 0}  # several buckets, and nothing rides on the control plane
+SMALL = {"BUCKET_BYTES": 200, "EAGER_BYTES": 0}  # several buckets, and nothing rides on the control plane
 
 
 @pytest.mark.parametrize("zero", ZEROS)
@@ -62,7 +62,7 @@ def test_a_step_that_is_broken_off(layer: int, n: int, job_with: Callable[..., N
     optimizer.abandon_step()
     hook.remove()
     goes_on(n, model, optimizer)
-    assert n == 1 or len(set(optimizer._distributed.wire.flat.values())) > 2
+    assert n == 1 or len(set(optimizer._distributed.grads.buckets.values())) > 2
 
 
 def test_options_changed_by_wrapping_again(n: int, job_with: Callable[..., None]) -> None:
@@ -75,7 +75,7 @@ def test_options_changed_by_wrapping_again(n: int, job_with: Callable[..., None]
             pair.wrap(**changes[step])
             pair.reference = pair.make(pair.twin.parameters())
         pair.step(step % STEPS)
-        assert bool(pair.optimizer._distributed.wire.flat) == (n > 1 and step not in (3, 4, 5))
+        assert bool(pair.optimizer._distributed.grads.buckets) == (n > 1 and step not in (3, 4, 5))
 
 
 @pytest.mark.parametrize("when", ["before zero_grad", "after zero_grad", "after zero_grad to zero"])

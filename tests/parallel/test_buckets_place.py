@@ -13,7 +13,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench.context import HOLDER
-from workbench.runtime.messages import Announce, Event
+from workbench.core.messages import Announce, Event
 from workbench.torch.tensors import view
 
 BUCKET_BYTES = 20_000
@@ -56,20 +56,20 @@ def step(model: Stack, optimizer: hvd.DistributedOptimizer, set_to_none: bool = 
 
 def buckets(optimizer: hvd.DistributedOptimizer) -> list[Any]:
     """The buckets that there are."""
-    return list(dict.fromkeys(optimizer._distributed.wire.flat.values()))
+    return list(dict.fromkeys(optimizer._distributed.grads.buckets.values()))
 
 
 def place(tensor: torch.Tensor) -> int:
     """Where the tensor's first element lies in the shared memory of this rank."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return HOLDER.get().engine.sets.everybody.place(view(flat))
+    return HOLDER.get().sets.everybody.shared.place(view(flat))
 
 
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_lie_in_shared_memory(set_to_none: bool, n: int, job_with: Callable[..., None]) -> None:
     """After the first steps every gradient is a part of a bucket, in the same memory after every step."""
-    job_with(BUCKET_BYTES=BUCKET_BYTES, RIDING_BYTES=0)
+    job_with(BUCKET_BYTES=BUCKET_BYTES, EAGER_BYTES=0)
     model, optimizer = trained()
     places = None
     for _ in range(4):
@@ -79,8 +79,8 @@ def test_gradients_lie_in_shared_memory(set_to_none: bool, n: int, job_with: Cal
         places = now
         for name, param in model.named_parameters():
             assert param.grad.stride() == param.stride(), name
-            assert (place(param.grad) >= 0) == ("SHM" in HOLDER.get().engine.sets.everybody.name), name
-            array = optimizer._distributed.wire.flat[name].array
+            assert (place(param.grad) >= 0) == ("SHM" in HOLDER.get().sets.everybody.name), name
+            array = optimizer._distributed.grads.buckets[name].array
             assert 0 <= param.grad.data_ptr() - array.ctypes.data < array.nbytes, name
     assert len(buckets(optimizer)) > 2
 
@@ -88,12 +88,12 @@ def test_gradients_lie_in_shared_memory(set_to_none: bool, n: int, job_with: Cal
 @pytest.mark.ranks(2)
 def test_backward_writes_into_the_buckets_by_itself(n: int, job_with: Callable[..., None]) -> None:
     """With set_to_none=False a gradient is in its place already when backward has finished it: nothing is copied."""
-    job_with(BUCKET_BYTES=BUCKET_BYTES, RIDING_BYTES=0)
+    job_with(BUCKET_BYTES=BUCKET_BYTES, EAGER_BYTES=0)
     model, optimizer = trained()
 
     def written() -> list[int]:
         # Of the bucket's own tensors, which count what is done to them; autograd works on those in .grad.
-        return [bucket.views[name]._version for name, bucket in optimizer._distributed.wire.flat.items()]
+        return [bucket.views[name]._version for name, bucket in optimizer._distributed.grads.buckets.items()]
 
     step(model, optimizer, set_to_none=False)
     before = written()
@@ -110,7 +110,7 @@ def test_one_announcement_for_each_bucket(
     nbytes: int, sharded: bool, n: int, job_with: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A steady step announces each bucket once, as a number; sharded also who has which gradient, and the barrier."""
-    job_with(BUCKET_BYTES=nbytes, RIDING_BYTES=0)
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     model, optimizer = trained(sharded=sharded)
     control: Any = HOLDER.get().engine._control
     sent: list[Announce] = []
@@ -141,8 +141,8 @@ def test_a_step_makes_no_new_memory(n: int, in_memory: bool, job_with: Callable[
     """However many steps, and however often optimizers are made for a model, no more shared memory is taken."""
     if not in_memory:
         pytest.skip("needs shared memory")
-    job_with(BUCKET_BYTES=BUCKET_BYTES, RIDING_BYTES=0)
-    node = HOLDER.get().engine.sets.everybody._node
+    job_with(BUCKET_BYTES=BUCKET_BYTES, EAGER_BYTES=0)
+    node = HOLDER.get().sets.everybody.shared._node
 
     def next_place() -> int:
         return int(node.own.place(node.own.allocate(100)))

@@ -35,12 +35,12 @@ def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
 @pytest.mark.parametrize("nbytes", [0, 1, 200, 500])
 def test_any_size_of_bucket(nbytes: int, make: str, n: int, job_with: Callable[..., None]) -> None:
     """Without buckets, with one for each gradient, and with a few, all over the data plane: the same numbers."""
-    job_with(BUCKET_BYTES=nbytes, RIDING_BYTES=0)
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     pair = Pair(n, MAKES[make])
     for step in range(STEPS):
         pair.step(step)
     pair.check_state()
-    buckets = set(pair.optimizer._distributed.wire.flat.values())
+    buckets = set(pair.optimizer._distributed.grads.buckets.values())
     if n > 1:
         assert len(buckets) == {0: 0, 1: len(PARAMS) - 2}.get(nbytes, len(buckets))
         assert nbytes == 0 or len(buckets) > 1
@@ -81,7 +81,7 @@ def test_a_process_set(rank: int, n: int) -> None:
     for step in range(STEPS):
         pair.step(step)
     pair.check_state()
-    assert bool(pair.optimizer._distributed.wire.flat) == (rank in members and len(members) > 1)
+    assert bool(pair.optimizer._distributed.grads.buckets) == (rank in members and len(members) > 1)
     assert hvd.remove_process_set(few)
 
 

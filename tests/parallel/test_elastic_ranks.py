@@ -15,9 +15,10 @@ import torch._dynamo  # torch does it with the first optimizer, which would take
 
 import workbench.torch as hvd
 from workbench.context import HOLDER
+from workbench.control.events import Began
+from workbench.core.messages import Raised
 from workbench.elastic import HostUpdate, restart
 from workbench.errors import CollectiveError, MismatchError, RankFailedError
-from workbench.runtime.messages import Began, Raised
 from workbench.torch import elastic
 
 STEPS, COMMIT_EVERY = 7, 2

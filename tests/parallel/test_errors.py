@@ -253,12 +253,12 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "complex64": (
         lambda: hvd.allreduce(torch.ones(2, dtype=torch.complex64)),
         UnsupportedTensorError,
-        r"complex64 cannot travel.*Convert it to one of.*float32",
+        r"complex64 cannot be sent.*Convert it to one of.*float32",
     ),
     "complex128 allgather": (
         lambda: hvd.allgather(torch.ones(2, dtype=torch.complex128)),
         UnsupportedTensorError,
-        "complex128 cannot travel",
+        "complex128 cannot be sent",
     ),
     "sparse": (lambda: hvd.allreduce(SPARSE), ValueError, r"to_dense\(\)"),
     "no tensor": (lambda: hvd.allreduce([1.0, 2.0]), TypeError, r"torch\.Tensor.*list"),
@@ -302,7 +302,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
     "member of a group": (
         lambda: hvd.grouped_allreduce([torch.ones(2), torch.ones(2, dtype=torch.complex64)]),
         UnsupportedTensorError,
-        "complex64 cannot travel",
+        "complex64 cannot be sent",
     ),
     "strided member of a group": (
         lambda: hvd.grouped_allreduce([torch.ones(2), torch.ones(4)[::2]]),
@@ -545,10 +545,10 @@ def test_shutdown_in_flight(rank: int, n: int) -> None:
 
 
 def test_numpy_arrays_are_checked_too(n: int) -> None:
-    """The numpy verbs refuse what cannot travel with the same words."""
+    """The numpy verbs refuse what cannot be sent with the same words."""
     import workbench
 
     for array in (np.ones(2, np.complex64), np.array(["text"]), np.array([object()]), np.ones(2, "datetime64[s]")):
-        with pytest.raises(UnsupportedTensorError, match="cannot travel"):
+        with pytest.raises(UnsupportedTensorError, match="cannot be sent"):
             workbench.allreduce(array)
     works(n)

@@ -17,14 +17,15 @@ import torch
 
 import workbench
 import workbench.torch as hvd
-from workbench import api, memory
-from workbench.backends.shm import SEGMENT_BYTES
+from workbench import api
 from workbench.collectives.reduction import Reduction, fold, narrow, wire_dtype
 from workbench.collectives.ring import chunk_lengths
 from workbench.context import HOLDER
-from workbench.runtime.messages import Kind
+from workbench.core.messages import Kind
+from workbench.training import memory
+from workbench.transport.shm.collectives import SEGMENT_BYTES
 
-DTYPES = ["float32", "bfloat16", "int32"]  # all are in tests/backends/test_shm.py
+DTYPES = ["float32", "bfloat16", "int32"]  # all are in tests/transport/shm/test_backend.py
 SIZES = [1, 3, 5000, SEGMENT_BYTES // 4 - 1, SEGMENT_BYTES // 4 + 1, 3 * SEGMENT_BYTES // 4 + 1]
 SUM = Reduction("sum", "float32")
 
@@ -33,10 +34,10 @@ SUM = Reduction("sum", "float32")
 def _nothing_rides(job: None) -> Iterator[None]:
     """Small tensors go over the data plane as well."""
     hvd.shutdown()
-    os.environ["WORKBENCH_RIDING_BYTES"] = "0"
+    os.environ["WORKBENCH_EAGER_BYTES"] = "0"
     hvd.init()
     yield
-    del os.environ["WORKBENCH_RIDING_BYTES"]
+    del os.environ["WORKBENCH_EAGER_BYTES"]
     hvd.shutdown()
     hvd.init()
 
@@ -47,12 +48,12 @@ def _needs_shared_memory(in_memory: bool) -> None:
         pytest.skip("needs ranks that share their memory")
 
 
-@pytest.fixture(params=["remote", "staged"])
+@pytest.fixture(params=["cross", "staged"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """How long arrays in ordinary memory are reduced: from process to process, or over the stage."""
     if request.param == "staged":
         hvd.barrier()
-        monkeypatch.setattr(HOLDER.get().engine.sets.everybody, "_remote", None)
+        monkeypatch.setattr(HOLDER.get().sets.everybody.collectives, "_cross", None)
         hvd.barrier()
     return str(request.param)
 
@@ -148,7 +149,7 @@ def test_empty(n: int) -> None:
         array[...] = i % 2
         assert array.flags.c_contiguous
         assert array.flags.writeable
-        assert (HOLDER.get().engine.sets.everybody.place(array) >= 0) == (array.size > 0)
+        assert (HOLDER.get().sets.everybody.shared.place(array) >= 0) == (array.size > 0)
     assert all((array == i % 2).all() for i, array in enumerate(arrays))
     start = workbench.empty(10**6).ctypes.data
     assert all(workbench.empty(10**6).ctypes.data == start for _ in range(5))
@@ -197,7 +198,7 @@ def test_rank_0_s_settings_count(rank: int, n: int, job_with: Callable[..., None
     """Ranks whose environment says another size of the fusion buffer, or another backend, take the same way."""
     for first, others in ((1 << 20, 0), (100, 1 << 20), (5000, 100)):
         job_with(FUSION_THRESHOLD_BYTES=others if rank else first, BACKEND="mpi" if rank else "auto")
-        assert HOLDER.get().engine.sets.everybody.name == "SHM"
+        assert HOLDER.get().sets.everybody.name == "SHM"
         for _ in range(3):
             results = [
                 hvd.allreduce_async(torch.full((k,), 1.0), op=hvd.Sum, name=f"t{k}") for k in range(1, 2000, 300)
@@ -231,18 +232,18 @@ def test_nothing_is_left_of_a_job(n: int) -> None:
 
 def test_ctrl_c_amid_a_collective(rank: int, n: int) -> None:
     """Ctrl-C while the engine meets a rank that has fallen asleep amid the collective ends the wait, and no more."""
-    backend: Any = HOLDER.get().engine.sets.everybody
+    backend: Any = HOLDER.get().sets.everybody.collectives
     array = shared(rank, 1000, "float32")
     if rank == n - 1:
-        meet = backend._meet
+        barrier = backend._barrier
 
         def late() -> None:
             time.sleep(1.5)
-            meet()
+            barrier()
 
-        backend._meet = late
+        backend._barrier = late
         hvd.allreduce_(torch.from_numpy(array), op=hvd.Sum, name="late")
-        backend._meet = meet
+        backend._barrier = barrier
     else:
         handle = hvd.allreduce_async_(torch.from_numpy(array), op=hvd.Sum, name="late")
         threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -7,7 +7,20 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, ROWS, STEPS, assert_equal, batches, closure_of, distributed, mse, part, run, twins
+from serial import (
+    MAKES,
+    ROWS,
+    STEPS,
+    assert_equal,
+    batches,
+    closure_of,
+    distributed,
+    mse,
+    part,
+    run,
+    train_alike,
+    twins,
+)
 from torch import nn
 
 import workbench.torch as hvd
@@ -67,14 +80,7 @@ def test_without_names(n: int) -> None:
     """named_parameters is optional."""
     model, serial = twins()
     optimizer, reference = hvd.DistributedOptimizer(MAKES["SGD"](model.parameters())), MAKES["SGD"](serial.parameters())
-    for x, y in batches(n, 5):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    train_alike(model, optimizer, serial, reference, batches(n, 5))
 
 
 class Scaled(nn.Module):

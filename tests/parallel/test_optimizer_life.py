@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, twins
+from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, train_alike, twins
 from torch import nn
 
 import workbench.torch as hvd
@@ -124,14 +124,7 @@ def test_wrapping_again_amid_a_step(n: int) -> None:
     mse(model, part(x), part(y)).backward()
     optimizer, reference = distributed(model), MAKES["SGD"](serial.parameters())
     del broken
-    for x, y in batches(n, 3):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    train_alike(model, optimizer, serial, reference, batches(n, 3))
 
 
 @pytest.mark.parametrize("op", [hvd.Average, hvd.Adasum])
@@ -331,3 +324,18 @@ def test_an_exception_in_backward_does_not_stick(n: int) -> None:
     hook.remove()
     optimizer.step()  # with the gradients that were ready
     goes_on(n, model, optimizer)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_names_by_parameter(named: bool, n: int) -> None:
+    """``_parameter_names`` says what every parameter is called, as Horovod's has it; also one that was added later."""
+    model, more = nn.Linear(2, 1), nn.Parameter(torch.ones(1))
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters() if named else None)
+    names = [optimizer._parameter_names[param] for param in model.parameters()]
+    assert names == (["weight", "bias"] if named else ["noname.0.0", "noname.0.1"])
+    optimizer.add_param_group({"params": [more]})
+    more.sum().backward()
+    optimizer.step()
+    assert optimizer._parameter_names[more] == "noname.1.0"
+    assert list(optimizer._parameter_names) == [*model.parameters(), more]

@@ -81,10 +81,36 @@ def test_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
         assert model.words.weight.grad.is_sparse
 
 
-def test_sparse_gradients_of_several_dimensions(n: int) -> None:
+@pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"backward_passes_per_step": 2}], ids=str)
+@pytest.mark.parametrize("silent", SILENT)
+def test_sparse_as_dense_for_an_optimizer_of_sparse_gradients(silent: str, options: dict[str, int], n: int) -> None:
+    """SparseAdam, which takes no other, gets them back in sparse form on every rank, and equals the serial run."""
+    model, serial = twins(lambda: nn.Embedding(10, 4, sparse=True).double())
+    optimizer = distributed(model, torch.optim.SparseAdam, sparse_as_dense=True, **options)
+    reference = torch.optim.SparseAdam(serial.parameters())
+    generator = torch.Generator().manual_seed(3)
+    for step in range(6):
+        optimizer.zero_grad()
+        reference.zero_grad()
+        for _ in range(options.get("backward_passes_per_step", 1)):
+            words = torch.randint(0, 10, (n, 4), generator=generator)
+            for r in range(n):
+                if r == n - 1 or not SILENT[silent](step):
+                    (serial(words[r]).square().sum() / n).backward()
+                    if r == hvd.rank():
+                        model(words[r]).square().sum().backward()
+        optimizer.step()
+        reference.step()
+        assert_equal(model, serial)
+        assert model.weight.grad.is_sparse
+        assert torch.allclose(model.weight.grad.to_dense(), serial.weight.grad.to_dense(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("sparse_as_dense", [False, True])
+def test_sparse_gradients_of_several_dimensions(sparse_as_dense: bool, n: int) -> None:
     """Gradients that are sparse in two dimensions, and an optimizer that takes no others; one rank lacks them."""
     model, serial = twins(lambda: nn.Linear(5, 4, bias=False).double())
-    optimizer = distributed(model, torch.optim.SparseAdam)
+    optimizer = distributed(model, torch.optim.SparseAdam, sparse_as_dense=sparse_as_dense)
     reference = torch.optim.SparseAdam(serial.parameters())
     generator = torch.Generator().manual_seed(1)
     for step in range(4):

@@ -81,7 +81,7 @@ def test_what_a_set_says_of_itself(rank: int, n: int) -> None:
     assert hvd.add_process_set(one) is one
     assert one.process_set_id > 0
     assert one.included() is (rank in members)
-    assert one.size() == (2 if rank in members else None)
+    assert one.size() == 2, "a rank outside knows the size, too: it divides work by it"
     assert one.rank() == (members.index(rank) if rank in members else None)
     assert str(one) == f"ProcessSet(process_set_id={one.process_set_id}, ranks={members}, mpi_comm=None)"
     for again in (one, members):
@@ -124,6 +124,84 @@ def test_a_set_belongs_to_its_job(rank: int, n: int, begin_again: Callable[..., 
     begin_again()
     with pytest.raises(ValueError, match="is not registered"):
         hvd.allreduce(torch.ones(1), process_set=sets[0])
+
+
+@pytest.fixture
+def world() -> Any:
+    """MPI's communicator of all ranks, if MPI connects them."""
+    if not hvd.mpi_enabled():
+        pytest.skip("the ranks did not meet over MPI")
+    return pytest.importorskip("mpi4py.MPI").COMM_WORLD
+
+
+@pytest.mark.ranks(2)
+def test_each_rank_gives_the_communicator_that_it_is_in(
+    rank: int, n: int, world: Any, begin_again: Callable[..., None]
+) -> None:
+    """Sets that a Split made, another on each rank, are all registered on all ranks, under the same numbers."""
+    parts = [list(range(0, n, 2)), list(range(1, n, 2))]
+    mine, last = hvd.ProcessSet(world.Split(rank % 2, rank)), hvd.ProcessSet(range(1, n))
+    begin_again(comm=world, process_sets=[mine, *([last] if n > 2 else [])])
+    assert mine.ranks == parts[rank % 2]
+    assert [hvd.ProcessSet(part).process_set_id for part in parts] == [1, 2]
+    assert (mine.process_set_id, mine.size(), mine.rank()) == (1 + rank % 2, len(parts[rank % 2]), rank // 2)
+    assert n == 2 or last.process_set_id == 3
+    total = hvd.allreduce(torch.tensor([rank]), op=hvd.Sum, process_set=mine)
+    assert total.item() == sum(parts[rank % 2])
+    mine.mpi_comm.Free()
+
+
+@pytest.mark.ranks(2)
+def test_a_communicator_of_some_ranks_only(rank: int, n: int, world: Any, begin_again: Callable[..., None]) -> None:
+    """A rank outside has MPI's null communicator; it learns of the set, but its own object means nothing."""
+    few = world.Split(0 if rank else pytest.importorskip("mpi4py.MPI").UNDEFINED, rank)
+    mine = hvd.ProcessSet(few)
+    begin_again(comm=world, process_sets=[mine])
+    assert hvd.ProcessSet(range(1, n)).process_set_id == 1
+    assert mine.process_set_id == (1 if rank else None)
+    if rank:
+        few.Free()
+
+
+@pytest.mark.ranks(2)
+def test_a_set_counts_ranks_as_the_job_does(rank: int, n: int, world: Any, begin_again: Callable[..., None]) -> None:
+    """In a job over another communicator, a set given as one has that job's numbers: with init() and later."""
+    upside_down, alone = world.Split(0, -rank), world.Split(rank == 0, rank)
+    begin_again(comm=upside_down, process_sets=[hvd.ProcessSet(alone)])
+    assert hvd.rank() == n - 1 - rank
+    assert hvd.ProcessSet([n - 1]).process_set_id is not None  # rank 0 of the world
+    assert hvd.remove_process_set(hvd.ProcessSet([n - 1]))
+    if n > 2:
+        assert hvd.remove_process_set(hvd.ProcessSet(range(n - 1)))
+        pair = world.Create_group(world.group.Incl([0, 1])) if rank < 2 else None
+        both = hvd.add_process_set(hvd.ProcessSet(pair or [n - 2, n - 1]))
+        assert both.ranks == [n - 2, n - 1]
+    for comm in (upside_down, alone):
+        comm.Free()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("what", ["unknown", "twice", "everybody", "empty"])
+def test_init_refuses_a_set_and_leaves_no_job_behind(
+    what: str, rank: int, n: int, begin_again: Callable[..., None]
+) -> None:
+    """What one rank gives wrongly, all ranks refuse, with its number; none is initialised then, and init() works."""
+    wrong = {
+        "unknown": [hvd.ProcessSet([0, n])],
+        "twice": [hvd.ProcessSet([0]), hvd.ProcessSet([0])],
+        "everybody": [hvd.ProcessSet(range(n))],
+        "empty": [hvd.ProcessSet([])],
+    }[what]
+    right = hvd.ProcessSet([n - 1])
+    hvd.shutdown()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=rf"(?s)process set.*rank {n - 1}"):
+            hvd.init(process_sets=wrong if rank == n - 1 else [right])
+        assert not hvd.is_initialized()
+        assert right.process_set_id is None
+    hvd.init(process_sets=[right])
+    assert right.process_set_id == 1
+    assert hvd.allreduce(torch.ones(1), op=hvd.Sum).item() == n
 
 
 @pytest.mark.ranks(2)
@@ -172,6 +250,16 @@ def test_two_halves_train_two_models(rank: int, n: int) -> None:
             one.step()
         assert torch.allclose(model.weight, serial.weight, rtol=0, atol=1e-12)
     assert removed(*halves)
+
+
+@pytest.mark.ranks(2)
+def test_a_rank_outside_knows_the_size_of_every_set(rank: int, n: int) -> None:
+    """``size()`` is the set's, wherever it is asked; only ``rank()`` has no answer outside of it."""
+    sets = [hvd.add_process_set(members) for members in ([0], range(1, n))]
+    assert [each.size() for each in sets] == [1, n - 1]
+    assert [each.rank() for each in sets] == ([0, None] if rank == 0 else [None, rank - 1])
+    assert removed(*sets)
+    assert [each.size() for each in sets] == [None, None]
 
 
 @pytest.mark.ranks(2)

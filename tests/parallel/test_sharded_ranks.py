@@ -12,7 +12,7 @@ from bag import MAKES, STEPS, ZEROS, Pair
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.torch.sharded import _ELEMENTWISE
+from workbench.torch.optimizer.sharded import _ELEMENTWISE
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "SGD": {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
@@ -83,7 +83,7 @@ def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
 @pytest.mark.parametrize("make", MAKES)
 def test_any_size_of_bucket(nbytes: int, make: str, n: int, job_with: Callable[..., None]) -> None:
     """One bucket for each gradient, and a few, over the data plane: parameters are cut anywhere, or not at all."""
-    job_with(BUCKET_BYTES=nbytes, RIDING_BYTES=0)
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
     pair = Pair(n, MAKES[make], sharded=True)
     for step in range(STEPS):
         pair.step(step)

@@ -37,7 +37,7 @@ def test_each_rank_keeps_its_part(sizes: list[int], n: int, job_with: Callable[.
         optimizer.step()
     if n == 1:
         return
-    total, buckets = sum(sizes), len(set(optimizer._distributed.wire.flat.values()))
+    total, buckets = sum(sizes), len(set(optimizer._distributed.grads.buckets.values()))
     slices = sum(param.numel() for group in inner.param_groups for param in group["params"])
     for mine, whole in ((numbers(optimizer), 2 * total), (slices, total)):
         # In a bucket each gradient begins on a cache line, so there may be 15 empty places behind each.

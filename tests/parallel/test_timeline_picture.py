@@ -12,8 +12,8 @@ import pytest
 
 import workbench as hvd
 from workbench.context import HOLDER
-from workbench.course.timeline import Picture
 from workbench.errors import MismatchError
+from workbench.observe.notebook_timeline import Picture
 
 
 def everyone_s(picture: Picture) -> set[bytes]:
@@ -26,13 +26,13 @@ def everyone_s(picture: Picture) -> set[bytes]:
 
 @pytest.mark.ranks(2)
 def test_a_late_rank_is_the_one_waited_for(rank: int, n: int, tmp_path: Path) -> None:
-    """Who comes 0.3 s late is marked as last, and the others' lanes show that they waited for it."""
+    """Who comes 0.3 s late is marked as last, and the others' tracks show that they waited for it."""
     late = n - 1
     if rank == late:
         time.sleep(0.3)
     hvd.allreduce(np.ones(1000), name="x")
     picture = hvd.timeline(last=1)
-    (bars,) = zip(*(lane.bars for lane in picture.lanes), strict=True)
+    (bars,) = zip(*(track.bars for track in picture.tracks), strict=True)
     assert [bar.names for bar in bars] == [("allreduce.x",)] * n
     assert [bar.last for bar in bars] == [late] * n
     waits = [bar.took("wait") / 1e6 for bar in bars]
@@ -40,7 +40,7 @@ def test_a_late_rank_is_the_one_waited_for(rank: int, n: int, tmp_path: Path) ->
     assert all(0.2 < wait < 30 for wait in waits[:late]), waits
     assert picture.waited_s[late] == max(waits)
     assert f"for rank {late}:" in repr(picture)
-    assert sum(span.end - span.begin for span in picture.lanes[late].compute) / 1e6 > 0.2
+    assert sum(span.end - span.begin for span in picture.tracks[late].compute) / 1e6 > 0.2
     picture.save(tmp_path / "x.svg")
     ElementTree.fromstring((tmp_path / "x.svg").read_bytes())
     picture.chrome_trace(tmp_path / "x.json")
@@ -59,10 +59,10 @@ def test_every_rank_has_the_same_picture(rank: int, n: int) -> None:
     first = hvd.timeline()
     assert len(everyone_s(first)) == 1
     again = hvd.timeline(last=50)
-    assert not any("workbench.timeline" in name for lane in again.lanes for bar in lane.bars for name in bar.names)
-    assert {len(lane.bars) for lane in first.lanes} <= set(range(6, 21))
-    for lane in first.lanes:
-        for bar in lane.bars:
+    assert not any("workbench.timeline" in name for track in again.tracks for bar in track.bars for name in bar.names)
+    assert {len(track.bars) for track in first.tracks} <= set(range(6, 21))
+    for track in first.tracks:
+        for bar in track.bars:
             assert bar.spans[-1].end > bar.spans[0].begin >= 0
             assert all(a.end == b.begin for a, b in zip(bar.spans, bar.spans[1:], strict=False))
             rode = bar.nbytes <= 4096 * len(bar.names)  # with the announcement, so nothing was left to move
@@ -74,15 +74,15 @@ def test_one_clock(rank: int, n: int) -> None:
     for _ in range(5):
         hvd.allreduce(np.ones(100_000), name="big")
     picture = hvd.timeline(last=5)
-    for bars in zip(*(lane.bars for lane in picture.lanes), strict=True):
+    for bars in zip(*(track.bars for track in picture.tracks), strict=True):
         moved = [span for bar in bars for span in bar.spans if span.phase == "reduce"]
         assert len(moved) == n
         assert max(span.begin for span in moved) < min(span.end for span in moved)
 
 
 @pytest.mark.ranks(3)
-def test_sets_have_lanes_of_their_own_batches(rank: int, n: int) -> None:
-    """A batch of some ranks is in their lanes only, with the last among them."""
+def test_sets_have_tracks_of_their_own_batches(rank: int, n: int) -> None:
+    """A batch of some ranks is in their tracks only, with the last among them."""
     some = hvd.add_process_set([n - 2, n - 1])
     if some.included():
         if rank == n - 2:
@@ -90,7 +90,7 @@ def test_sets_have_lanes_of_their_own_batches(rank: int, n: int) -> None:
         hvd.allreduce(np.ones(1), name="s", process_set=some)
     hvd.barrier()
     picture = hvd.timeline(last=4)
-    found = {lane.rank: bar.last for lane in picture.lanes for bar in lane.bars if "allreduce.s" in bar.names[0]}
+    found = {track.rank: bar.last for track in picture.tracks for bar in track.bars if "allreduce.s" in bar.names[0]}
     assert found == {n - 2: n - 2, n - 1: n - 2}
     hvd.remove_process_set(some)
 
@@ -102,7 +102,7 @@ def test_a_name_that_failed(rank: int, n: int) -> None:
     with pytest.raises(MismatchError):
         hvd.allreduce(np.ones(1 + rank % 2), name="m")
     picture = hvd.timeline(last=1)
-    assert [lane.bars[0].error for lane in picture.lanes] == ["MismatchError"] * n
+    assert [track.bars[0].error for track in picture.tracks] == ["MismatchError"] * n
     assert "✕ MismatchError" in picture.svg
 
 
@@ -114,7 +114,7 @@ def test_off_and_on(rank: int, n: int) -> None:
     recorder.on = True
     hvd.allreduce(np.ones(1), name="whole")
     picture = hvd.timeline(last=2)
-    by_rank = [{name for bar in lane.bars for name in bar.names} for lane in picture.lanes]
+    by_rank = [{name for bar in track.bars for name in bar.names} for track in picture.tracks]
     assert ["allreduce.half" in names for names in by_rank] == [each % 2 == 0 for each in range(n)]
-    whole = {bar.batch for lane in picture.lanes for bar in lane.bars if "allreduce.whole" in bar.names}
+    whole = {bar.batch for track in picture.tracks for bar in track.bars if "allreduce.whole" in bar.names}
     assert len(whole) == 1

@@ -58,7 +58,7 @@ def test_every_verb_is_written(rank: int, n: int, tmp_path: Path) -> None:
     if rank != 0:
         assert not path.exists()
         return
-    by = HOLDER.get().engine.sets.backend(0).name
+    by = HOLDER.get().sets.backend(0).name
     memory = ("INIT_FUSION_BUFFER", "MEMCPY_IN_FUSION_BUFFER", f"{by}_ALLREDUCE", "MEMCPY_OUT_FUSION_BUFFER")
     assert tensor_s(path, "allreduce.one", n) == phases("ALLREDUCE", f"{by}_ALLREDUCE")
     for i in range(2):
@@ -83,7 +83,7 @@ def test_one_name_in_two_sets(rank: int, n: int, tmp_path: Path) -> None:
     hvd.barrier()
     hvd.stop_timeline()
     if rank == 0:
-        by = HOLDER.get().engine.sets.backend(0).name
+        by = HOLDER.get().sets.backend(0).name
         for each, other in zip(sets, (1, 2), strict=True):
             story = stories(path)[f"allreduce.x (process set {each.process_set_id})"]
             assert sorted(word for word in story if word.isdigit()) == ["0", str(other)]

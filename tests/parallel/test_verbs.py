@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import workbench.torch as hvd
-from workbench.errors import DeadlineError
+from workbench.errors import WaitTimeoutError
 
 DTYPES = [
     torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64,
@@ -250,10 +250,10 @@ def test_poll_and_synchronize(rank: int, n: int) -> None:
 
 @pytest.mark.ranks(2)
 def test_a_wait_with_a_deadline_can_be_repeated(rank: int, n: int) -> None:
-    """After a DeadlineError the collective goes on, and the same handle gives the result later."""
+    """After a WaitTimeoutError the collective goes on, and the same handle gives the result later."""
     if rank == 0:
         handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="late")
-        with pytest.raises(DeadlineError, match=r"allreduce\.late"):
+        with pytest.raises(WaitTimeoutError, match=r"allreduce\.late"):
             handle.wait(0.1)
     hvd.barrier()
     if rank != 0:

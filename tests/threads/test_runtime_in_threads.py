@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -15,18 +16,20 @@ from hypothesis import strategies as st
 
 import workbench as wb
 from workbench.api import add_process_set, remove_process_set
-from workbench.context import HOLDER
+from workbench.context import HOLDER, Context
+from workbench.control.events import Began
+from workbench.core.messages import Raised
 from workbench.errors import (
     CollectiveError,
     DeadlineError,
     DuplicateNameError,
     MismatchError,
+    MissingRanksError,
     NotInitializedError,
     RankFailedError,
     ShutDownError,
     UnsupportedTensorError,
 )
-from workbench.runtime.messages import Began, Raised
 
 WORLDS = [1, 2, 4]
 OPS = {
@@ -498,6 +501,30 @@ def test_the_error_of_the_rank_that_failed_first_is_raised() -> None:
             run(3, step)
 
 
+def test_a_wait_in_a_thread_that_is_waited_for_is_answered() -> None:
+    """Ranks whose threads wait for each other are told so, though the threads that began them have submitted before."""
+
+    def step() -> str:
+        wb.barrier()
+        context = HOLDER.get()
+
+        def work() -> None:
+            HOLDER.set(context, thread_only=True)
+            wb.allreduce(np.ones(2), f"of rank {context.rank}")
+
+        with ThreadPoolExecutor(1) as pool:
+            text = caught(lambda: pool.submit(work).result(), MissingRanksError)
+            assert float(pool.submit(again, context).result()) == 2.0
+        return text
+
+    def again(context: Context) -> np.ndarray:
+        HOLDER.set(context, thread_only=True)
+        return wb.allreduce(np.ones(1), "again", wb.Sum)[0]
+
+    for rank, text in enumerate(run(2, step)):
+        assert f"The ranks wait for each other, so 'allreduce.of rank {rank}'" in text
+
+
 MISMATCHES: dict[str, tuple[Callable[[int], Any], list[str]]] = {
     "shape": (lambda me: wb.allreduce(np.ones(2 + me), "x"), ["[2]", "[3]"]),
     "dtype": (lambda me: wb.allreduce(np.ones(2, ["f4", "f8"][me]), "x"), ["float32", "float64"]),
@@ -718,7 +745,7 @@ def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None
             raise ZeroDivisionError("in the data plane")
 
         if wb.rank() == 0:
-            HOLDER.get().engine.sets.everybody.allreduce = fail
+            HOLDER.get().sets.everybody.collectives.allreduce = fail
         wb.allreduce(np.ones(2000), "x")
 
     before = set(threading.enumerate())
@@ -730,3 +757,18 @@ def test_a_broken_world_leaves_nothing_behind_once_a_new_one_has_begun() -> None
     while set(threading.enumerate()) - before and time.monotonic() < deadline:
         time.sleep(0.01)
     assert set(threading.enumerate()) - before == set()
+
+
+@pytest.mark.parametrize("length", [3, 4000])
+def test_what_was_submitted_before_join_is_in_the_sum(length: int) -> None:
+    """Rank 1 submits, joins, and waits afterwards: small or large, both ranks get the whole sum."""
+
+    def program() -> list[float]:
+        mine = np.full(length, 1.0 + wb.rank())
+        handle = wb.allreduce_async(mine, name="x", op=wb.Sum)
+        if wb.rank() == 0:
+            handle.wait()
+        wb.join()
+        return list(np.unique(handle.wait(10.0)))
+
+    assert wb.run_threads(2, program) == [[3.0]] * 2

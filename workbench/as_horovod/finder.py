@@ -9,12 +9,13 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any
 
 from workbench import config
 
 _HERE = "workbench.as_horovod"
+_UTIL = f"{_HERE}.runner_util"
 # Horovod's module → ours, asked for a name one after the other; the first is imported at once.
 PARTS: dict[str, tuple[str, ...]] = {
     "horovod": (f"{_HERE}.version", f"{_HERE}.runner"),
@@ -24,8 +25,16 @@ PARTS: dict[str, tuple[str, ...]] = {
     "horovod.common.exceptions": (f"{_HERE}.exceptions",),
     "horovod.common.process_sets": ("workbench.process_sets",),
     "horovod.common.util": (f"{_HERE}.util",),
+    **{f"horovod.{name}.compression": (f"workbench.{name}",) for name in ("torch", "tensorflow", "keras", "mxnet")},
     "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.mxnet.ops", "workbench.api"),
     "horovod.runner": (f"{_HERE}.runner",),
+    "horovod.runner.common": (f"{_HERE}.version",),
+    "horovod.runner.common.service": (f"{_HERE}.version",),
+    "horovod.runner.common.service.compute_service": ("workbench.data.registry",),
+    "horovod.runner.common.util": (f"{_HERE}.version",),
+    **{f"horovod.runner.common.util.{name}": (_UTIL,) for name in ("env", "host_hash", "hosts", "secret", "timeout")},
+    "horovod.runner.util": (f"{_HERE}.version",),
+    "horovod.runner.util.threads": (_UTIL,),
     "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tensorflow.ops", "workbench.api"),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
     "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.api"),
@@ -39,8 +48,8 @@ def targets(name: str) -> tuple[str, ...]:
     """Our modules that stand for Horovod's ``name``; none if there are none.
 
     Example:
-        >>> targets("horovod.torch.compression"), targets("horovod.data")
-        (('workbench.torch.compression',), ())
+        >>> targets("horovod.torch.functions"), targets("horovod.data")
+        (('workbench.torch.functions',), ())
     """
     if name in PARTS:
         return PARTS[name]
@@ -58,6 +67,12 @@ def _exists(name: str) -> bool:
         if error.name == parent:  # it is a module and no package
             return False
         raise  # the framework itself is not installed
+
+
+def _spec_of(main: str) -> ModuleSpec | None:
+    """Of our module that stands for ``….__main__``."""
+    found = targets(main.removesuffix(".__main__"))
+    return find_spec(found[0]) if found else None
 
 
 class Facade(ModuleType):
@@ -78,8 +93,17 @@ class Facade(ModuleType):
             return import_module(f"{self.__name__}.{name}")
         raise AttributeError(f"{self.__name__}.{name}: the workbench does not have it (yet).")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # By a function of ours: who calls it has imported the alias with it, and then Horovod's name means something.
+        return load, (self.__name__,)
+
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *(name for each in self._targets for name in dir(import_module(each)))})
+
+
+def load(name: str) -> ModuleType:
+    """A module of Horovod's name, where it was pickled with a function that speaks of it."""
+    return import_module(name)
 
 
 class Finder(MetaPathFinder, Loader):
@@ -95,9 +119,18 @@ class Finder(MetaPathFinder, Loader):
         """
         if fullname.split(".")[0] != "horovod":
             return None
+        if fullname.endswith(".__main__"):  # `python -m` asks for it, since all of ours are packages
+            spec = _spec_of(fullname)
+            return ModuleSpec(fullname, self, origin=spec.origin) if spec is not None else None
         if not targets(fullname):
             raise ModuleNotFoundError(f"{fullname}: the workbench has no such part (yet).", name=fullname)
         return ModuleSpec(fullname, self, is_package=True)
+
+    def get_code(self, fullname: str) -> CodeType | None:
+        """What ``python -m`` runs: our module's code, as ``__main__``."""
+        spec = _spec_of(fullname)
+        loader: Any = spec.loader if spec is not None else None
+        return loader.get_code(spec.name) if spec is not None else None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """An empty facade."""

@@ -30,7 +30,7 @@ def adasum_allreduce(link: Link, array: Array, dtype: str) -> Traffic:
         ValueError: the number of ranks is not a power of two.
 
     Example:
-        >>> from workbench.backends.threads import spawn
+        >>> from workbench.transport.host.threads import spawn
         >>> def orthogonal(link):
         ...     array = np.eye(2)[link.rank]
         ...     adasum_allreduce(link, array, "float64")

@@ -27,7 +27,7 @@ def pairwise_alltoall(
 
     Example:
         >>> import numpy as np
-        >>> from workbench.backends.threads import spawn
+        >>> from workbench.transport.host.threads import spawn
         >>> def transpose(link):
         ...     row, column = np.array([0, 1]) + 10 * link.rank, np.empty(2, int)
         ...     pairwise_alltoall(link, row, [1, 1], column, [1, 1])

@@ -106,13 +106,18 @@ def combine_for(op: str, dtype: str) -> Combine:
 
 
 def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
-    """Multiply by ``factor`` and divide by ``divisor``, in place; integers are cut towards zero.
+    """Multiply by ``factor / divisor``, in place; integers are cut towards zero.
 
-    Division by a whole number alone is exact for integers of any size, and correctly rounded for floats.
+    A factor has Horovod's bits: half precision is multiplied in float32, integers in float64, and the product is
+    rounded once to the tensor's dtype. (On a GPU the factor of a float16 tensor is rounded to float16 first, as by
+    Horovod's kernels there.) A divisor alone is more exact than Horovod's product with ``1 / divisor``: the quotient of
+    floats is correctly rounded, and that of integers exact at any size.
 
     Example:
         >>> x = np.array([7, -7]); scale(x, "int64", 1.0, 2); x
         array([ 3, -3])
+        >>> half = np.array([30], np.float16); scale(half, "float16", 0.1); float(half[0])
+        3.0
     """
     if (factor == 1.0 and divisor == 1) or array.size == 0:
         return
@@ -120,6 +125,10 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
         wide = widen(array)
         wide *= np.float32(factor / divisor)
         array[...] = narrow(wide)
+    elif dtype == "float16" and factor != 1.0 and isinstance(array, np.ndarray):
+        wide = array.astype(np.float32)
+        wide *= np.float32(factor / divisor)
+        array[...] = wide
     elif array.dtype.kind == "f":
         # In one step: a factor by itself may lead out of float16's range, which predivision is there to prevent. By a
         # power of two the product is as exact as the quotient, and faster.
@@ -132,7 +141,11 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
         down = wide // divisor  # rounds towards minus infinity: one too low where something negative is left over
         array[...] = down + ((wide < 0) & (down * divisor != wide))
     else:
-        array[...] = np.trunc(array * factor / divisor).astype(array.dtype)
+        exact = array.astype(np.float64)
+        exact *= factor
+        if divisor != 1:
+            exact /= divisor
+        array[...] = exact  # as in C, without the fraction
 
 
 def widen(bits: NDArray[np.uint16]) -> NDArray[np.float32]:

@@ -50,6 +50,12 @@ def cut(array: Array, lengths: Sequence[int]) -> list[Array]:
     return [array[end - length : end] for length, end in zip(lengths, ends, strict=True)]
 
 
+def part(array: Array, lengths: Sequence[int], rank: int) -> Array:
+    """A view of one of the pieces that :func:`cut` makes."""
+    start = sum(lengths[:rank])
+    return array[start : start + lengths[rank]]
+
+
 def ring_allreduce(link: Link, array: Array, combine: Combine = np.add) -> Traffic:
     """Reduce ``array`` over all ranks, in place; every rank ends with the same bits.
 
@@ -62,7 +68,7 @@ def ring_allreduce(link: Link, array: Array, combine: Combine = np.add) -> Traff
         What this rank sent: 2(n - 1) messages, 2(n - 1)/n · K bytes (± one element per chunk).
 
     Example:
-        >>> from workbench.backends.threads import spawn
+        >>> from workbench.transport.host.threads import spawn
         >>> def sum_of_ranks(link):
         ...     array = np.full(3, float(link.rank))
         ...     ring_allreduce(link, array)
@@ -135,7 +141,7 @@ def naive_allreduce(link: Link, array: Array, combine: Combine = np.add) -> Traf
     Rank 0 receives and sends (n - 1) · K bytes while the others mostly wait. Use :func:`ring_allreduce`.
 
     Example:
-        >>> from workbench.backends.threads import spawn
+        >>> from workbench.transport.host.threads import spawn
         >>> [traffic.messages for traffic in spawn(4, lambda link: naive_allreduce(link, np.ones(8)))]
         [3, 1, 1, 1]
     """

@@ -22,7 +22,7 @@ def tree_broadcast(link: Link, array: Array, root: int = 0) -> Traffic:
 
     Example:
         >>> import numpy as np
-        >>> from workbench.backends.threads import spawn
+        >>> from workbench.transport.host.threads import spawn
         >>> def receive(link):
         ...     array = np.arange(2) if link.rank == 1 else np.zeros(2, int)
         ...     tree_broadcast(link, array, root=1)

@@ -7,8 +7,9 @@ A lesson is a text file in jupytext's percent format. Three notebooks are made o
     solutions/   the same, done, and the cells tagged "instructor"; executed, which is the test of the checks
 
 The learner's cell of an exercise is the line ``# exercise: 03.ring_allreduce``; its text comes from the exercise's
-reference solution (``tasks/``). What differs between two runs (times of execution, ids) is left out, so a rebuilt
-notebook shows a change only where the lesson or its outputs changed.
+reference solution (``tasks/``). What differs between two runs (times of execution, ids, how a stream was cut) is left
+out, and figures that ``lessons/sanitize.cfg`` names stay as they were. So a rebuilt notebook shows a change only where
+the lesson or its outputs changed.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ from typing import Any
 import jupytext
 import nbformat
 from nbclient import NotebookClient
+from traitlets.config import Config
 
 from workbench.config import child_environment
+from workbench.course.outputs import joined, keep_equal, patterns
 from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]
 CELL_TIMEOUT_S = 180
+DIFFERS = ROOT / "lessons" / "sanitize.cfg"
 KINDS = ("notebooks", "exercises", "solutions")
 _KINDS_OF_CELLS = {"both", "exercise", "instructor"}
 _EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
@@ -82,7 +86,7 @@ def _head(notebook: Any) -> Any:
 
 
 def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:
-    """The cell with the exercise's text in it, and with nbgrader's marks, so that a school can use it.
+    """The cell with the exercise's text in it, and with nbgrader's metadata, so that a school can use it.
 
     Args:
         cell: of a lesson.
@@ -101,8 +105,8 @@ def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:
 
 
 def _graded(name: str, solution: bool = False, grade: bool = False) -> dict[str, Any]:
-    marks = {"grade_id": name.replace(".", "-"), "schema_version": 3, "task": False}
-    return {**marks, "solution": solution, "grade": grade, "locked": grade}
+    common = {"grade_id": name.replace(".", "-"), "schema_version": 3, "task": False}
+    return {**common, "solution": solution, "grade": grade, "locked": grade}
 
 
 def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
@@ -119,16 +123,27 @@ def execute(notebook: Any, folder: Path, **hooks: Any) -> Any:
     where = {"metadata": {"path": str(folder)}}
     quiet = ["--log-level=ERROR"]  # the kernel's warnings are not the reader's
     options = {"timeout": CELL_TIMEOUT_S, "extra_arguments": quiet, "store_widget_state": False, **hooks}
-    client = NotebookClient(notebook, resources=where, **options)
     with tempfile.TemporaryDirectory(prefix="workbench-") as ipython:
+        # The kernel talks over sockets in a folder that nobody else may enter, not over ports that others can read.
+        kernel = {"transport": "ipc", "connection_file": f"{ipython}/kernel.json"}
+        client = NotebookClient(notebook, resources=where, config=Config({"KernelManager": kernel}), **options)
         # Cluster files in a folder of their own; engines' outputs grouped; no colours in tracebacks.
         client.execute(env=child_environment(IPYTHONDIR=ipython, IPP_NONINTERACTIVE="1", NO_COLOR="1"))
     for cell in notebook.cells:
         cell.metadata.pop("execution", None)
+        if "outputs" in cell:
+            cell.outputs = joined(cell.outputs)
         for output in cell.get("outputs", []):  # a widget dies with its kernel; its picture stays
             output.get("data", {}).pop("application/vnd.jupyter.widget-view+json", None)
     notebook.metadata["language_info"] = {"name": "python"}
     return notebook
+
+
+def write(notebook: Any, target: Path) -> None:
+    """Write a notebook; outputs that differ only in what differs from run to run stay as they were."""
+    if target.exists():
+        keep_equal(notebook, nbformat.read(target, as_version=4), patterns(DIFFERS))
+    nbformat.write(notebook, target)
 
 
 def lessons(names: list[str]) -> list[Path]:
@@ -154,7 +169,7 @@ def main(arguments: list[str] | None = None) -> None:
             target = ROOT / kind / f"{lesson.stem}.ipynb"
             print(f"{lesson.relative_to(ROOT)} → {target.relative_to(ROOT)}", flush=True)
             target.parent.mkdir(exist_ok=True)
-            nbformat.write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
+            write(notebook if kind == "exercises" else execute(notebook, target.parent), target)
     if options.kind in (None, "exercises"):  # for the AI assistants of those who do the exercises
         shutil.copyfile(ROOT / "instructors" / "ai-policy.md", ROOT / "exercises" / "AGENTS.md")
 

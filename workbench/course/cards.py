@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from workbench.course.figures import Figure
-from workbench.course.task import CommTask, PlainTask, Task
+from workbench.course.judging.task import CommTask, PlainTask, Task
+from workbench.observe.figure import Figure
 
 _LETTERS = "abcd"
 

@@ -9,11 +9,13 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench.course.deadlock import cycle
-from workbench.course.figures import Figure, number
-from workbench.course.lanes import Bar, Lane, Span
-from workbench.course.lanes_svg import _STYLE, WIDTH, Arrow, clean, duration, size, svg
+from workbench.common.text import count
+from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Message, Run
+from workbench.course.simulator.deadlock import cycle
+from workbench.observe.drawing import _STYLE, WIDTH, Arrow, clean, duration, size, svg
+from workbench.observe.figure import Figure
+from workbench.observe.tracks import Bar, Span, Track
 
 _INKS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572", "#c9a227", "#3d5a80", "#a4243b", "#6c757d")
 _LETTER = 6.2
@@ -29,17 +31,17 @@ def space_time(run: Run, title: str = "") -> Figure:
         >>> space_time(simulate(2, lambda comm: comm.bcast(1.0)), "Broadcast")
         Broadcast: 1 message between 2 ranks, 20.0 µs; rank 0 sends 1, rank 1 sends 0
     """
-    lanes, arrows = _lanes(run)
-    counts = ", ".join(f"rank {rank} sends {count}" for rank, (count, _) in enumerate(run.sent()))
+    tracks, arrows = _tracks(run)
+    counts = ", ".join(f"rank {rank} sends {sent}" for rank, (sent, _) in enumerate(run.sent()))
     total = len(run.messages)
     text = (
-        f"{title or 'Messages'}: {total} message{'' if total == 1 else 's'} between {run.size} ranks, "
+        f"{title or 'Messages'}: {count(total, 'message')} between {run.size} ranks, "
         f"{duration(run.time_s * 1e6)}; {counts}"
     )
-    return Figure(svg(lanes, arrows, text), text)
+    return Figure(svg(tracks, arrows, text), text)
 
 
-def _lanes(run: Run) -> tuple[list[Lane], list[Arrow]]:
+def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
     bars: list[list[Bar]] = [[] for _ in range(run.size)]
     free: list[list[float]] = [[] for _ in range(run.size)]
     arrows = []
@@ -55,7 +57,7 @@ def _lanes(run: Run) -> tuple[list[Lane], list[Arrow]]:
         tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
         for rank in range(run.size)
     ]
-    return [Lane(rank, tuple(bars[rank]), computed[rank]) for rank in range(run.size)], arrows
+    return [Track(rank, tuple(bars[rank]), computed[rank]) for rank in range(run.size)], arrows
 
 
 def _bar(number: int, one: Message, verb: str, since: float, free: list[float]) -> Bar:

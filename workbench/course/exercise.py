@@ -21,16 +21,18 @@ from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import quoteattr
 
 from workbench import cluster
-from workbench.course import drawing, judge
-from workbench.course.deadline import within
-from workbench.course.figures import Figure
-from workbench.course.real import Engines
+from workbench.common.junit import Case, document
+from workbench.common.junit import suite as _suite
+from workbench.course import drawing
+from workbench.course.judging import judge
+from workbench.course.judging.deadline import within
+from workbench.course.judging.real_ranks import Engines
+from workbench.course.judging.task import CommTask, is_blank
 from workbench.course.simulator import DeadlockError
-from workbench.course.task import CommTask, is_blank
 from workbench.course.tasks import before, names, task
+from workbench.observe.figure import Figure
 
 FILE = Path(".workbench") / "progress.json"
 _MARKS = {True: "✓", False: "✗", None: "–"}
@@ -268,18 +270,15 @@ def catch_up(lesson: str) -> None:
 
 def junit(entries: dict[str, Entry], suite: str = "workbench") -> str:
     """The entries as JUnit's XML."""
-    cases = []
-    for name, entry in entries.items():
-        lesson, _, short = name.partition(".")
-        wrong = '<failure message="not passed"/>' if entry.attempts else '<skipped message="not tried"/>'
-        inner = "" if entry.done(name) else wrong
-        cases.append(
-            f"  <testcase classname={quoteattr(f'lesson.{lesson}')} name={quoteattr(short)}>{inner}</testcase>"
-        )
-    failures = sum(1 for name, entry in entries.items() if entry.attempts and not entry.done(name))
-    skipped = sum(1 for entry in entries.values() if not entry.attempts)
-    head = f'<testsuite name={quoteattr(suite)} tests="{len(entries)}" failures="{failures}" skipped="{skipped}">'
-    return "\n".join(['<?xml version="1.0" encoding="utf-8"?>', head, *cases, "</testsuite>"]) + "\n"
+    return document(_suite(suite, (_case(name, entry) for name, entry in entries.items())))
+
+
+def _case(name: str, entry: Entry) -> Case:
+    lesson, _, short = name.partition(".")
+    if entry.done(name):
+        return Case(f"lesson.{lesson}", short)
+    outcome = ("failure", "not passed") if entry.attempts else ("skipped", "not tried")
+    return Case(f"lesson.{lesson}", short, *outcome)
 
 
 def _as_json(entries: dict[str, Entry]) -> dict[str, Any]:

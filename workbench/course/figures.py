@@ -9,29 +9,13 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from workbench.observe.figure import Figure
+
 if TYPE_CHECKING:
-    from workbench.course.timing import SpeedupTable
+    from workbench.course.training.timing import SpeedupTable
 
 _STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.family": "sans-serif"}
 _COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
-
-
-class Figure:
-    """An SVG that a notebook shows.
-
-    Args:
-        svg: the document.
-        alt: what it shows, in words.
-    """
-
-    def __init__(self, svg: str, alt: str) -> None:
-        self.svg, self.alt = svg, alt
-
-    def _repr_svg_(self) -> str:
-        return self.svg
-
-    def __repr__(self) -> str:
-        return self.alt
 
 
 def curves(series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str) -> Figure:

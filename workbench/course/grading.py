@@ -164,7 +164,7 @@ def run_cell(number: int, source: str, stop: int | None, module: ModuleType, say
 
 
 def _told(error: BaseException) -> str:
-    from workbench.course import judge
+    from workbench.course.judging import judge
 
     try:
         return judge.told(error)
@@ -183,7 +183,8 @@ def verdict(name: str, function: Callable[..., Any] | None, why: str = "") -> tu
         function: the learner's; None if no cell defined it.
         why: what the cell raised that should have.
     """
-    from workbench.course import exercise, judge
+    from workbench.course import exercise
+    from workbench.course.judging import judge
     from workbench.course.tasks import task
 
     if function is None:

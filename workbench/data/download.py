@@ -7,6 +7,8 @@
 
 The lock saves traffic, the rename makes it right: on a file system without locks every rank downloads,
 and the last one wins with the same content.
+
+pooch would save the lines of one request, and has neither the lock, nor a second address, nor a deadline over all.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from workbench.common.backoff import Backoff
 from workbench.errors import DataNotFoundError
 
 CHUNK_BYTES = 1 << 16
@@ -39,7 +42,7 @@ def fetch(urls: Sequence[str], target: Path, check: Callable[[Path], object], *,
 
     Args:
         urls: addresses of the same file, tried in turn; https, or http on this machine.
-        target: where the file shall lie; nothing is done if it is there.
+        target: the file's path; nothing is done if it exists.
         check: raises ValueError for a file that is not the wanted one.
         timeout_s: for waiting and downloading together, in seconds.
 
@@ -112,13 +115,13 @@ def _copy(response: http.client.HTTPResponse, file: IO[bytes], deadline: float) 
 @contextmanager
 def _locked(path: Path, deadline: float) -> Iterator[None]:
     with path.open("a") as file:  # closing it frees the lock
+        backoff = Backoff(deadline - time.monotonic(), longest_s=PAUSE_S)
         while not _try_lock(file):
-            if time.monotonic() > deadline:
+            if not backoff.pause():
                 raise TimeoutError(
                     f"waited for another process that downloads into {path.parent}, until the deadline. Look for a "
                     f"stopped one, or allow more time."
                 )
-            time.sleep(PAUSE_S)
         yield
 
 

@@ -3,12 +3,15 @@
 Every verb works at once and within ``jit``, on arrays and on pytrees.
 """
 
-from workbench.jax.compression import Compression
+from workbench.common.moved import moved
 from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter
 from workbench.jax.optimizer import DistributedOptimizer, broadcast_parameters, distributed_value_and_grad
+from workbench.jax.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 from workbench.training.objects import allgather_object, broadcast_object
+
+moved("workbench.jax.compression", "workbench.jax.tensors")
 
 __all__ = [
     *common.__all__,

@@ -1,7 +1,7 @@
 """The verbs on jax arrays and pytrees of them: at once, or within ``jit``; differentiable.
 
-What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.calls`. All leaves of a
-pytree travel as one group. Within ``jit``
+What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.derivatives`. All leaves of a
+pytree are sent as one group. Within ``jit``
 
 * the shapes of results must be known, so an allgather takes it that all ranks have equally many rows, and says so
   if they have not, and alltoall takes no ``splits``;
@@ -17,15 +17,14 @@ import jax
 import jax.numpy as jnp
 
 from workbench.api import Average, ReduceOp
+from workbench.core.messages import Kind
 from workbench.errors import MismatchError, UnsupportedTensorError
-from workbench.jax.compression import Compression
-from workbench.jax.tensors import BRIDGE, on_host, traced
+from workbench.jax.tensors import BRIDGE, Compression, on_host, traced
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Array
+from workbench.training.bridge import Spec
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
-from workbench.training.reducer import Spec
+from workbench.transport.base import Array
 
 
 def allreduce(

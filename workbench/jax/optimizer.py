@@ -1,6 +1,6 @@
 """Gradients of JAX averaged over all ranks: from ``value_and_grad``, or within an optimizer of optax.
 
-Both work at once and within ``jit``. All gradients of a step travel in one call, matched by their places in the pytree.
+Both work at once and within ``jit``. All gradients of a step go in one call, matched by their places in the pytree.
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ import jax
 import jax.numpy as jnp
 
 from workbench.api import Average, ReduceOp
-from workbench.jax.compression import Compression
 from workbench.jax.ops import broadcast
-from workbench.jax.tensors import BRIDGE
+from workbench.jax.tensors import BRIDGE, Compression
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
-from workbench.training.reducer import Reducer
 
 
-def reduce_gradients(gradients: Any, reducer: Reducer) -> tuple[Any, Any]:
-    """A pytree of gradients, reduced; and a flag, see :class:`workbench.training.reducer.Reducer`."""
+def reduce_gradients(gradients: Any, reducer: TensorReducer) -> tuple[Any, Any]:
+    """A pytree of gradients, reduced; and a flag, see :class:`workbench.training.bridge.TensorReducer`."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(gradients)
     names = [f"gradient{jax.tree_util.keystr(path)}" for path, _ in leaves]
     # Parameters that are integers have gradients of a dtype without values: those stay.
@@ -62,7 +61,7 @@ def distributed_value_and_grad(
         [14.0, 7.0]
         >>> hvd.shutdown()
     """
-    reducer = Reducer(BRIDGE, compression, op=op, predivide=gradient_predivide_factor, process_set=process_set)
+    reducer = TensorReducer(BRIDGE, compression, op=op, predivide=gradient_predivide_factor, process_set=process_set)
     plain = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)
@@ -94,7 +93,7 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
     Args:
         optimizer: any optax ``GradientTransformation``; its state is the same with and without the wrapper.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
-        backward_passes_per_step: add up so many gradients on this rank before they travel; until then updates are 0.
+        backward_passes_per_step: add up so many gradients on this rank before they are sent; until then updates are 0.
         op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum and multiply after.
         average_aggregated_gradients: divide by ``backward_passes_per_step``.
@@ -110,7 +109,7 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
         [-0.5]
         >>> hvd.shutdown()
     """
-    reducer = Reducer(
+    reducer = TensorReducer(
         BRIDGE,
         compression,
         op=op,

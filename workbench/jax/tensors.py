@@ -18,11 +18,18 @@ from jax.experimental import io_callback
 from workbench.arrays import borrowed, on_gpu
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
-from workbench.runtime.pending import Array
+from workbench.training.bridge import DenseGradients, Spec
 from workbench.training.calls import GraphCalls
-from workbench.training.reducer import DenseGradients, Spec
+from workbench.training.compression import Compression as Casts
+from workbench.transport.base import Array
 
 GRAPH = GraphCalls()
+Compression = Casts.casting(
+    is_wider=lambda t, dtype: jnp.issubdtype(t.dtype, jnp.floating) and t.dtype.itemsize > 2,
+    cast=lambda t, dtype: t.astype(dtype),
+    fp16=jnp.float16,
+    bf16=jnp.bfloat16,
+)
 
 _THREADS = (
     "Ranks that are threads share one JAX, whose compiled functions call the host one after the other: they would wait "
@@ -74,7 +81,7 @@ def own_errors() -> AbstractContextManager[None]:
 
 
 class JaxBridge(DenseGradients):
-    """What gradients need; see :class:`workbench.training.reducer.Bridge`."""
+    """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
 
     on_host = staticmethod(on_host)
 
@@ -89,4 +96,4 @@ class JaxBridge(DenseGradients):
 
 BRIDGE = JaxBridge()
 
-__all__ = ["BRIDGE", "GRAPH", "on_host", "own_errors", "traced"]
+__all__ = ["BRIDGE", "GRAPH", "Compression", "on_host", "own_errors", "traced"]

@@ -1,4 +1,4 @@
-"""Distributed training with Keras 3 on TensorFlow, torch and JAX: ``import workbench.keras as hvd``.
+"""Distributed training with Keras: ``import workbench.keras as hvd``.
 
 ::
 
@@ -7,10 +7,14 @@
     model.compile(optimizer, loss)
     model.fit(my_shard, callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0),
                                    hvd.callbacks.MetricAverageCallback()])
+
+Keras 3 runs on TensorFlow, torch and JAX. Keras 2 is ``keras`` beside TensorFlow 2.15, or ``tf_keras`` where
+TF_USE_LEGACY_KERAS=1 makes it ``tf.keras``; see :mod:`workbench.keras.flavour`.
 """
 
+from workbench.common.moved import moved
 from workbench.keras import callbacks, elastic
-from workbench.keras.compression import Compression
+from workbench.keras.backend import Compression
 from workbench.keras.functions import (
     allgather,
     allreduce,
@@ -24,6 +28,8 @@ from workbench.keras.optimizer import DistributedOptimizer, PartialDistributedOp
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 from workbench.training.objects import allgather_object, broadcast_object
+
+moved("workbench.keras.compression", "workbench.keras.backend")
 
 __all__ = [
     *common.__all__,

@@ -1,4 +1,4 @@
-"""Keras' three backends behind one face: how tensors come to the host and back, how variables are read and set."""
+"""Keras' three backends behind one face: how tensors come to the host and back, and what training changes."""
 
 from __future__ import annotations
 
@@ -7,22 +7,35 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
-import keras
-import numpy as np
 from ml_dtypes import bfloat16
 
+from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Array
+from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
+from workbench.training.bridge import Bridge, DenseGradients, Spec
 from workbench.training.calls import Call
-from workbench.training.reducer import Bridge, DenseGradients, Spec
+from workbench.training.compression import Compression as Casts
+from workbench.transport.base import Array
 
-if not keras.__version__.startswith("3."):
-    raise ImportError(f"workbench.keras needs Keras 3, not {keras.__version__}: install TensorFlow 2.16 or later.")
+
+def _compression() -> Casts:
+    if LEGACY:
+        from workbench.tensorflow import tensors
+
+        return tensors.Compression
+    return Casts.casting(
+        is_wider=lambda t, dtype: keras.backend.standardize_dtype(t.dtype) in ("float32", "float64"),
+        cast=lambda t, dtype: keras.ops.cast(t, keras.backend.standardize_dtype(dtype)),
+        fp16="float16",
+        bf16="bfloat16",
+    )
+
+
+Compression = _compression()
 
 
 class TorchBridge(DenseGradients):
-    """For Keras on torch, which is always eager; see :class:`workbench.training.reducer.Bridge`."""
+    """For Keras on torch, which is always eager; see :class:`workbench.training.bridge.Bridge`."""
 
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
@@ -83,23 +96,17 @@ def own_errors() -> AbstractContextManager[None]:
     return nullcontext()
 
 
+def bring_back(model: Any) -> None:
+    """During ``fit`` JAX's trainer has the variables' values somewhere else: set them to what they are."""
+    if hasattr(model, "jax_state_sync"):
+        model.jax_state_sync()
+
+
 def state_of(model: Any, optimizer: Any = None) -> list[Any]:
     """All that training changes: the model's weights, and the optimizer's variables, if it is built."""
-    if hasattr(model, "jax_state_sync"):
-        model.jax_state_sync()  # during fit() JAX's trainer has the values somewhere else
+    bring_back(model)
     optimizer = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-    return [*model.weights, *(optimizer.variables if optimizer is not None and optimizer.built else [])]
-
-
-def values_of(variables: Sequence[Any]) -> list[Array]:
-    """Copies of their values."""
-    return [np.array(keras.ops.convert_to_numpy(each.value)) for each in variables]
-
-
-def assign(variables: Sequence[Any], values: Sequence[Array]) -> None:
-    """Set them."""
-    for variable, value in zip(variables, values, strict=True):
-        variable.assign(value)
+    return [*model.weights, *(variables_of(optimizer) if optimizer is not None else [])]
 
 
 def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
@@ -108,4 +115,13 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
         assign(variables, Call(Kind.BROADCAST, "broadcast_variables", root=root_rank)(values_of(variables)))
 
 
-__all__ = ["TorchBridge", "assign", "bridge", "broadcast_variables", "own_errors", "state_of", "values_of"]
+__all__ = [
+    "Compression",
+    "TorchBridge",
+    "bridge",
+    "bring_back",
+    "broadcast_variables",
+    "own_errors",
+    "state_of",
+    "values_of",
+]

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import keras
 import numpy as np
 
 from workbench import api
-from workbench.keras.backend import broadcast_variables, state_of
+from workbench.keras.backend import bring_back, broadcast_variables, state_of
+from workbench.keras.flavour import build, keras, multiply, number_or_array, velocities_of
 
 Logs = dict[str, Any] | None
 
@@ -23,7 +23,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
 
     Args:
         root_rank: who has the right values.
-        device: taken for the sake of scripts that give it.
+        device: ignored; accepted for Horovod compatibility.
         local_variables: variables that stay as they are on each rank.
     """
 
@@ -39,8 +39,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
     def on_train_begin(self, logs: Logs = None) -> None:
         """Broadcast, if the weights are there."""
         if self.model.built:
-            if not self.model.optimizer.built:
-                self.model.optimizer.build(self.model.trainable_variables)
+            build(self.model.optimizer, self.model.trainable_variables)
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
@@ -57,7 +56,7 @@ class MetricAverageCallback(keras.callbacks.Callback):  # type: ignore[misc]  # 
     """Averages the metrics of an epoch over the ranks, in place: all ranks log, and decide by, the same.
 
     Args:
-        device: taken for the sake of scripts that give it.
+        device: ignored; accepted for Horovod compatibility.
     """
 
     def __init__(self, device: str = "") -> None:
@@ -107,7 +106,10 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
     @property
     def steps_per_epoch(self) -> int:
         """Steps per epoch, as given or as ``fit`` has them."""
-        steps = self._steps or (self.params or {}).get("steps")
+        params = self.params or {}
+        steps = self._steps or params.get("steps")
+        if not steps and params.get("samples") and params.get("batch_size"):  # Keras 2 in a graph of TensorFlow 1
+            steps = params["samples"] // params["batch_size"]
         if not steps:
             raise ValueError(f"{type(self).__name__} cannot find out the number of steps: give it steps_per_epoch=.")
         return int(steps)
@@ -131,16 +133,14 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
             logs["lr"] = self._now()
 
     def _now(self) -> float:
-        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+        return float(number_or_array(self.model.optimizer.learning_rate))
 
     def _set(self, rate: float) -> None:
-        state_of(self.model)  # the values of the step before, where JAX's trainer has them
+        bring_back(self.model)
         before, optimizer = self._now(), self.model.optimizer
         optimizer.learning_rate = rate
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
-        if self._correct and before > 0 and isinstance(inner, keras.optimizers.SGD) and inner.momentum:
-            for velocity in getattr(inner, "momentums", []):
-                velocity.assign(velocity * (rate / before))
+        if self._correct and before > 0:
+            multiply(velocities_of(optimizer), rate / before)
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):

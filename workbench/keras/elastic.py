@@ -20,12 +20,11 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-import keras
-
 from workbench import api
 from workbench import elastic as core
 from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
-from workbench.keras.backend import assign, broadcast_variables, own_errors, state_of, values_of
+from workbench.keras.backend import broadcast_variables, own_errors, state_of
+from workbench.keras.flavour import assign, build, keras, values_of
 from workbench.training.objects import broadcast_object
 
 Logs = dict[str, Any] | None
@@ -60,8 +59,8 @@ class KerasState(ObjectState):
 
     def __init__(self, model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> None:
         self.model, self.optimizer = model, optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        if self.optimizer is not None and model.built and not self.optimizer.built:
-            self.optimizer.build(model.trainable_variables)
+        if self.optimizer is not None and model.built:
+            build(self.optimizer, model.trainable_variables)
         super().__init__(broadcast_object, api.rank, **kwargs)
         self.save()
 

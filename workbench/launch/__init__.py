@@ -1,5 +1,5 @@
-"""How a job is started: finding MPI, guarding the processes, and the ``workbench`` command.
+"""The ``workbench`` command: start the ranks of a job, examine a machine, grade notebooks.
 
-Of our own modules only ``workbench.config`` and ``workbench.errors`` are imported here, so that
-``workbench --help`` and the warden start without MPI, torch or CUDA.
+Of our own modules only ``config``, ``errors``, ``machine`` and ``common`` are imported here, so ``workbench --help``
+and the watchdog start without MPI, torch or CUDA.
 """

@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any
 import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch import flags, hosts
+from workbench.launch.ranks.output import Printer, say
+from workbench.launch.start import flags, hosts
+from workbench.launch.start.flag_variables import with_flags
 
 if TYPE_CHECKING:
-    from workbench.launch.ways import Task
+    from workbench.launch.start.starters import Task
 
 _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
@@ -103,7 +105,7 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         code: int = args.handle(args)
     except (LaunchError, ValueError) as error:
-        _say(str(error))
+        say(str(error))
         return 1
     except BrokenPipeError:
         code = 141
@@ -117,15 +119,15 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def _check_build(args: argparse.Namespace) -> int:
-    from workbench.launch.check_build import report
+    from workbench.launch.doctor.check_build import report
 
     print(report())
     return 0
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from workbench.launch.doctor import examine, show
-    from workbench.launch.finding import exit_code, summary
+    from workbench.launch.doctor.doctor import examine, show
+    from workbench.launch.doctor.finding import exit_code, summary
 
     findings = show(examine(), sys.stdout)
     print(summary(findings))
@@ -133,20 +135,21 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _grade(args: argparse.Namespace) -> int:
-    from workbench.launch import grade, marks
+    from workbench.launch.grade import grade, results
 
-    files = {marks.as_csv: args.csv, marks.as_junit: args.junit}
+    grade.check_installed()
+    files = {results.as_csv: args.csv, results.as_junit: args.junit}
     targets = {form: grade.writable(path) for form, path in files.items() if path}
-    sheets: list[marks.Sheet] = []
+    graded: list[results.NotebookResult] = []
     try:
         for name in grade.notebooks(args.files):
-            sheets.append(grade.Grading(name, args.deadline, args.step).run())
-            _show([*marks.table(sheets[-1]), ""])
+            graded.append(grade.Grading(name, args.deadline, args.step).run())
+            _show([*results.table(graded[-1]), ""])
     finally:  # on Ctrl-C, what is known by then
         for form, path in targets.items():
-            path.write_text(form(sheets), encoding="utf-8")
-    _show([marks.summary(sheets)])
-    return int(not all(sheet.complete for sheet in sheets))
+            path.write_text(form(graded), encoding="utf-8")
+    _show([results.summary(graded)])
+    return int(not all(notebook.complete for notebook in graded))
 
 
 def _show(lines: Sequence[str]) -> None:
@@ -158,35 +161,34 @@ def _show(lines: Sequence[str]) -> None:
 def _run(args: argparse.Namespace) -> int:
     if args.check_build:
         return _check_build(args)
-    from workbench.launch.output import Printer
-    from workbench.launch.run import run
+    from workbench.launch.start.run import run
 
     if args.config_file:
         flags.apply_file(args, args.config_file)
     task = _task(args)
     for line in flags.warnings(args):
-        _say(line)
+        say(line)
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
-    outcome = run(task, Printer(sys.stdout, sys.stderr, task.n, timestamps, folder), _say, bool(args.verbose))
+    outcome = run(task, Printer(sys.stdout, sys.stderr, task.n, timestamps, folder), say, bool(args.verbose))
     if outcome.text:
-        _say(outcome.text)
+        say(outcome.text)
     return outcome.code
 
 
 def _task(args: argparse.Namespace) -> Task:
     """What to start; checks what was typed."""
-    from workbench.launch.gpus import pin
-    from workbench.launch.ways import Task, check_command, choose, environment
+    from workbench.launch.start.gpus import pin
+    from workbench.launch.start.starters import Task, check_command, choose, environment
 
     n, found = _ranks(args)
     gpus = pin(n, args.gpus).env if args.gpus else {}
-    env = config.with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
+    env = with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
     check_command(flags.command(args), env)
     return Task(
         n=n,
         command=flags.command(args),
         env=env,
-        way=choose(args.mpi, args.gloo, env),
+        starter=choose(args.mpi, args.gloo, env),
         hosts=found,
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
@@ -203,10 +205,6 @@ def _ranks(args: argparse.Namespace) -> tuple[int, hosts.Hosts]:
         raise LaunchError("How many ranks? Say so with -np N, at least 1.")
     hosts.check(found, n)
     return n, found
-
-
-def _say(text: str) -> None:
-    print(f"workbench: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -4,15 +4,18 @@ MXNet is retired software: its last release is 1.9.1, which wants numpy 1.23. ``
 that it needs, ``.venv-legacy``, from the pins in ``.ci/legacy.txt``.
 """
 
+from workbench.common.moved import moved
 from workbench.mxnet import ops
-from workbench.mxnet.compression import Compression
 from workbench.mxnet.functions import broadcast_parameters
 from workbench.mxnet.ops import *  # noqa: F403 - the verbs
 from workbench.mxnet.optimizer import DistributedOptimizer
+from workbench.mxnet.tensors import Compression
 from workbench.mxnet.trainer import DistributedTrainer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 from workbench.training.objects import allgather_object, broadcast_object
+
+moved("workbench.mxnet.compression", "workbench.mxnet.tensors")
 
 __all__ = [
     *common.__all__,

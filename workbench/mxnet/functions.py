@@ -8,8 +8,8 @@ from typing import Any
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 
 from workbench import api
+from workbench.core.messages import Kind
 from workbench.mxnet.tensors import array_of, fill
-from workbench.runtime.messages import Kind
 
 
 def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = None) -> None:
@@ -21,7 +21,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0, prefix: str | None = N
         params: ``block.collect_params()``, or a dict of arrays or parameters, such as each of the two that
             ``Module.get_params()`` returns; the same names on every rank.
         root_rank: who has the right values.
-        prefix: for the names on the way, where two calls may be on their way at once.
+        prefix: of the names, where two calls may be in flight at once.
 
     Raises:
         ValueError: something else than these.

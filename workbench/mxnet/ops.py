@@ -13,9 +13,9 @@ from typing import Any
 import mxnet as mx
 
 from workbench.api import Average, ReduceOp
+from workbench.core.messages import Kind
 from workbench.mxnet.tensors import array_of, fill, new_like
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
 from workbench.training.calls import Call, choose_op
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import mxnet as mx
 
-from workbench.mxnet.gradients import Gradients
+from workbench.mxnet.averaging import InPlaceAverage
 from workbench.process_sets import ProcessSet, global_process_set
 
 
@@ -25,7 +25,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # unt
     Args:
         optimizer: it is used from now on through this object only.
         gradient_predivide_factor: divide by it before the sum and multiply after.
-        num_groups: the gradients travel in so many parts, one after the other; 0: as the buckets have room.
+        num_groups: the gradients are sent in so many parts, one after the other; 0: as the buckets have room.
         process_set: the ranks to average over; a rank outside of it trains on its own.
 
     Raises:
@@ -59,7 +59,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # unt
             optimizer = optimizer.wrapped
         options = gradient_predivide_factor, num_groups, process_set
         # Optimizer.__init__ is not called: the attributes that its methods use are the wrapped optimizer's.
-        self.__dict__.update(wrapped=optimizer, _options=options, _gradients=Gradients(*options))
+        self.__dict__.update(wrapped=optimizer, _options=options, _gradients=InPlaceAverage(*options))
 
     def __getattr__(self, name: str) -> Any:
         if name == "wrapped":

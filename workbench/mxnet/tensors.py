@@ -1,7 +1,7 @@
 """MXNet's arrays as numpy's, and back.
 
 MXNet computes in the background: an operation returns before it is done. ``asnumpy`` waits for whoever writes the
-array, and :func:`fill` for whoever reads it. So what travels is ready, and nobody else's.
+array, and :func:`fill` for whoever reads it. So what is sent is ready, and nobody else's.
 """
 
 from __future__ import annotations
@@ -9,8 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
-from workbench.runtime.pending import Array
+from workbench.training.compression import Compression as Casts
+from workbench.transport.base import Array
+
+Compression = Casts.casting(
+    is_wider=lambda tensor, dtype: tensor.dtype in (np.float32, np.float64),
+    cast=lambda tensor, dtype: tensor.astype(dtype),
+    fp16="float16",
+)
 
 
 def array_of(tensor: Any) -> Array:
@@ -36,4 +44,4 @@ def fill(tensor: Any, array: Array) -> None:
     tensor._sync_copyfrom(array)  # what tensor[:] = array comes to, but for no dimension at all
 
 
-__all__ = ["array_of", "fill", "new_like"]
+__all__ = ["Compression", "array_of", "fill", "new_like"]

@@ -7,9 +7,9 @@ from typing import Any
 
 import mxnet as mx
 
-from workbench.mxnet.compression import Compression
-from workbench.mxnet.gradients import Gradients
+from workbench.mxnet.averaging import InPlaceAverage
 from workbench.mxnet.optimizer import DistributedOptimizer
+from workbench.mxnet.tensors import Compression
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.compression import Compressor
 
@@ -23,8 +23,8 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # untyped
         optimizer_params: with a name, its options.
         compression: ``Compression.none`` or ``.fp16``.
         gradient_predivide_factor: divide by it before the sum and multiply after; keeps fp16 in range.
-        prefix: for the names on the way: another one for each trainer.
-        num_groups: the gradients travel in so many parts, one after the other; 0: as the buckets have room.
+        prefix: of the names: another one for each trainer.
+        num_groups: the gradients are sent in so many parts, one after the other; 0: as the buckets have room.
         process_set: the ranks to average over; a rank outside of it trains on its own.
 
     Raises:
@@ -58,7 +58,7 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # untyped
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn("DistributedTrainer averages by itself: it takes what is in the optimizer.", stacklevel=2)
             optimizer = optimizer.wrapped
-        self._gradients = Gradients(gradient_predivide_factor, num_groups, process_set, compression, prefix)
+        self._gradients = InPlaceAverage(gradient_predivide_factor, num_groups, process_set, compression, prefix)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
 
     def _allreduce_grads(self) -> None:  # MXNet's own name: step() and allreduce_grads() call it

@@ -1,12 +1,11 @@
 """Distributed training with TensorFlow: ``import workbench.tensorflow as hvd``.
 
 Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v1``. For Keras' ``fit`` see
-:mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, except that
-what has to do with Keras needs Keras 3, so TensorFlow 2.16.
+:mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, with Keras 2 or 3.
 """
 
+from workbench.common.moved import moved
 from workbench.tensorflow import elastic
-from workbench.tensorflow.compression import Compression
 from workbench.tensorflow.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
@@ -15,7 +14,7 @@ from workbench.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from workbench.tensorflow.gradients import DistributedGradientTape, PartialDistributedGradientTape
+from workbench.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
 from workbench.tensorflow.ops import (
     allgather,
     allreduce,
@@ -34,8 +33,11 @@ from workbench.tensorflow.ops import (
 )
 from workbench.tensorflow.optimizer import DistributedOptimizer
 from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization
+from workbench.tensorflow.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
+
+moved("workbench.tensorflow.compression", "workbench.tensorflow.tensors")
 
 __all__ = [
     *common.__all__,

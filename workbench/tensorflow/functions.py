@@ -23,10 +23,10 @@ def broadcast_variables(
     """Give every rank the root's values of these variables: the same ones in the same order on every rank.
 
     Args:
-        variables: ``tf.Variable`` or Keras variables, as many as there are: they travel together.
+        variables: ``tf.Variable`` or Keras variables, as many as there are: they are sent together.
         root_rank: who has the right values.
         process_set: who takes part.
-        inplace: taken for the sake of scripts that give it.
+        inplace: ignored; accepted for Horovod compatibility.
 
     Returns:
         In a graph of TensorFlow 1, the op that does it; else nothing.
@@ -61,7 +61,7 @@ class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):  # type: 
 
     Args:
         root_rank: who has the right values.
-        device: taken for the sake of scripts that give it.
+        device: ignored; accepted for Horovod compatibility.
     """
 
     def __init__(self, root_rank: int, device: str = "") -> None:

@@ -1,11 +1,10 @@
 """The verbs on TensorFlow tensors: eager, within ``tf.function``, and in the graphs of ``tf.compat.v1``.
 
-What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.calls`. ``device_dense``,
-``device_sparse`` and ``ignore_name_scope`` are taken for the sake of scripts that give them.
+What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.derivatives`.
+``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are ignored; accepted for Horovod compatibility.
 
-In a graph, TensorFlow runs a collective as an op that waits for the other ranks, and ``tf.function`` runs these ops one
-after the other, in the order of the program. A graph of ``tf.compat.v1`` has no such order: there, reduce what belongs
-together in one group, as the optimizers do.
+In a graph any number of collectives may wait side by side, in any order on each rank: see
+:mod:`workbench.tensorflow.host_calls`. They find each other by name; what belongs together is faster as one group.
 """
 
 from __future__ import annotations
@@ -19,10 +18,11 @@ import tensorflow as tf
 from workbench import api
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
+from workbench.core.messages import Kind
+from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
-from workbench.tensorflow.compression import Compression
-from workbench.tensorflow.tensors import as_it_is, on_host, run_call
+from workbench.tensorflow.errors import as_tensorflow_s
+from workbench.tensorflow.tensors import Compression, as_it_is, on_host, run_call
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
 
@@ -63,23 +63,24 @@ def allreduce(
     """
     chosen = choose_op(op, average)
     if isinstance(tensor, tf.IndexedSlices):
-        return _allreduce_slices(tensor, chosen, (prescale_factor, postscale_factor), name, process_set)
+        return _allreduce_slices([tensor], chosen, (prescale_factor, postscale_factor), name, process_set)[0]
     small, ctx = compression.compress(tf.convert_to_tensor(tensor))
     call = Call(Kind.ALLREDUCE, name, chosen, prescale_factor, postscale_factor, process_set=process_set)
     return compression.decompress(run_call(call, [small])[0], ctx)
 
 
 def _allreduce_slices(
-    slices: Any, op: ReduceOp, factors: tuple[float, float], name: str | None, process_set: ProcessSet
-) -> Any:
+    slices: Sequence[Any], op: ReduceOp, factors: tuple[float, float], name: str | None, process_set: ProcessSet
+) -> list[Any]:
     """All ranks' slices: who adds them up has the sum."""
     if op not in (Average, Sum) or factors != (1.0, 1.0):
         raise NotImplementedError("tf.IndexedSlices can be reduced with Average or Sum only, without factors.")
-    values = allgather(slices.values, name and f"{name}.values", process_set=process_set)
-    indices = allgather(slices.indices, name and f"{name}.indices", process_set=process_set)
+    values = grouped_allgather([each.values for each in slices], name and f"{name}.values", process_set=process_set)
+    indices = grouped_allgather([each.indices for each in slices], name and f"{name}.indices", process_set=process_set)
     if op is Average:
-        values = values / tf.cast(process_set.size() or 1, values.dtype)
-    return tf.IndexedSlices(values, indices, dense_shape=slices.dense_shape)
+        values = [each / tf.cast(process_set.size() or 1, each.dtype) for each in values]
+    parts = zip(values, indices, slices, strict=True)
+    return [tf.IndexedSlices(rows, places, dense_shape=each.dense_shape) for rows, places, each in parts]
 
 
 @as_it_is
@@ -96,15 +97,29 @@ def grouped_allreduce(
     ignore_name_scope: bool = False,
     name: str | None = None,
 ) -> list[Any]:
-    """As :func:`allreduce` for several tensors; none starts before all are ready on every rank."""
-    if not tensors:
-        return []
-    small = [compression.compress(tf.convert_to_tensor(each)) for each in tensors]
-    call = Call(
-        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
-    )
-    reduced = run_call(call, [tensor for tensor, _ in small])
-    return [compression.decompress(each, ctx) for each, (_, ctx) in zip(reduced, small, strict=True)]
+    """As :func:`allreduce` for several tensors; none starts before all are ready on every rank.
+
+    ``tf.IndexedSlices`` among them stay what they are: they are gathered, as a group of their own.
+    """
+    chosen, made = choose_op(op, average), list(tensors)
+    sparse = [i for i, each in enumerate(made) if isinstance(each, tf.IndexedSlices)]
+    dense = [i for i, each in enumerate(made) if not isinstance(each, tf.IndexedSlices)]
+    if sparse:
+        slices = [made[i] for i in sparse]
+        reduced = _allreduce_slices(slices, chosen, (prescale_factor, postscale_factor), name, process_set)
+        made = _replaced(made, sparse, reduced)
+    if dense:
+        small = [compression.compress(tf.convert_to_tensor(made[i])) for i in dense]
+        call = Call(Kind.ALLREDUCE, name, chosen, prescale_factor, postscale_factor, process_set=process_set)
+        wide = [compression.decompress(each, ctx) for each, (_, ctx) in
+                zip(run_call(call, [tensor for tensor, _ in small]), small, strict=True)]  # fmt: skip
+        made = _replaced(made, dense, wide)
+    return made
+
+
+def _replaced(items: Sequence[Any], places: Sequence[int], by: Sequence[Any]) -> list[Any]:
+    others = dict(zip(places, by, strict=True))
+    return [others.get(i, each) for i, each in enumerate(items)]
 
 
 @as_it_is
@@ -170,9 +185,18 @@ def alltoall(
         The rows received; with ``splits`` a pair of these and the number received from each rank (int32).
     """
     call = Call(Kind.ALLTOALL, name, process_set=process_set)
-    rows = None if splits is None else tf.cast(tf.convert_to_tensor(splits), tf.int64)
+    rows = None if splits is None else tf.cast(_int32(splits), tf.int64)
     received, counts = run_call(call, [tensor], rows)
     return received if splits is None else (received, counts)
+
+
+def _int32(splits: Any) -> Any:
+    """As Horovod takes them: numbers, or a tensor of int32."""
+    try:
+        return tf.convert_to_tensor(splits, tf.int32)
+    except (ValueError, TypeError, tf.errors.OpError) as error:
+        with as_tensorflow_s():
+            raise UnsupportedTensorError(f"splits must be int32, a number for each rank: {error}") from None
 
 
 @as_it_is
@@ -226,7 +250,7 @@ def _scatter(
 @as_it_is
 def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """The number of ranks as a tensor (int32), asked for whenever the graph runs; in eager mode at once."""
-    return _number(lambda: len(HOLDER.get().engine.sets.members[process_set_id]))
+    return _number(lambda: len(HOLDER.get().sets.members[process_set_id]))
 
 
 @as_it_is
@@ -250,11 +274,11 @@ def local_rank_op(name: str | None = None) -> Any:
 @as_it_is
 def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
     """1 if this rank belongs to the process set, else 0, as :func:`size_op`."""
-    return _number(lambda: int(api.rank() in HOLDER.get().engine.sets.members[process_set_id]))
+    return _number(lambda: int(api.rank() in HOLDER.get().sets.members[process_set_id]))
 
 
 def _number(ask: Callable[[], int]) -> Any:
-    return on_host(lambda _: [np.array(ask(), np.int32)], [], [("int32", ())])[0]
+    return on_host(lambda _: [np.array(ask(), np.int32)], [], [("int32", ())], waits=False)[0]
 
 
 __all__ = [

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.tensorflow.compression import Compression
-from workbench.tensorflow.tensors import BRIDGE, as_it_is
+from workbench.tensorflow.tensors import BRIDGE, Compression, as_it_is
+from workbench.training.bridge import TensorReducer, names_among, names_of
 from workbench.training.compression import Compressor
-from workbench.training.reducer import Reducer, names_of
 
 
 def DistributedOptimizer(  # noqa: N802 - Horovod's name
@@ -36,14 +35,14 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     Args:
         optimizer: used from now on through what is returned only.
         name, use_locking: of the wrapper, for an optimizer of TensorFlow 1.
-        device_dense, device_sparse: taken for the sake of scripts that give them.
+        device_dense, device_sparse: ignored; accepted for Horovod compatibility.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
         sparse_as_dense: turn IndexedSlices into dense gradients first; otherwise all ranks' rows are gathered.
-        backward_passes_per_step: add up so many gradients on this rank before they travel and the optimizer steps.
+        backward_passes_per_step: add up so many gradients on this rank before they are sent and the optimizer steps.
         op: Average (default), Sum or Adasum.
         gradient_predivide_factor: divide by it before the sum and multiply after.
         average_aggregated_gradients: divide by ``backward_passes_per_step``.
-        num_groups, groups: taken for the sake of scripts: all gradients travel together as it is.
+        num_groups, groups: ignored; accepted for Horovod compatibility: all gradients are sent together anyway.
         process_set: the ranks to average over.
         scale_local_gradients: see :class:`~workbench.tensorflow.DistributedGradientTape`.
 
@@ -57,7 +56,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         "mean": average_aggregated_gradients,
         "process_set": process_set,
     }
-    reducer = Reducer(BRIDGE, compression, sparse_as_dense, scale_local_gradients, **options)
+    reducer = TensorReducer(BRIDGE, compression, sparse_as_dense, scale_local_gradients, **options)
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
         return DistributedV1Optimizer(optimizer, reducer, name, use_locking)
     from workbench.keras.optimizer import distribute
@@ -74,16 +73,25 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         name, use_locking: see ``tf.compat.v1.train.Optimizer``.
     """
 
-    def __init__(self, optimizer: Any, reducer: Reducer, name: str | None = None, use_locking: bool = False) -> None:
+    def __init__(
+        self, optimizer: Any, reducer: TensorReducer, name: str | None = None, use_locking: bool = False
+    ) -> None:
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer, self._reducer, self._ready = optimizer, reducer, None
+        self._local: list[Any] = []
+
+    def register_local_var(self, var: Any) -> None:
+        """The gradient of this variable stays on this rank."""
+        self._local.append(var)
 
     @as_it_is
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's, then reduced over the ranks."""
         pairs = self._optimizer.compute_gradients(*args, **kwargs)
         variables = [variable for _, variable in pairs]
-        gradients, self._ready = self._reducer([gradient for gradient, _ in pairs], names_of(variables))
+        names = names_of(variables)
+        self._reducer.keep_local(names_among(names, variables, self._local))
+        gradients, self._ready = self._reducer([gradient for gradient, _ in pairs], names)
         return list(zip(gradients, variables, strict=True))
 
     @as_it_is

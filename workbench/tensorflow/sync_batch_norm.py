@@ -18,6 +18,8 @@ from workbench import api
 from workbench.api import Sum
 from workbench.tensorflow.ops import allreduce
 
+_KERAS_3 = hasattr(tf.keras, "ops")  # TensorFlow 2.15 has no tf.keras.__version__
+
 
 class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignore[misc]  # untyped
     """``keras.layers.BatchNormalization`` over all ranks; the batches may differ in size.
@@ -26,12 +28,11 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     ``BatchNormalization`` and loads anywhere (so does ``clone_model``: the clone is the plain one).
 
     Args:
-        fused: taken for the sake of scripts that give it; it must be false.
+        fused: ignored; accepted for Horovod compatibility; it must be false.
         kwargs: as ``keras.layers.BatchNormalization`` has them.
 
     Raises:
         ValueError: ``fused=True``, or renorm; in training on several ranks, a mask.
-        ImportError: Keras is older than 3.
 
     Example:
         >>> import workbench.tensorflow as hvd
@@ -47,24 +48,34 @@ class SyncBatchNormalization(tf.keras.layers.BatchNormalization):  # type: ignor
     def __init__(self, fused: bool = False, **kwargs: Any) -> None:
         if fused in (True, None) or kwargs.get("renorm"):
             raise ValueError("SyncBatchNormalization does not support fused=True nor renorm.")
-        if not tf.keras.__version__.startswith("3."):
-            raise ImportError("SyncBatchNormalization needs Keras 3: install TensorFlow 2.16 or later.")
-        super().__init__(**kwargs)
+        # Keras 2 has its fused kernel, too, which knows of no other ranks.
+        super().__init__(**kwargs if _KERAS_3 else kwargs | {"fused": False})
         self.supports_jit = False  # XLA cannot talk to other ranks
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:
         return tf.keras.layers.BatchNormalization  # type: ignore[no-any-return]
 
-    def _moments(self, inputs: Any, mask: Any = None) -> Any:
-        """Keras asks for mean and variance here, in training only."""
+    def _moments(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Keras asks for mean and variance here, in training only.
+
+        Keras 3 with (inputs, mask), Keras 2 with (inputs, axes, keep_dims=…, mask=…).
+        """
         if api.size() == 1:
-            return super()._moments(inputs, mask)
-        if mask is not None:
+            return super()._moments(inputs, *args, **kwargs)
+        axes, more = (self._reduction_axes, args) if _KERAS_3 else (args[0], args[2:])
+        if any(each is not None for each in (*more, kwargs.get("mask"))):
             raise ValueError("SyncBatchNormalization does not support masks on several ranks.")
-        axes = self._reduction_axes
+        moments = self._of_all_ranks(inputs, axes)
+        if kwargs.get("keep_dims"):
+            shape = [1 if each in axes else -1 for each in range(inputs.shape.rank)]
+            return tuple(tf.reshape(each, shape) for each in moments)
+        return moments
+
+    def _of_all_ranks(self, inputs: Any, axes: Any) -> Any:
         mean, var = tf.nn.moments(inputs, axes)
-        values = tf.cast(tf.size(inputs) / tf.shape(inputs)[self.axis], inputs.dtype)
+        channel = self.axis if _KERAS_3 else self.axis[0]
+        values = tf.cast(tf.size(inputs) / tf.shape(inputs)[channel], inputs.dtype)
         row = tf.concat([tf.reshape(values, [1]), mean, var * values], 0)
         # A batch of nothing has no mean: what it adds is 0, not nan.
         row = tf.where(values > 0, row, tf.zeros_like(row))

@@ -1,31 +1,48 @@
 """TensorFlow tensors ↔ host arrays, at once or when a graph runs.
 
-In a graph a call to the host is **one** op for all that it needs (``tf.numpy_function``, stateful, so that
-``tf.function`` keeps the order of the program). Its inputs are TensorFlow's own memory, and what it returns becomes a
-tensor without being copied. XLA cannot call the host: :func:`on_host` says so when the graph is made.
+In a graph a call to the host is **one** call for all that it needs (:mod:`workbench.tensorflow.host_calls`). Its inputs
+are TensorFlow's own memory, and what it returns becomes a tensor without being copied. XLA cannot call the host:
+:func:`on_host` says so when the graph is made.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
+from tensorflow.python.util import tf_stack
 
 from workbench.arrays import borrowed, on_gpu
+from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Array
+from workbench.faults.blocked_threads import place_of
+from workbench.tensorflow.errors import as_tensorflow_s
+from workbench.tensorflow.host_calls import HOST_CALLS
+from workbench.training.bridge import Spec
 from workbench.training.calls import Call, GraphCalls, Shape
-from workbench.training.reducer import Spec
+from workbench.training.compression import Compression as Casts
+from workbench.transport.base import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
-GRAPH = GraphCalls()
+_NAMES: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+_CALLS: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
+GRAPH = GraphCalls(str(Path(tf.__file__).parent))
+Compression = Casts.casting(
+    is_wider=lambda t, dtype: t.dtype.is_floating and t.dtype.size > dtype.size,
+    cast=tf.cast,
+    fp16=tf.float16,
+    bf16=tf.bfloat16,
+)
 
 _XLA = (
     "XLA compiles this function (jit_compile=True), and what XLA compiles cannot talk to other ranks. Leave the "
@@ -39,22 +56,51 @@ def as_it_is(function: F) -> F:
 
 
 @as_it_is
-def on_host(function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]) -> Any:
+def on_host(
+    function: Callable[[list[Array]], list[Array]],
+    tensors: Sequence[Any],
+    results: Sequence[Spec],
+    waits: bool = True,
+    in_order: bool = False,
+) -> Any:
     """Call ``function`` with the tensors' arrays, now or whenever the graph runs; its results as tensors.
+
+    Args:
+        waits: it may take long, for it waits for other ranks.
+        in_order: within ``tf.function``, one after the other, as the program has them.
 
     Raises:
         UnsupportedTensorError: within XLA.
     """
     if tf.executing_eagerly():
-        return [_tensor(each) for each in function([_array(tensor) for tensor in tensors])]
+        with as_tensorflow_s():
+            return [_tensor(each) for each in function([_array(tensor) for tensor in tensors])]
     if GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
         raise UnsupportedTensorError(_XLA)
-    run = GRAPH.function(lambda *arrays: function(list(arrays)))
-    made = tf.numpy_function(run, list(tensors), [tf.as_dtype(dtype) for dtype, _ in results], stateful=True)
+    dtypes = [tf.as_dtype(dtype) for dtype, _ in results]
+    calls = _calls_of(tf.compat.v1.get_default_graph())
+    calls["waiting"] += waits
+    run = GRAPH.function(lambda *arrays: function(list(arrays)), _users_line(), lambda: calls["waiting"] > 1)
+    # One that waits holds a thread of TensorFlow's pool; of those in order there is only one at a time.
+    one_by_one = in_order and isinstance(tf.compat.v1.get_default_graph(), FuncGraph)
+    direct = not waits or one_by_one
+    made = tf.numpy_function(run, list(tensors), dtypes) if direct else HOST_CALLS.call(run, tensors, dtypes, in_order)
     for tensor, (_, shape) in zip(made, results, strict=True):
         if shape is not None:
             tensor.set_shape(shape)
     return made
+
+
+def _users_line() -> str:
+    """As ``blocked_threads.users_line``; TensorFlow knows it of what AutoGraph has rewritten, too."""
+    return place_of((each.filename, each.lineno) for each in reversed(tf_stack.extract_stack()))
+
+
+def _calls_of(graph: Any) -> Counter[str]:
+    """How many calls to the host there are in this graph and those that it is a part of."""
+    while isinstance(getattr(graph, "outer_graph", None), FuncGraph):
+        graph = graph.outer_graph
+    return _CALLS.setdefault(graph, Counter())
 
 
 def _tensor(array: Array) -> Any:
@@ -80,9 +126,13 @@ def own_errors() -> AbstractContextManager[None]:
 
 
 class TensorFlowBridge:
-    """What gradients need; see :class:`workbench.training.reducer.Bridge`."""
+    """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
 
-    on_host = staticmethod(on_host)
+    def on_host(
+        self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
+    ) -> Any:
+        """In order: variables of two models may have the same names, and so would their gradients."""
+        return on_host(function, tensors, results, in_order=True)
 
     def spec(self, tensor: Any) -> Spec:
         """dtype and static shape."""
@@ -118,8 +168,8 @@ def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any
         splits: for alltoall, an int tensor.
     """
     tensors = [tf.convert_to_tensor(each) for each in tensors]
-    if call.name is None and not tf.executing_eagerly():
-        call = replace(call, name=graph_name(call.kind.value, tensors))
+    if not tf.executing_eagerly():
+        call = replace(call, name=_unused(call.name or graph_name(call.kind.value, tensors)))
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
     def apply(*inputs: Any) -> Any:
@@ -130,12 +180,14 @@ def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any
 
         def backward(*dy: Any) -> Any:
             call.derivative()  # refuses here, where the gradient is asked for
-            dense = [tf.convert_to_tensor(each) for each in dy[: len(inputs)]]
+            mine = call if tf.executing_eagerly() else replace(call, name=_unused(f"{call.name}.grad")[: -len(".grad")])
+            # In a graph the caller may say another dtype for dy.
+            dense = [tf.cast(tf.convert_to_tensor(each), of.dtype) for each, of in zip(dy, inputs, strict=False)]
             rows = tf.stack(
                 [tf.shape(each, tf.int64)[0] if each.shape.rank else tf.constant(0, tf.int64) for each in inputs]
             )
             return on_host(
-                lambda arrays: _given(call, arrays, more).derivative()(
+                lambda arrays: _given(mine, arrays, more).derivative()(
                     arrays[: len(inputs)], arrays[len(inputs)].tolist()
                 ),
                 [*dense, rows, *more],
@@ -144,7 +196,19 @@ def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any
 
         return outputs, backward
 
-    return list(apply(*tensors))
+    with as_tensorflow_s():
+        return list(apply(*tensors))
+
+
+def _unused(name: str) -> str:
+    """The name, or for the second one of this name in the graph another one, for both may be in flight at once."""
+    graph = tf.compat.v1.get_default_graph()
+    used = _NAMES.setdefault(graph, Counter())
+    used[name] += 1
+    if used[name] == 1:
+        return name
+    stem, _, last = name.rpartition(".")
+    return f"{stem}#{used[name] - 1}.{last}" if last == "grad" else f"{name}#{used[name] - 1}"
 
 
 def _given(call: Call, arrays: Sequence[Array], more: Sequence[Any]) -> Call:
@@ -172,4 +236,4 @@ def graph_name(verb: str, tensors: Sequence[Any]) -> str:
     return f"{function}/{graph.unique_name(f'Horovod_{verb}_{of}')}"
 
 
-__all__ = ["BRIDGE", "GRAPH", "graph_name", "on_host", "own_errors", "run_call", "shape_of"]
+__all__ = ["BRIDGE", "GRAPH", "Compression", "graph_name", "on_host", "own_errors", "run_call", "shape_of"]

@@ -1,6 +1,7 @@
 """Distributed training with PyTorch: ``import workbench.torch as hvd``."""
 
 from workbench.built import has_gpu
+from workbench.common.moved import moved
 from workbench.torch import elastic
 from workbench.torch.autograd import (
     allgather,
@@ -12,7 +13,6 @@ from workbench.torch.autograd import (
     grouped_reducescatter,
     reducescatter,
 )
-from workbench.torch.compression import Compression
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.ops import (
     allgather_async,
@@ -35,11 +35,16 @@ from workbench.torch.ops import (
 )
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
+from workbench.torch.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 from workbench.training.objects import allgather_object, broadcast_object
 
 _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
+
+moved("workbench.torch.compression", "workbench.torch.tensors")
+moved("workbench.torch.gradients", "workbench.torch.optimizer.gradient_hooks")  # lesson 06 has shown them
+moved("workbench.torch.topk", "workbench.torch.optimizer.topk")
 
 __all__ = [
     *common.__all__,

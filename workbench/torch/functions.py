@@ -9,6 +9,7 @@ import torch
 
 from workbench import api
 from workbench.torch import ops
+from workbench.torch.optimizer.initial_zeros import give_zeros_until_step
 from workbench.training.objects import broadcast_object
 
 Params = Mapping[str, Any] | Iterable[Any]
@@ -61,10 +62,13 @@ def _named(params: Params) -> list[tuple[str, torch.Tensor]]:
 def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, model: Any = None) -> None:
     """Give every rank the root's optimizer state: hyperparameters, counters and tensors of any optimizer.
 
+    Until the next step, parameters without a gradient have zeros as theirs: see
+    :mod:`workbench.torch.optimizer.initial_zeros`.
+
     Args:
         optimizer: built alike on every rank; its state may differ or be empty.
         root_rank: who has the right state.
-        model: not needed; taken for the sake of scripts that give it.
+        model: not needed; ignored; accepted for Horovod compatibility.
 
     Raises:
         ValueError: the root's optimizer has other parameter groups than this rank's.
@@ -92,6 +96,11 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
 
     # On the root as well: loading may change a state's dtype (NAdam's counters), and the ranks must not differ in that.
     optimizer.load_state_dict(_map(skeleton, give))
+    distributed = vars(optimizer).get("_distributed")
+    if distributed is None:
+        give_zeros_until_step(optimizer)
+    else:
+        distributed.zeros.give()
 
 
 class _Place:

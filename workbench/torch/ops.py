@@ -13,11 +13,11 @@ import torch
 
 from workbench import api
 from workbench.api import Average, ReduceOp, Sum
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.handle import Handle
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Entry
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.calls import choose_op
 
@@ -79,7 +79,7 @@ class GroupHandle:
         return all(handle.poll() for handle in self._members)
 
     def wait(self, timeout_s: float | None = None) -> list[Any]:
-        """Wait for all, ``timeout_s`` for each; errors as :meth:`workbench.runtime.handle.Handle.wait`."""
+        """Wait for all, ``timeout_s`` for each; errors as :meth:`workbench.core.handle.Handle.wait`."""
         return [handle.wait(timeout_s) for handle in self._members]
 
 
@@ -183,11 +183,7 @@ def alltoall_async(
     Raises:
         ValueError: splits of another dtype than int32, or that do not fit the rows.
     """
-    rows = None
-    if splits is not None:
-        if isinstance(splits, torch.Tensor) and splits.dtype is not torch.int32:
-            raise ValueError(f"splits must be int32, not {splits.dtype}: write splits.to(torch.int32).")
-        rows = [int(part) for part in splits]
+    rows = rows_of(splits)
     array, _ = in_place(tensor)
 
     def convert(result: Any) -> Any:
@@ -204,6 +200,17 @@ def alltoall_async(
         **about(tensor),
     )
     return api.submit([entry])[0]
+
+
+def rows_of(splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
+    """The splits of an alltoall as numbers.
+
+    Raises:
+        ValueError: a tensor of another dtype than int32.
+    """
+    if isinstance(splits, torch.Tensor) and splits.dtype is not torch.int32:
+        raise ValueError(f"splits must be int32, not {splits.dtype}: write splits.to(torch.int32).")
+    return None if splits is None else tuple(int(part) for part in splits)
 
 
 def reducescatter_async(

@@ -1,7 +1,7 @@
-"""torch tensor ↔ the array that travels.
+"""torch tensor ↔ the array that the engine takes.
 
-A tensor in the CPU's memory travels as a numpy array over it, one on this rank's GPU as a cupy array over it: nothing
-is copied. Where GPUs have no backend (see :mod:`workbench.backends.gpu_select`) a copy on the host travels instead.
+For a tensor in the CPU's memory it is a numpy array over it, for one on this rank's GPU a cupy array over it: nothing
+is copied. Where GPUs have no backend (see :mod:`workbench.transport.gpu.select`) it is a copy on the host.
 """
 
 from __future__ import annotations
@@ -15,8 +15,35 @@ from numpy.typing import NDArray
 
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
+from workbench.training.compression import Compression as Casts
+from workbench.training.compression import Compressor
 
 Array = NDArray[Any]
+
+
+class TorchCompression(Casts):
+    """``none``, ``fp16``, ``bf16`` and ``topk(ratio)``.
+
+    Example:
+        >>> short, ctx = Compression.fp16.compress(torch.ones(2))
+        >>> short.dtype, Compression.fp16.decompress(short, ctx).dtype
+        (torch.float16, torch.float32)
+    """
+
+    @staticmethod
+    def topk(ratio: float) -> Compressor:
+        """The ``ratio`` largest entries, one for each optimizer: :mod:`workbench.torch.optimizer.topk`."""
+        from workbench.torch.optimizer.topk import TopKCompression
+
+        return TopKCompression(ratio)
+
+
+Compression = TorchCompression.casting(
+    is_wider=lambda t, dtype: t.is_floating_point() and torch.finfo(t.dtype).bits > torch.finfo(dtype).bits,
+    cast=lambda t, dtype: t.to(dtype),
+    fp16=torch.float16,
+    bf16=torch.bfloat16,
+)
 
 
 def dtype_name(tensor: torch.Tensor) -> str:
@@ -31,7 +58,7 @@ def view(tensor: torch.Tensor) -> Array:
         UnsupportedTensorError: not contiguous, not dense, or on another GPU than this rank's.
     """
     if tensor.layout is not torch.strided:
-        raise UnsupportedTensorError(f"A tensor of layout {tensor.layout} cannot travel. Call to_dense() first.")
+        raise UnsupportedTensorError(f"A tensor of layout {tensor.layout} cannot be sent. Call to_dense() first.")
     if not tensor.is_contiguous():
         raise UnsupportedTensorError(
             f"Tensor is required to be contiguous. This one has shape {list(tensor.shape)} and strides "
@@ -80,8 +107,27 @@ def about(tensor: torch.Tensor) -> dict[str, Any]:
 
 
 def on_gpu(tensor: torch.Tensor) -> bool:
-    """Does it lie on this rank's GPU, and is it reduced there?"""
+    """Is it in the memory of this rank's GPU, and reduced there?"""
     return _gpu_of(tensor) is not None
+
+
+def fits_a_bucket(param: torch.Tensor) -> bool:
+    """Can a gradient of it be a part of a bucket: floats without gaps, in memory where this rank reduces?"""
+    dense = param.is_contiguous() or _dense(param)
+    return (on_gpu(param) or param.device.type == "cpu") and dense and param.is_floating_point() and param.numel() > 0
+
+
+def _dense(param: torch.Tensor) -> bool:
+    """Not contiguous, but a permutation of something that is, as channels_last."""
+    order = sorted(zip(param.stride(), param.shape, strict=True), reverse=True)
+    expected = int(np.prod([size for _, size in order]))
+    for stride, size in order:
+        if size == 1:
+            continue
+        expected //= size
+        if stride != expected:
+            return False
+    return True
 
 
 def _gpu_of(tensor: torch.Tensor) -> Any:
@@ -93,7 +139,7 @@ def _gpu_of(tensor: torch.Tensor) -> Any:
     if not tensor.is_cuda:
         return None
     context = HOLDER.get()
-    gpu = context.engine.sets.gpu
+    gpu = context.sets.gpu
     if gpu is not None and tensor.device.index != gpu.index:
         raise UnsupportedTensorError(
             f"The tensor lies on GPU {tensor.device.index}, but rank {context.world.rank} reduces on GPU {gpu.index}, "
@@ -110,7 +156,7 @@ def _over_gpu(array: Any, like: torch.Tensor) -> torch.Tensor:
 
 
 class TorchCaller:
-    """torch's streams and memory; see :class:`workbench.backends.gpu.Caller`."""
+    """torch's streams and memory; see :class:`workbench.transport.gpu.device.Caller`."""
 
     def __init__(self, gpu: Any) -> None:
         self._gpu = gpu

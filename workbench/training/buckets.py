@@ -1,14 +1,18 @@
-"""Which gradients share a piece of memory. Shared by all frameworks; knows names and lengths, but no tensors.
+"""The layout of buckets: which gradients share an array. Shared by all frameworks; knows no tensors.
 
-A *bucket* is one array in the backend's memory. Each gradient is a view of a part of it, so that a bucket travels as
-one tensor, under one name, without being packed or unpacked.
+A *bucket* is one array in the backend's memory (:mod:`workbench.training.memory`). Each gradient is a view of a part
+of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from workbench.context import HOLDER
 
 _ALIGNED_BYTES = 64  # a gradient begins on a cache line
 
@@ -52,11 +56,40 @@ class Bucket:
         """Of all pieces."""
         return self.pieces[0].dtype
 
-    @property
+    @cached_property
     def name(self) -> str:
         """Equal on two ranks only if the buckets are."""
         first, last = self.pieces[0].name, self.pieces[-1].name
         return f"{len(self.pieces)} gradients, {first} to {last}, {zlib.crc32(repr(self.pieces).encode()):08x}"
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of its pieces."""
+        return tuple(piece.name for piece in self.pieces)
+
+    def parts(self, array: Any) -> dict[str, Any]:
+        """Each piece's part of an array or tensor with this layout, as a view."""
+        pairs = zip(self.pieces, self.starts, strict=True)
+        return {piece.name: array[start : start + piece.length] for piece, start in pairs}
+
+
+def bucket_bytes() -> int:
+    """How large a bucket of gradients may be; 0: each gradient is reduced on its own."""
+    settings = HOLDER.get().settings
+    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
+
+
+def plan_by_place(pieces: Iterable[tuple[Hashable, int, Piece]], limit_bytes: int) -> list[Bucket]:
+    """Fill buckets; the pieces of one lie in one place and have elements of one size.
+
+    Args:
+        pieces: (place, bytes of an element, piece), in the order of the model.
+        limit_bytes: see :func:`plan_buckets`.
+    """
+    alike: dict[tuple[Hashable, int], list[Piece]] = {}
+    for place, itemsize, piece in pieces:
+        alike.setdefault((place, itemsize), []).append(piece)
+    return [bucket for (_, itemsize), those in alike.items() for bucket in plan_buckets(those, limit_bytes, itemsize)]
 
 
 def plan_buckets(pieces: Sequence[Piece], limit_bytes: int, itemsize: int = 4) -> list[Bucket]:

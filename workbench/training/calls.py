@@ -4,22 +4,14 @@ A framework's verb turns its tensors into arrays, hands them to a :class:`Call`,
 inside a graph it puts the Call into the graph and does the same when the graph runs. What is *not* in the frameworks'
 folders, because it stands here: names, groups, shapes of results, derivatives.
 
-The derivative of a collective is a collective again. With ``dy`` for what comes from behind::
-
-    allreduce       dx = allreduce(dy), with the same op and factors (Average and Sum only)
-    allgather       dx = this rank's rows of the average of dy
-    broadcast       dx = the average of dy on the root, 0 elsewhere
-    alltoall        dx = alltoall(dy) back to where the rows came from
-    reducescatter   dx = allgather(dy), times the number of ranks for Sum
-
-Where averages stand for sums, the loss is understood as the average of the ranks' losses.
+The derivatives stand in :mod:`workbench.training.derivatives`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -27,11 +19,14 @@ import numpy as np
 from workbench import api, arrays
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
-from workbench.errors import UnsupportedTensorError
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
+from workbench.errors import UnsupportedTensorError, WorkbenchError
+from workbench.faults.blocked_threads import called_at, users_line
+from workbench.faults.sigint import INTERRUPTS
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.interrupts import INTERRUPTS
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Array, Entry
+from workbench.training.derivatives import Backward, rule_of
+from workbench.transport.base import Array
 
 Shape = tuple[int | None, ...]
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
@@ -104,6 +99,8 @@ class Call:
             return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
         if self.kind is Kind.ALLTOALL:
             return [(None, *shapes[0][1:]), (members,)]
+        if self.kind is not Kind.ALLGATHER:
+            raise NotImplementedError(f"{self.kind.value} moves no data: its result has no shape.")
         return [(None, *shape[1:]) for shape in shapes]
 
     def derivative(self) -> Derivative:
@@ -112,41 +109,29 @@ class Call:
         It is a collective again: all ranks call it.
 
         Raises:
-            NotImplementedError: the op has no derivative here.
+            NotImplementedError: the verb or its op has no derivative.
         """
-        if self.op not in (None, Average, Sum):
-            raise NotImplementedError(f"{self.op.value} has no gradient here: use Average or Sum, or stop it before.")
-        same = replace(self, name=self._of("grad"))
-        average = replace(same, kind=Kind.ALLREDUCE, op=Average, prescale=1.0, postscale=1.0, root=None, splits=None)
-        if self.kind is Kind.ALLREDUCE:
-            return lambda dy, _: same(dy)
-        if self.kind is Kind.BROADCAST:
-            return lambda dy, _: [each if api.rank() == self.root else np.zeros_like(each) for each in average(dy)]
-        if self.kind is Kind.ALLGATHER:
-            return lambda dy, rows: self._own(average(dy), rows)
-        if self.kind is Kind.ALLTOALL:
-            return lambda dy, rows: self._back(dy[0], rows[0])
-        factor = self.prescale * self.postscale * ((self.process_set.size() or 1) if self.op is Sum else 1)
-        gather = replace(average, kind=Kind.ALLGATHER, op=None)
-        return lambda dy, _: [(each * each.dtype.type(factor)).astype(each.dtype, copy=False) for each in gather(dy)]
+        rule = rule_of(self)
+        return lambda dy, rows: rule(Backward(self, _ARRAYS, dy, rows))
 
-    def _own(self, totals: Sequence[Array], mine: Sequence[int]) -> list[Array]:
-        """This rank's rows of each gather."""
-        rows = api.allgather(np.array([mine], np.int64), self._of("rows"), self.process_set)
-        starts = rows[: self.process_set.rank()].sum(0)
-        return [total[start : start + count] for total, start, count in zip(totals, starts, mine, strict=True)]
 
-    def _back(self, dy: Array, mine: int) -> list[Array]:
-        """The rows that this rank had, from where they are now."""
-        members = self.process_set.size() or 1
-        sent = np.array(self.splits if self.splits is not None else [mine // members] * members, np.int64)
-        received, _ = api.alltoall(sent, name=self._of("rows"), process_set=self.process_set)
-        back = replace(self, name=self._of("grad"), splits=tuple(int(each) for each in received))
-        return back([dy])[:1]
+class _Arrays:
+    """Host arrays; see :class:`workbench.training.derivatives.Verbs`."""
 
-    def _of(self, what: str) -> str | None:
-        """A name for a part of this collective."""
-        return None if self.name is None else f"{self.name}.{what}"
+    def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
+        """At once."""
+        return call(tensors)
+
+    def zeros_like(self, tensor: Array) -> Array:
+        """As large, all 0."""
+        return np.zeros_like(tensor)
+
+    def scaled(self, tensor: Array, factor: float) -> Array:
+        """In its own dtype."""
+        return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
+
+
+_ARRAYS = _Arrays()
 
 
 class _Handles:
@@ -182,20 +167,31 @@ def _share(rows: int | None, members: int, rank: int) -> int | None:
 class GraphCalls:
     """Between a framework's graphs and the host: functions that its runtime calls, on threads of its own.
 
+    Args:
+        library: the framework's folder, where the Python frames lie of a thread that runs a graph.
+
     Attributes:
         error: what the last failing one raised. The framework makes another error of it, with this one's text.
     """
 
+    library: str = ""
     error: BaseException | None = None
 
-    def function(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """``function``, for the graph: it runs as this rank, and what it raises is remembered."""
-        context = HOLDER.own()
+    def function(
+        self, function: Callable[..., Any], line: str | None = None, more: Callable[[], bool] = lambda: False
+    ) -> Callable[..., Any]:
+        """``function``, for the graph: it runs as this rank, and what it raises is remembered.
+
+        Args:
+            line: where the user's code put it into the graph; by default the caller's line.
+            more: asked when it waits: may the graph submit other tensors meanwhile?
+        """
+        context, line = HOLDER.own(), users_line() if line is None else line
         INTERRUPTS.install()
 
         def run(*args: Any) -> Any:
             try:
-                with HOLDER.as_rank(context), INTERRUPTS.heeded():
+                with HOLDER.as_rank(context), INTERRUPTS.heeded(), called_at(line, self.library, more):
                     return function(*args)
             except BaseException as error:
                 self.error = error
@@ -209,8 +205,8 @@ class GraphCalls:
         self.error = None
         try:
             yield
-        except foreign:
-            if self.error is None:
+        except foreign as error:
+            if self.error is None or isinstance(error, WorkbenchError):  # ours already, from no graph
                 raise
             raise self.error from None
 

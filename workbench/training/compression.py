@@ -1,19 +1,21 @@
 """Fewer bytes on the wire: a compressor turns a tensor into a smaller one and back.
 
-Works on any tensor type that has ``dtype`` and, for the casts, a function that the framework provides.
+Knows no framework: each makes its ``Compression`` with :meth:`Compression.casting`, from two functions of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, TypeVar
+
+C = TypeVar("C", bound="Compression")
 
 
 class Compressor(Protocol):
     """The contract: ``decompress(*compress(t))`` has t's dtype and about its values."""
 
     def compress(self, tensor: Any) -> tuple[Any, Any]:
-        """(what travels, what :meth:`decompress` needs to know)."""
+        """(what is sent, what :meth:`decompress` needs to know)."""
 
     def decompress(self, tensor: Any, ctx: Any) -> Any:
         """Undo :meth:`compress` on the reduced tensor."""
@@ -37,23 +39,58 @@ class NoCompression:
 
 
 class CastCompression:
-    """Floating-point tensors travel in a shorter dtype; others as they are.
+    """Wider floating-point tensors are sent in a shorter dtype, all others as they are.
 
     Args:
-        is_wide: True for tensors that become shorter.
-        narrow: casts to the shorter dtype.
-        restore: casts back to the dtype given.
+        dtype: the shorter one.
+        is_wider: is a tensor of a floating-point dtype that is wider than this one?
+        cast: a tensor in another dtype.
     """
 
-    def __init__(
-        self, is_wide: Callable[[Any], bool], narrow: Callable[[Any], Any], restore: Callable[[Any, Any], Any]
-    ) -> None:
-        self._is_wide, self._narrow, self._restore = is_wide, narrow, restore
+    def __init__(self, dtype: Any, is_wider: Callable[[Any, Any], bool], cast: Callable[[Any, Any], Any]) -> None:
+        self._dtype, self._is_wider, self._cast = dtype, is_wider, cast
 
     def compress(self, tensor: Any) -> tuple[Any, Any]:
         """(the shorter tensor, its own dtype)."""
-        return (self._narrow(tensor), tensor.dtype) if self._is_wide(tensor) else (tensor, None)
+        return (
+            (self._cast(tensor, self._dtype), tensor.dtype) if self._is_wider(tensor, self._dtype) else (tensor, None)
+        )
 
     def decompress(self, tensor: Any, ctx: Any) -> Any:
         """The tensor in its own dtype again."""
-        return tensor if ctx is None else self._restore(tensor, ctx)
+        return tensor if ctx is None else self._cast(tensor, ctx)
+
+
+class Compression:
+    """What ``compression=`` takes: ``Compression.none``, ``.fp16`` and, where the framework has it, ``.bf16``.
+
+    Example:
+        >>> import numpy as np
+        >>> mine = Compression.casting(lambda t, dtype: t.itemsize > 2, lambda t, dtype: t.astype(dtype), np.float16)
+        >>> short, ctx = mine.fp16.compress(np.ones(2, np.float32))
+        >>> short.dtype.name, mine.fp16.decompress(short, ctx).dtype.name
+        ('float16', 'float32')
+    """
+
+    none: ClassVar[Compressor] = NoCompression()
+    fp16: Compressor
+    bf16: Compressor
+
+    @classmethod
+    def casting(
+        cls: type[C], is_wider: Callable[[Any, Any], bool], cast: Callable[[Any, Any], Any], fp16: Any, bf16: Any = None
+    ) -> C:
+        """A framework's.
+
+        Args:
+            is_wider, cast: see :class:`CastCompression`.
+            fp16, bf16: its dtypes; None where it has no bfloat16.
+        """
+        made = cls()
+        made.fp16 = CastCompression(fp16, is_wider, cast)
+        if bf16 is not None:
+            made.bf16 = CastCompression(bf16, is_wider, cast)
+        return made
+
+
+__all__ = ["CastCompression", "Compression", "Compressor", "NoCompression"]

@@ -1,12 +1,12 @@
 """All gradients of a step at once: for frameworks that hand them over together, after backward has finished them.
 
 The gradients are copied into buckets in the backend's memory (:mod:`workbench.training.buckets`), side by side. Each
-bucket travels while the next one is filled, is reduced where it lies, and what is handed back are views of it::
+bucket is submitted before the next one is filled, is reduced in place, and what is handed back are views of it::
 
-    gradients ──copy──► bucket 1 ──► on its way ─────────────► views of it
-              ──copy──► bucket 2 ──────► on its way ─────────► views of it
+    gradients ──copy──► bucket 1 ──► reduced ────────────────► views of it
+              ──copy──► bucket 2 ──────► reduced ────────────► views of it
 
-The copy is the only one on the way out, and on the way back there is none. Buckets are planned by name, so it does not
+There is one copy in and none out. Buckets are planned by name, so it does not
 matter in which order a rank's model has its layers.
 """
 
@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from workbench import api, memory
+from workbench import api
 from workbench.api import Adasum, Average, ReduceOp, Sum
-from workbench.arrays import given, on_gpu
+from workbench.arrays import given, on_gpu, scaled
 from workbench.context import HOLDER
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.handle import Handle
-from workbench.runtime.messages import Kind
-from workbench.runtime.pending import Array, Entry
-from workbench.training.buckets import Bucket, Piece, plan_buckets
+from workbench.training import memory
+from workbench.training.buckets import Bucket, Piece, bucket_bytes, plan_by_place
+from workbench.training.step_reducer import GradientReducer
+from workbench.transport.base import Array
 
 Rows = tuple[Array, Array]
 """A sparse gradient: values, shape (k, …), and the rows that they belong to, shape (k,)."""
@@ -40,7 +41,7 @@ class GradientList:
         names: one per gradient, all different; the same names on every rank, in any order.
         op: Average, Sum, or Adasum, which is applied to each gradient by itself.
         predivide: divide by it before the sum and multiply after; keeps half precision in range.
-        passes: add up so many calls before anything travels.
+        passes: add up so many calls before anything is sent.
         mean: divide by ``passes``, too.
         process_set: who takes part; a rank outside of it gets its own gradients back.
 
@@ -71,12 +72,12 @@ class GradientList:
         if predivide != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor goes with op=Average only.")
         if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes}: there is at least one.")
+            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
         self._names, self._op, self._set, self._passes = list(names), op, process_set, passes
         scale = 1.0 / passes if mean else 1.0
-        self._fields: dict[str, Any] = {"op": op, "prescale": scale / predivide, "postscale": predivide}
+        self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
         self._scale = scale
-        self._plan: tuple[Any, list[_Memory]] = (None, [])
+        self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}))
         self._rows: dict[str, list[Rows]] = {}
         self._left = passes
 
@@ -94,38 +95,31 @@ class GradientList:
         """
         dense = {name: each for name, each in zip(self._names, gradients, strict=True) if not isinstance(each, tuple)}
         sparse = {name: each for name, each in zip(self._names, gradients, strict=True) if isinstance(each, tuple)}
-        buckets = self._buckets(dense)
-        first, self._left = self._left == self._passes, self._left - 1
+        arrays = self._arrays(dense)
+        arrays.gradients, arrays.first = dense, self._left == self._passes
+        self._left -= 1
         for name, rows in sparse.items():
             self._rows.setdefault(name, []).append(rows)
         if self._left > 0:
-            for bucket in buckets:
-                bucket.take(dense, first)
+            arrays.take_all()
             return None
         try:
-            return self._reduce(buckets, dense, first)
+            return self._reduce(arrays)
         finally:
             self._left, self._rows = self._passes, {}
-            for bucket in buckets:
-                bucket.let_go()
+            arrays.let_go()
 
-    def _reduce(self, buckets: list[_Memory], dense: dict[str, Array], first: bool) -> list[Any]:
-        outside = not self._set.included()
-        handles: list[Handle] = []
-        for bucket in buckets:
-            bucket.take(dense, first)
-            if not outside:
-                handles += api.submit([bucket.entry(self._fields, self._set)], at_once=True)
-        gathered = {name: _merged(rows) for name, rows in self._rows.items()}
-        if not outside:
-            gathered = {name: self._gather(name, rows) for name, rows in sorted(gathered.items())}
-        for handle in handles:
-            handle.wait()
-        reduced: dict[str, Any] = dict(gathered)
-        for bucket in buckets:
-            reduced |= bucket.give(dense)
-        if outside and self._scale != 1.0:
-            return [_scaled(reduced[name], self._scale) for name in self._names]
+    def _reduce(self, arrays: _Arrays) -> list[Any]:
+        if not self._set.included():
+            arrays.take_all()
+            mine = {name: _merged(rows) for name, rows in self._rows.items()} | arrays.parts()
+            return [_scaled(mine[name], self._scale) for name in self._names]
+        reducer = GradientReducer(arrays.names, arrays, api.submit)
+        for name in arrays.names:
+            reducer.ready(name)
+        gathered = {name: self._gather(name, _merged(rows)) for name, rows in sorted(self._rows.items())}
+        reducer.finish()
+        reduced = gathered | arrays.parts()
         return [reduced[name] for name in self._names]
 
     def _gather(self, name: str, rows: Rows) -> Rows:
@@ -138,90 +132,127 @@ class GradientList:
         values = api.allgather(values, f"sparse.{name}.values", self._set)
         share = self._scale / (self._set.size() or 1) if self._op is Average else self._scale
         places = api.allgather(places, f"sparse.{name}.rows", self._set)
-        return _scaled(values, share), places
+        return scaled(values, share), places
 
-    def _buckets(self, dense: dict[str, Array]) -> list[_Memory]:
+    def _arrays(self, dense: dict[str, Array]) -> _Arrays:
         """The same memory as in the step before, where the gradients are alike."""
         where = {name: on_gpu(each) for name, each in dense.items()}
         known = id(HOLDER.get().engine), *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
         if self._plan[0] != known:
-            limit = 0 if self._op is Adasum else memory.bucket_bytes()
-            alike: dict[tuple[int, bool], list[Piece]] = {}
+            pieces = []
             for name in sorted(dense):
                 each = dense[name]
-                piece = Piece(name, each.size, each.dtype.name, str(each.shape))
-                alike.setdefault((each.itemsize, where[name]), []).append(piece)
-            plans = [plan for (itemsize, _), pieces in alike.items() for plan in plan_buckets(pieces, limit, itemsize)]
-            self._plan = known, [_Memory(plan, dense[plan.pieces[0].name].dtype) for plan in plans]
+                pieces.append((where[name], each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
+            plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
+            self._plan = known, _Arrays([_Memory(plan, dense[plan.names[0]].dtype) for plan in plans], self._fields)
             self._left, self._rows = self._passes, {}
         return self._plan[1]
 
 
-@dataclass(eq=False)
-class _Memory:
-    """A bucket's memory. It is used again when nobody looks at it any more; until then there is another one."""
+class _Arrays:
+    """The gradients of a step in their buckets; a :class:`~workbench.training.step_reducer.GradientSource`.
 
-    bucket: Bucket
-    dtype: Any
+    Args:
+        buckets: in which order they are filled.
+        fields: of each bucket's request.
 
-    def __post_init__(self) -> None:
-        self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
-        self._array: Array | None = None
+    Attributes:
+        names: of all gradients, in the order of the buckets.
+        gradients: of this pass.
+        first: is it the first pass of the step?
+    """
 
-    def take(self, gradients: dict[str, Array], first: bool) -> None:
-        """Copy the gradients in, or add them to what is there."""
-        if self._array is None:
-            like = gradients[self.bucket.pieces[0].name]
-            # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
-            self._array = np.zeros_like(like, shape=self.bucket.flags) if on_gpu(like) else self._free()
-        array = self._array
-        for piece, start in zip(self.bucket.pieces, self.bucket.starts, strict=True):
-            part, gradient = array[start : start + piece.length], gradients[piece.name].reshape(-1)
-            if first:
-                np.copyto(part, gradient)
-            else:
-                np.add(part, gradient, out=part)
+    def __init__(self, buckets: Sequence[_Memory], fields: dict[str, Any]) -> None:
+        self._buckets, self._fields = buckets, fields
+        self._of = {name: bucket for bucket in buckets for name in bucket.layout.names}
+        self.names = list(self._of)
+        self.gradients: dict[str, Array] = {}
+        self.first = True
 
-    def entry(self, fields: dict[str, Any], process_set: ProcessSet) -> Entry:
-        """What the engine takes."""
-        assert self._array is not None
-        name = self.bucket.name if len(self.bucket.pieces) > 1 else self.bucket.pieces[0].name
-        about = {"target": self._array, "process_set": process_set, **given(self._array)[1], **fields}
-        return api.entry(Kind.ALLREDUCE, self._array, f"gradients.{name}", **about)
+    def prepare(self, name: str | None) -> None:
+        """Nothing: the buckets are those of the gradients that were given."""
 
-    def give(self, gradients: dict[str, Array]) -> dict[str, Array]:
-        """The gradients again, as views."""
-        assert self._array is not None
+    def group_of(self, name: str) -> Sequence[str]:
+        """All of its bucket."""
+        return self._of[name].layout.names
+
+    def take(self, name: str) -> bool:
+        """Copy it into its bucket, or add it to what is there from earlier passes."""
+        gradient = self.gradients[name]
+        part = self._of[name].parts(gradient)[name]
+        if self.first:
+            np.copyto(part, gradient.reshape(-1))
+        else:
+            np.add(part, gradient.reshape(-1), out=part)
+        return True
+
+    def take_all(self) -> None:
+        """All of a pass."""
+        for name in self.names:
+            self.take(name)
+
+    def entries(self, names: Sequence[str]) -> Entry:
+        """One for the bucket."""
+        bucket = self._of[names[0]]
+        assert bucket.array is not None
+        name = bucket.layout.name if len(names) > 1 else names[0]
+        about = {"target": bucket.array, **given(bucket.array)[1], **self._fields}
+        return api.entry(Kind.ALLREDUCE, bucket.array, f"gradients.{name}", **about)
+
+    def parts(self) -> dict[str, Array]:
+        """The gradients again, as views of the buckets."""
         return {
-            piece.name: self._array[start : start + piece.length].reshape(gradients[piece.name].shape)
-            for piece, start in zip(self.bucket.pieces, self.bucket.starts, strict=True)
+            name: bucket.parts(self.gradients[name])[name].reshape(self.gradients[name].shape)
+            for name, bucket in self._of.items()
         }
 
     def let_go(self) -> None:
-        """What was given is the caller's from now on."""
-        self._array = None
+        """What was given back is the caller's from now on."""
+        self.gradients = {}
+        for bucket in self._buckets:
+            bucket.let_go()
+
+
+class _Memory:
+    """A bucket's memory. It is used again when nobody looks at it any more; until then there is another one.
+
+    Attributes:
+        layout: of the bucket.
+        array: of this step, once a gradient has been taken.
+    """
+
+    def __init__(self, layout: Bucket, dtype: Any) -> None:
+        self.layout, self._dtype = layout, dtype
+        self.array: Array | None = None
+        self._parts: dict[str, Array] = {}
+        self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
+
+    def parts(self, like: Array) -> dict[str, Array]:
+        """The pieces of this step's array, by name; ``like``: one of the gradients."""
+        if self.array is None:
+            # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
+            self.array = np.zeros_like(like, shape=self.layout.flags) if on_gpu(like) else self._free()
+            self._parts = self.layout.parts(self.array)
+        return self._parts
+
+    def let_go(self) -> None:
+        """Keep no view of this step's array."""
+        self.array, self._parts = None, {}
 
     def _free(self) -> Array:
         at = next((i for i, (_, seen) in enumerate(self._bytes) if seen is None or seen() is None), len(self._bytes))
-        if at == len(self._bytes):
-            raw = memory.empty(self.bucket.flags * self.dtype.itemsize, "uint8")
-            raw[...] = 0  # what lies between two gradients travels, too
-            self._bytes.append((raw, None))
+        if at == len(self._bytes):  # zeros, for what lies between two gradients is reduced, too
+            self._bytes.append((memory.zeros(self.layout.flags * self._dtype.itemsize, "uint8"), None))
         raw = self._bytes[at][0]
         # Over a memoryview: views of this array keep *it* alive, so its end says that there are none.
         seen: Array = np.frombuffer(raw.data, np.uint8)
         self._bytes[at] = raw, weakref.ref(seen)
-        return seen.view(self.dtype)
+        return seen.view(self._dtype)
 
 
-def _scaled(array: Any, factor: float) -> Any:
-    """``factor`` times a gradient of either form, in its own dtype."""
-    if isinstance(array, tuple):
-        return _scaled(array[0], factor), array[1]
-    # An array, also of a gradient without dimensions, whose product is a number.
-    if factor == 1.0 or on_gpu(array):
-        return array * factor if factor != 1.0 else array
-    return np.asarray(array * array.dtype.type(factor), array.dtype)
+def _scaled(rows: Any, factor: float) -> Any:
+    """A gradient of either form times ``factor``."""
+    return (scaled(rows[0], factor), rows[1]) if isinstance(rows, tuple) else scaled(rows, factor)
 
 
 def _merged(rows: list[Rows]) -> Rows:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from workbench import api
+from workbench.core.messages import Kind
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.runtime.messages import Kind
 
 
 def broadcast_object(

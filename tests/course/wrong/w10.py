@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from workbench.course.tasks.t10 import checkpoint_hangs
-from workbench.course.trial import train_alone
+from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
+from workbench.course.training.trial import train_alone
 from workbench.training.sampler import ShardedSampler
 
 

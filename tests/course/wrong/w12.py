@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import groupby
 from typing import Any
 
-from workbench.course.topology import ring_among
+from workbench.course.simulator.topology import ring_among
 
 
 def modulo(hosts: Any) -> Any:

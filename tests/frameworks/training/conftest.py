@@ -33,15 +33,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """As in tests/parallel; a marker for what needs certain backends; the frameworks' own warnings."""
     parallel.pytest_configure(config)
     config.addinivalue_line("markers", "backends(*names): for Keras on these backends only")
+    config.addinivalue_line("markers", "usually(*names): on other backends in thorough runs only")
     for each in _WARNINGS:
         config.addinivalue_line("filterwarnings", each)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Leave out what is for other backends."""
+    """Leave out what is for other backends, and leave to thorough runs what is usually seen on others."""
     mark = item.get_closest_marker("backends")
     if mark is not None and BACKEND not in mark.args:
         item.add_marker(pytest.mark.skip(f"for {', '.join(mark.args)}"))
+    mark = item.get_closest_marker("usually")
+    if mark is not None and BACKEND not in mark.args:
+        item.add_marker(pytest.mark.thorough)
 
 
 @pytest.fixture(autouse=True)

@@ -49,6 +49,7 @@ def test_warmup(n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
     assert capfd.readouterr().out.count("Epoch 2: finished gradual learning rate warmup to") == (rank == 0)
 
 
+@pytest.mark.usually("torch")
 def test_schedules(n: int) -> None:
     """From start_epoch on and before end_epoch: in stairs, step by step, or times a number; else it stays."""
     schedule = hvd.callbacks.LearningRateScheduleCallback
@@ -59,8 +60,14 @@ def test_schedules(n: int) -> None:
     assert rates_of(n, schedule(0.1, 0.1, start_epoch=1), 2) == pytest.approx([0.1] * 4 + [0.01] * 4, rel=1e-6)
 
 
-@pytest.mark.parametrize("correct", [False, True])
-@pytest.mark.parametrize("staircase", [False, True])
+@pytest.mark.parametrize(
+    ("staircase", "correct"),
+    [
+        (True, True),
+        *(pytest.param(*each, marks=pytest.mark.usually("torch")) for each in [(True, False), (False, True)]),
+        pytest.param(False, False, marks=pytest.mark.usually("torch")),
+    ],
+)
 def test_momentum_correction(correct: bool, staircase: bool, n: int) -> None:
     """Where the rate goes from a to b, the velocity is multiplied by b / a; the oracle is the loop written out.
 
@@ -108,7 +115,7 @@ class Told(keras.callbacks.Callback):
         self.weights.append(values_of(state_of(self.model)[: len(self.model.weights)]))
 
 
-@pytest.mark.parametrize("weights_only", [False, True])
+@pytest.mark.parametrize("weights_only", [False, pytest.param(True, marks=pytest.mark.usually("torch"))])
 def test_best_model_checkpoint(weights_only: bool, n: int, rank: int, tmp_path: Path) -> None:
     """The best epoch's weights are in the file, which rank 0 writes, and no other rank."""
     path = tmp_path / ("best.weights.h5" if weights_only else "best.keras")
@@ -178,6 +185,7 @@ def test_broadcast_of_a_model_that_is_built_by_its_first_batch(n: int) -> None:
     assert same.steps == STEPS
 
 
+@pytest.mark.usually("torch")
 def test_early_stopping_after_the_mean(n: int) -> None:
     """Decisions by averaged metrics are the same on all ranks: they stop together, at the same epoch."""
     model, _ = twins()

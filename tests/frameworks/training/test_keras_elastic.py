@@ -101,7 +101,7 @@ def train(model: Any, n: int, fails: Any = None, batches_per_commit: int = 10**6
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("which", ["first", "last"])
+@pytest.mark.parametrize("which", [pytest.param("first", marks=pytest.mark.usually("torch")), "last"])
 def test_fit_goes_on_after_a_failure(which: str, n: int) -> None:
     """One rank fails amid an epoch, the others in their compiled step: all go back, and end as if nothing had been."""
     with precision("float64"):
@@ -114,6 +114,7 @@ def test_fit_goes_on_after_a_failure(which: str, n: int) -> None:
         assert difference(model, serial) < 1e-10
 
 
+@pytest.mark.usually("torch")
 def test_commits_and_counts(n: int) -> None:
     """A commit every two batches and at the end of each epoch; batches are counted within, epochs over fits."""
     model, _ = twins()
@@ -142,6 +143,7 @@ def test_commits_and_counts(n: int) -> None:
     assert (state.epoch, state.batch, state.commits) == (2, 0, 6)
 
 
+@pytest.mark.usually("torch")
 @pytest.mark.ranks(2)
 def test_news_of_hosts_reset_amid_fit(n: int, rank: int) -> None:
     """Rank 0 hears of new hosts: all ranks leave fit() at the same commit, begin anew, and go on from there."""
@@ -211,6 +213,7 @@ def test_an_error_of_the_graph_is_ours(rank: int, n: int) -> None:
     assert hvd.allreduce(1.0, op=hvd.Sum) == n
 
 
+@pytest.mark.usually("torch")
 @pytest.mark.ranks(2)
 def test_an_error_that_comes_again_and_again(rank: int, n: int) -> None:
     """At the reset limit every rank raises, with the mismatch of the compiled function as the cause."""

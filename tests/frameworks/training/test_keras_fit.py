@@ -34,13 +34,21 @@ from keras_twins import (
 import workbench.keras as hvd
 
 
-@pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("SGD", "float32"),
+        ("Adam", "float64"),
+        pytest.param("SGD", "float64", marks=pytest.mark.usually("torch")),
+        pytest.param("Adam", "float32", marks=pytest.mark.usually("torch")),
+    ],
+)
 def test_fit_equals_the_serial_run(name: str, dtype: str, n: int) -> None:
     """From a seed of its own on every rank: the serial run's weights and optimizer state, equal after every epoch."""
     train(n, OPTIMIZERS[name], dtype=dtype)
 
 
+@pytest.mark.usually("torch")
 def test_metrics_are_the_mean_of_the_ranks(n: int) -> None:
     """After MetricAverageCallback every number of an epoch is the mean of the ranks' own; History has it, too."""
     model, _ = twins()
@@ -59,6 +67,7 @@ def test_metrics_are_the_mean_of_the_ranks(n: int) -> None:
             assert kept.history[name][epoch] == value
 
 
+@pytest.mark.usually("torch", "tensorflow")
 def test_run_eagerly(n: int) -> None:
     """Without any graph the end is the same."""
     train(n, epochs=1, compile_options={"run_eagerly": True})
@@ -87,7 +96,7 @@ def test_xla_is_left_out_with_a_warning(n: int) -> None:
     assert not model.jit_compile
 
 
-@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("average", [pytest.param(False, marks=pytest.mark.usually("torch")), True])
 def test_several_passes_per_step(average: bool, n: int) -> None:
     """Two batches that are added up, or averaged, before a step: the serial run with batches twice as large."""
     model, serial = train(
@@ -101,18 +110,21 @@ def test_several_passes_per_step(average: bool, n: int) -> None:
     assert int(model.optimizer.iterations.value) == int(serial.optimizer.iterations.value) == 2 * STEPS // 2
 
 
+@pytest.mark.usually("torch", "tensorflow")
 def test_accumulation_of_keras_own(n: int) -> None:
     """gradient_accumulation_steps of the wrapped optimizer does what it does in the serial run."""
     train(n, lambda: keras.optimizers.Adam(0.01, gradient_accumulation_steps=2))
 
 
 @pytest.mark.backends("tensorflow", "torch")  # JAX takes long to compile it, and has nothing of its own in it
+@pytest.mark.usually("torch")
 def test_what_the_optimizer_does_to_gradients(n: int) -> None:
     """Clipping, decay and averages of weights see the reduced gradients, as in the serial run."""
     options: dict[str, Any] = {"global_clipnorm": 0.1, "weight_decay": 0.01, "use_ema": True}
     train(n, lambda: keras.optimizers.SGD(0.05, momentum=0.9, **options), compile_options=QUICK)
 
 
+@pytest.mark.usually("torch", "tensorflow")
 @pytest.mark.ranks(2)
 def test_local_layers(n: int, rank: int) -> None:
     """Layers that stay local differ between ranks, the others do not; all are those of one model with n local parts."""
@@ -193,7 +205,12 @@ def test_layers_of_several_dtypes(n: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "as_dense", [pytest.param(False, marks=pytest.mark.backends("tensorflow")), True], ids=["sparse", "dense"]
+    "as_dense",
+    [
+        pytest.param(False, marks=pytest.mark.backends("tensorflow")),
+        pytest.param(True, marks=pytest.mark.usually("torch", "tensorflow")),
+    ],
+    ids=["sparse", "dense"],
 )
 def test_embeddings(as_dense: bool, n: int) -> None:
     """Words that one rank has and the other has not, and words that come twice: sparse or dense, the serial run.
@@ -218,6 +235,7 @@ def test_embeddings(as_dense: bool, n: int) -> None:
         assert difference(model, serial) < 1e-10
 
 
+@pytest.mark.usually("torch")
 @pytest.mark.ranks(2)
 def test_process_sets(n: int, rank: int) -> None:
     """A rank outside of the optimizer's process set trains by itself, and so does a set of one rank."""

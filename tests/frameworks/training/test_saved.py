@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import numpy as np
+import pytest
 from keras_twins import (
     BACKEND,
     QUICK,
@@ -133,6 +134,7 @@ def torch_model(folder: Path, n: int) -> Any:
     return model(x[:7]).detach().numpy()
 
 
+@pytest.mark.usually("torch", "tensorflow")
 def test_models_need_no_workbench(n: int, rank: int, tmp_path: Path) -> None:
     """Models, weights, exports and checkpoints predict the same where nobody can import the workbench."""
     make: Any = net
@@ -191,6 +193,7 @@ def test_load_model_trains_on(n: int, rank: int, tmp_path: Path) -> None:
         assert_same_everywhere(loaded)
 
 
+@pytest.mark.usually("torch")
 def test_load_model_with_an_optimizer_of_ones_own(n: int, rank: int, tmp_path: Path) -> None:
     """custom_optimizers are known when the file is read, and wrapped."""
     model = compiled(net(), hvd.DistributedOptimizer(Slow(0.01)), **QUICK)

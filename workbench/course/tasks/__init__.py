@@ -1,12 +1,12 @@
-"""All exercises by name. Each lesson's stand in a module of its own, ``t02.py``, with the solutions."""
+"""All exercises by name. Each lesson's stand in a file of its own, ``t02_….py``, with the solutions."""
 
 from __future__ import annotations
 
 from functools import cache
 from importlib import import_module
-from pkgutil import iter_modules
+from pkgutil import walk_packages
 
-from workbench.course.task import Task
+from workbench.course.judging.task import Task
 
 
 @cache
@@ -39,6 +39,7 @@ def before(lesson: str) -> list[str]:
 
 @cache
 def _all() -> dict[str, Task]:
-    modules = sorted(module.name for module in iter_modules(__path__) if module.name.startswith("t"))
-    found = [import_module(f"{__name__}.{name}").TASKS for name in modules]
+    """By name, in the order of the files' names, in whichever folder they are."""
+    modules = [module.name for module in walk_packages(__path__, f"{__name__}.") if not module.ispkg]
+    found = [import_module(name).TASKS for name in sorted(modules, key=lambda name: name.rpartition(".")[2])]
     return {one.name: one for tasks in found for one in tasks}

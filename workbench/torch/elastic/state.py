@@ -14,11 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from workbench import api
+from workbench.elastic.state import ObjectState
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.training.objects import broadcast_object
-from workbench.training.state import ObjectState
 
 # By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
 _broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
@@ -119,7 +119,7 @@ class OptimizerStateHandler(StateDictHandler):
         broadcast_optimizer_state(self.value, root_rank=0)
 
     def reset(self) -> None:
-        """End a step that was broken off: gradients that were on their way will not be waited for any more."""
+        """End a step that was broken off: gradients that were in flight will not be waited for any more."""
         if isinstance(self.value, DistributedOptimizer):
             self.value.abandon_step()
 

@@ -1,0 +1,95 @@
+"""Building a lesson twice changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+from workbench.course import build
+from workbench.course.outputs import joined, keep_equal, patterns
+
+LESSON = """# %% [markdown]
+# # Lesson 99
+
+# %%
+import sys, time
+for i in range(4):
+    print("a line,", i, flush=True)
+    time.sleep(0.05)
+    print("a complaint,", i, file=sys.stderr, flush=True)
+
+# %%
+for i in range(4):
+    print(i, flush=True)
+    time.sleep(0.05)
+print(f"{time.perf_counter_ns() % 7} threads each")
+"""
+
+
+@pytest.mark.course
+@pytest.mark.timeout(120)
+def test_building_a_lesson_twice_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Byte by byte, though the cells print piece by piece, and one prints what differs from run to run."""
+    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "99_test.py").write_text(LESSON)
+    monkeypatch.setattr(build, "ROOT", tmp_path)
+    target = tmp_path / "notebooks" / "99_test.ipynb"
+    builds = []
+    for _ in range(3):
+        build.main(["99", "--kind", "notebooks"])
+        builds.append(target.read_bytes())
+    assert builds[0] == builds[1] == builds[2]
+    first, second = (cell for cell in nbformat.read(target, as_version=4).cells if cell.cell_type == "code")
+    assert [output.name for output in first.outputs] == ["stdout", "stderr"] * 4
+    assert len(second.outputs) == 1
+    assert second.outputs[0].text.startswith("0\n1\n2\n3\n")
+
+
+def stream(text: str, name: str = "stdout") -> Any:
+    """An output."""
+    return new_output("stream", name=name, text=text)
+
+
+def test_only_neighbours_of_one_stream_are_joined() -> None:
+    """What stands between two pieces, or another stream, stays where it is."""
+    shown = new_output("display_data", data={"text/plain": "x"})
+    found = joined([stream("a"), stream("b"), stream("c", "stderr"), stream("d"), shown, stream("e"), stream("f")])
+    assert [output.get("text") for output in found] == ["ab", "c", "d", None, "ef"]
+    assert joined([]) == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "kept"),
+    [
+        ("4 ranks, 1 thread each", "4 ranks, 2 threads each", True),
+        ("4 ranks, 1 thread each", "3 ranks, 1 thread each", False),
+        ("      2      1,000     1.50×        75%", "      2      9,999     1.75×        88%", True),
+    ],
+)
+def test_only_what_differs_from_run_to_run_is_kept(old: str, new: str, kept: bool) -> None:
+    """The old text stays where the file says that it may differ; any other change is written."""
+    before, now = (new_notebook(cells=[new_code_cell("x", id="a", outputs=[stream(text)])]) for text in (old, new))
+    keep_equal(now, before, patterns(build.DIFFERS))
+    assert now.cells[0].outputs[0].text == (old if kept else new)
+
+
+def test_a_changed_cell_gets_its_new_output() -> None:
+    """Whatever its figures are."""
+    before = new_notebook(cells=[new_code_cell("x", id="a", outputs=[stream("1 thread each")])])
+    now = new_notebook(cells=[new_code_cell("y", id="a", outputs=[stream("2 threads each")])])
+    keep_equal(now, before, patterns(build.DIFFERS))
+    assert now.cells[0].outputs[0].text == "2 threads each"
+
+
+@pytest.mark.course
+@pytest.mark.parametrize("kind", build.KINDS)
+def test_committed_outputs_are_joined(kind: str) -> None:
+    """So that the next build of any lesson shows no change of this sort."""
+    for path in sorted((build.ROOT / kind).glob("*.ipynb")):
+        for cell in nbformat.read(path, as_version=4).cells:
+            outputs = cell.get("outputs", [])
+            assert len(joined(outputs)) == len(outputs), f"{path.name}, {cell.id}"

@@ -1,0 +1,151 @@
+"""Ctrl-C reaches waits on threads that Python tells nothing of it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+import pytest
+from installed import needs
+from interrupted import interrupts
+
+import workbench as wb
+from workbench.config import Settings
+from workbench.context import HOLDER, start
+from workbench.core.handle import Handle
+from workbench.faults.sigint import INTERRUPTS
+from workbench.transport.bootstrap.base import SingleBootstrap
+
+IN_A_GRAPH = """
+import os, signal, threading
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
+import numpy as np
+import tensorflow as tf
+from workbench.core.handle import Handle
+from workbench.faults.sigint import INTERRUPTS
+from workbench.tensorflow.tensors import on_host
+
+never = Handle("never")
+never.long_wait = INTERRUPTS.acquire
+wait = tf.function(lambda: on_host(lambda _: [never.wait()], [], [("float32", ())]))
+never.awaited = lambda: threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+try:
+    wait()
+except BaseException as error:
+    print("KeyboardInterrupt" in repr(error))
+"""
+
+
+@pytest.fixture
+def interrupt() -> Iterator[Callable[[], None]]:
+    """SIGINTs are seen, and end nothing on the main thread."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)
+    INTERRUPTS.install()
+    yield lambda: signal.raise_signal(signal.SIGINT)
+    INTERRUPTS.uninstall()
+    signal.signal(signal.SIGINT, before)
+
+
+def waiting(heeds: bool) -> tuple[threading.Thread, Handle, list[BaseException]]:
+    """A thread that waits for a handle."""
+    handle, raised = Handle("never"), []
+
+    def wait() -> None:
+        try:
+            if heeds:
+                handle.long_wait = INTERRUPTS.acquire
+                with INTERRUPTS.heeded():
+                    handle.wait()
+            else:
+                handle.wait()
+        except BaseException as error:  # noqa: BLE001 - to look at it
+            raised.append(error)
+
+    thread = threading.Thread(target=wait, daemon=True)
+    thread.start()
+    time.sleep(0.3)  # into the wait
+    return thread, handle, raised
+
+
+def test_a_wait_that_heeds_ends_with_an_interrupt(interrupt: Callable[[], None]) -> None:
+    """A thread that heeds interrupts leaves its wait when one comes; the handle stays as it was."""
+    thread, handle, raised = waiting(heeds=True)
+    interrupt()
+    thread.join(10)
+    assert [type(each) for each in raised] == [KeyboardInterrupt]
+    assert not handle.poll()
+
+
+def test_other_waits_go_on(interrupt: Callable[[], None]) -> None:
+    """A thread that does not heed them waits on, and gets its result."""
+    thread, handle, raised = waiting(heeds=False)
+    interrupt()
+    thread.join(0.6)
+    assert thread.is_alive()
+    handle.finish(1)
+    thread.join(10)
+    assert raised == []
+
+
+def test_an_interrupt_from_before_is_none(interrupt: Callable[[], None]) -> None:
+    """What came before a wait began does not end it."""
+    interrupt()
+    thread, handle, raised = waiting(heeds=True)
+    thread.join(0.6)
+    assert thread.is_alive()
+    handle.finish(1)
+    thread.join(10)
+    assert raised == []
+
+
+def test_another_reader_is_left_alone() -> None:
+    """Where an event loop has asked to be told of signals, it goes on to be."""
+    read, write = socket.socketpair()
+    write.setblocking(False)
+    before = signal.set_wakeup_fd(write.fileno())
+    try:
+        INTERRUPTS.install()
+        INTERRUPTS.uninstall()
+    finally:
+        assert signal.set_wakeup_fd(before) == write.fileno()
+        read.close()
+        write.close()
+
+
+@pytest.mark.timeout(180)
+def test_a_graph_that_waits_is_interrupted() -> None:
+    """Ctrl-C ends a wait within a graph of TensorFlow, whose main thread hears of nothing."""
+    needs("tensorflow")
+    child = subprocess.run([sys.executable, "-c", IN_A_GRAPH], capture_output=True, text=True, timeout=170, check=False)
+    assert child.stdout.strip() == "True", child.stderr[-3000:]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "handle"])
+def test_after_an_interrupt_anywhere_the_next_collectives_are_right(asynchronous: bool) -> None:
+    """Wherever Ctrl-C hits a collective, what follows is right, and waits for no sign of life to be taken up."""
+    context = start(SingleBootstrap(), Settings(heartbeat_s=3600.0))
+    HOLDER.set(context, thread_only=True)
+    x = np.arange(3.0)
+
+    def step() -> None:
+        if asynchronous:
+            wb.allreduce_async(x, "x", wb.Sum).wait()
+        else:
+            wb.allreduce(x, "x", wb.Sum)
+
+    try:
+        for at in interrupts(step):
+            assert context.waiters == set()
+            for name in ("y", "x"):  # the first ends what may be left of the one that was interrupted
+                result = wb.allreduce_async(x + at, name, wb.Sum).wait(timeout_s=10)
+                np.testing.assert_array_equal(result, x + at)
+    finally:
+        HOLDER.set(None, thread_only=True)
+        context.leave(1.0)

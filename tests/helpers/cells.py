@@ -1,0 +1,69 @@
+"""Cells on four MPI engines behind ipyparallel, as ``%px`` sends them, and what they came to."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from workbench import cluster
+
+N = 4
+CELL_S = 30.0  # a cell that has not come back by then hangs
+
+START = """
+import os, signal, time
+import numpy as np
+import workbench as hvd
+hvd.init()
+rank = hvd.rank()
+x = np.full(3, float(rank))
+"""
+# A hundred collectives, one by one and many at a time, small and large, with names and without: which values differ?
+WORKS = """
+base = np.arange(5.0) + rank
+large = np.full(50_000, 1.0 + rank, np.float32)
+right = [hvd.size() * np.arange(5.0) + sum(range(hvd.size())), np.full(50_000, sum(range(hvd.size() + 1)), np.float32)]
+wrong = []
+def look(found, expected, what):
+    if not np.array_equal(found, expected):
+        wrong.append((what, np.asarray(found).ravel()[:5].tolist()))
+for i in range(20):
+    look(hvd.allreduce(base + i, op=hvd.Sum), right[0] + hvd.size() * i, f"unnamed {i}")
+    look(hvd.allreduce(base * i, name=f"named{i % 3}", op=hvd.Sum), right[0] * i, f"named {i}")
+    look(hvd.broadcast(base + i, i % hvd.size()), np.arange(5.0) + i % hvd.size() + i, f"broadcast {i}")
+handles = [hvd.allreduce_async((base, large)[i % 2] * i, op=hvd.Sum) for i in range(40)]
+for i, handle in enumerate(handles):
+    look(handle.wait(), right[i % 2] * i, f"asynchronous {i}")
+"""
+
+
+def send(up: cluster.Cluster, code: str) -> list[Any]:
+    """Start a cell on every engine, as ``%px`` does."""
+    return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
+
+
+def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
+    """Wait for a cell; (class, text) of the exception by rank. Red if an engine does not come back."""
+    deadline = time.monotonic() + CELL_S
+    errors = {}
+    for rank, result in enumerate(results):
+        result.wait(max(0.1, deadline - time.monotonic()))
+        assert result.ready(), f"the cell hangs on rank {rank}"
+        error = result.exception()
+        if error is not None:
+            errors[rank] = (getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error)))
+    if errors:
+        time.sleep(0.1)  # after an error a kernel refuses what comes within milliseconds, as a queued cell would
+    return errors
+
+
+def run(up: cluster.Cluster, code: str) -> dict[int, tuple[str, str]]:
+    """Run a cell on every engine; its exceptions by rank."""
+    return collect(send(up, code))
+
+
+def works(up: cluster.Cluster) -> None:
+    """The next cell gives the right values, with and without names."""
+    errors = run(up, WORKS)
+    assert not errors, "\n".join(f"rank {rank}: {kind}: {text}" for rank, (kind, text) in errors.items())
+    assert up.client[:].pull("wrong", block=True) == [[]] * N

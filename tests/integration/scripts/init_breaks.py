@@ -1,0 +1,84 @@
+"""One rank does not come through ``init()``, in the way that the first word says; the second word is the rank."""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import workbench as hvd
+from workbench import config
+from workbench.errors import WorkbenchError
+from workbench.transport.gpu import select as gpu_select
+from workbench.transport.host import gloo
+
+HOW, WHO = sys.argv[1], int(sys.argv[2])
+
+if HOW.startswith("MPI"):
+    from mpi4py import MPI
+
+    assert MPI.COMM_WORLD.size > 1
+
+ME = config.launch().rank == WHO
+
+
+def die(*ignored: object) -> object:
+    """This rank's end."""
+    print("ends at", time.time(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def fail(*ignored: object) -> object:
+    """A mistake amid init()."""
+    print("ends at", time.time(), flush=True)
+    raise OSError("a mistake on purpose")
+
+
+if ME and HOW.endswith("raise before"):
+    time.sleep(2.0)  # the others are in init() by now
+    print("ends at", time.time(), flush=True)
+    raise ValueError("a mistake on purpose")
+if ME and HOW.endswith("hook before"):
+    sys.excepthook = lambda kind, error, trace: print("my own words:", error, file=sys.stderr)
+    time.sleep(2.0)
+    print("ends at", time.time(), flush=True)
+    raise ValueError("a mistake on purpose")
+if ME and "exit before" in HOW:
+    time.sleep(2.0)
+    print("ends at", time.time(), flush=True)
+    CODE = HOW.rpartition("exit before ")[2]
+    (exit if "site's" in HOW else sys.exit)(int(CODE) if CODE.isdigit() else CODE)
+if HOW.endswith("caught exit"):
+    try:
+        sys.exit(7)
+    except SystemExit as caught:
+        print("caught", caught.code, flush=True)
+if ME and HOW.endswith("kill before"):
+    time.sleep(2.0)
+    die()
+if ME and HOW == "kill amid":
+    gpu_select.see = die  # looks at the GPUs after the ranks have met, before they know anything else
+if ME and HOW == "fail amid":
+    gpu_select.see = fail
+if ME and HOW == "kill late":
+    gpu_select.join = die
+if ME and HOW == "fail late":
+    gpu_select.join = fail
+if HOW == "interrupt waiting":  # its own value is on its way, and the others come later
+    see = gpu_select.see
+    if ME:
+        threading.Timer(2.0, os.kill, (os.getpid(), signal.SIGINT)).start()
+    gpu_select.see = lambda settings: (time.sleep(0.0 if ME else 4.0), see(settings))[1]
+if ME and HOW == "fail connecting":
+    gloo.connected = fail
+if ME and HOW == "interrupt amid":
+    gpu_select.join = lambda *ignored: os.kill(os.getpid(), signal.SIGINT)
+try:
+    hvd.init()
+except WorkbenchError as error:
+    print(f"{type(error).__name__}: {error}", flush=True)
+    sys.exit(3)
+except KeyboardInterrupt:
+    print("ends at", time.time(), flush=True)
+    sys.exit(4)
+print("came through", flush=True)

@@ -1,0 +1,115 @@
+"""After ``rescue()`` the next cell works, however broken the job was: it is tried out, and what was done is said."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Iterator
+
+import pytest
+from cells import CELL_S, START, N, collect, run, send, works
+
+from workbench import cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+
+DELETE = """
+import sys
+if rank == 1:
+    for name in [name for name in sys.modules if name.partition('.')[0] == 'workbench']:
+        del sys.modules[name]
+"""
+AGAIN = "import workbench as hvd\nhvd.init()"
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Cluster]:
+    """Four engines that have called init()."""
+    monkeypatch.setenv("WORKBENCH_SHUTDOWN_TIMEOUT_S", "2")  # who leaves alone waits no longer for the others
+    with cluster.up(N, quiet=True) as up:
+        assert run(up, START) == {}
+        yield up
+
+
+def hangs(up: cluster.Cluster, code: str, rank: int) -> None:
+    """Start a cell that hangs on this rank, and let it."""
+    result = send(up, code)[rank]
+    result.wait(3.0)
+    assert not result.ready()
+
+
+def test_one_rank_has_left_and_begins_again_alone(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """It would wait in init() for ranks that never come; after rescue() all are in one job, with their variables."""
+    pids = engines.pids()
+    assert run(engines, "kept = rank\nif rank == 1:\n    hvd.shutdown()") == {}
+    hangs(engines, "hvd.init()\nhvd.allreduce(x)", 1)
+    engines.rescue()
+    said = capsys.readouterr().out
+    assert "rank 1 is interrupted" in said
+    assert "rank 1 is in no job" in said
+    assert "all ranks left the job and began it again" in said
+    works(engines)
+    assert engines.pids() == pids
+    assert engines.client[:].pull("kept", block=True) == list(range(N))
+    assert run(engines, "hvd.shutdown()\nhvd.init()") == {}
+    works(engines)
+
+
+def test_one_rank_has_left(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody hangs, but no collective works any more: that is something to rescue."""
+    assert run(engines, "if rank == 1:\n    hvd.shutdown()") == {}
+    engines.rescue()
+    assert "rank 1 is in no job" in capsys.readouterr().out
+    works(engines)
+    engines.rescue()
+    assert capsys.readouterr().out == "nothing to rescue\n"
+
+
+def test_workbench_was_deleted_on_one_rank(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """The rank has lost the job that goes on in its threads: only a new process is whole again."""
+    assert run(engines, DELETE) == {}
+    hangs(engines, AGAIN + "\nhvd.allreduce(x)", 1)
+    engines.rescue()
+    said = capsys.readouterr().out
+    assert "rank 1 lost the job" in said
+    assert "was workbench deleted from sys.modules?" in said
+    assert f"{N} engines started anew" in said
+    assert run(engines, START) == {}
+    works(engines)
+
+
+def test_shutdown_and_init_after_an_interrupted_init(engines: cluster.Cluster) -> None:
+    """An init() that waited in vain leaves nothing behind that the next one could stumble over."""
+    assert run(engines, "if rank == 1:\n    hvd.shutdown()") == {}
+    results = send(engines, "if rank == 1:\n    hvd.init()")
+    time.sleep(1.0)
+    engines.client.send_signal(2, targets=1, block=True)
+    assert collect(results)[1][0] == "KeyboardInterrupt"
+    assert run(engines, "hvd.shutdown()\nhvd.init()") == {}
+    works(engines)
+
+
+def test_nothing_is_begun_where_nothing_is_wrong(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """Engines that have left their job together, or that have never begun one, are whole; so is a half of them."""
+    assert run(engines, "hvd.shutdown()") == {}
+    engines.rescue()
+    half = "from mpi4py import MPI\nhalf = MPI.COMM_WORLD.Split(rank // 2)\nif rank < 2:\n    hvd.init(half)"
+    assert run(engines, half) == {}
+    engines.rescue()
+    assert capsys.readouterr().out == 2 * "nothing to rescue\n"
+    assert run(engines, "if rank < 2:\n    hvd.shutdown()\nhvd.init()") == {}
+    works(engines)
+
+
+def test_an_interrupted_shutdown_leaves_no_job_behind(engines: cluster.Cluster) -> None:
+    """One rank waits in shutdown() for the others, and is stopped: it has left, and can begin a new job with them."""
+    waits = engines.client[0].execute("hvd.shutdown()", silent=False, block=False)
+    time.sleep(0.5)
+    engines.client.send_signal(signal.SIGINT, targets=[0], block=True)
+    waits.wait(CELL_S)
+    assert waits.ready()
+    engines.rescue()
+    works(engines)
+    count = "import threading\njobs = sum(thread.name == 'workbench-engine' for thread in threading.enumerate())"
+    assert run(engines, count) == {}
+    assert engines.client[0]["jobs"] == 1

@@ -1,0 +1,181 @@
+"""The callbacks in ``fit`` with Keras 2, its newer and its legacy optimizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from thorough import once_more
+from twins2 import ROWS, STEPS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part
+
+import workbench.keras as hvd
+from workbench.keras.backend import state_of, values_of
+from workbench.keras.flavour import build, keras, number_or_array
+
+KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
+
+
+class Rates(keras.callbacks.Callback):
+    """The learning rate of each step, and what each epoch logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.steps: list[float] = []
+        self.epochs: list[dict[str, float]] = []
+
+    def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+        """After a step."""
+        self.steps.append(float(number_or_array(self.model.optimizer.lr)))
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        """After an epoch."""
+        self.epochs.append(dict(logs or {}))
+
+
+def rates_of(n: int, kind: str, callback: Any, epochs: int) -> list[float]:
+    """The learning rate of each step."""
+    model, (x, y), rates = net(), data(n), Rates()
+    compiled(model, hvd.DistributedOptimizer(KINDS[kind].SGD(0.1, momentum=0.9)))
+    fitted(model, part(x), part(y), ROWS, epochs, [begin(), callback, rates])
+    assert [each["lr"] for each in rates.epochs] == rates.steps[STEPS - 1 :: STEPS]
+    return rates.steps
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_warmup(kind: str, n: int, capfd: pytest.CaptureFixture[str], rank: int) -> None:
+    """From the rate of one rank to that of all, step by step over two epochs; then rank 0 says so, and it stays."""
+    callback = hvd.callbacks.LearningRateWarmupCallback(initial_lr=0.1 * n, warmup_epochs=2, verbose=1)
+    epochs = [min((step + 1) / STEPS, 2.0) for step in range(3 * STEPS)]
+    wanted = [0.1 * (1 + epoch * (n - 1) / 2) for epoch in epochs]
+    assert rates_of(n, kind, callback, 3) == pytest.approx(wanted, rel=1e-6)
+    assert capfd.readouterr().out.count("Epoch 2: finished gradual learning rate warmup to") == (rank == 0)
+
+
+@pytest.mark.parametrize("kind", ["new", once_more("legacy")])
+def test_schedules(kind: str, n: int) -> None:
+    """In stairs, or times a number; the rate of a finished schedule stays."""
+    schedule = hvd.callbacks.LearningRateScheduleCallback
+    stairs = schedule(0.1, lambda epoch: 0.5**epoch, start_epoch=1, end_epoch=2)
+    assert rates_of(n, kind, stairs, 3) == pytest.approx([0.1] * 4 + [0.05] * 8, rel=1e-6)
+    times = schedule(multiplier=1e-1, initial_lr=0.1, start_epoch=1)
+    assert rates_of(n, kind, times, 2) == pytest.approx([0.1] * 4 + [0.01] * 4, rel=1e-6)
+
+
+@pytest.mark.parametrize("correct", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_momentum_correction(kind: str, correct: bool, n: int) -> None:
+    """Where the rate goes from a to b, the velocity is multiplied by b / a; the oracle is the loop written out.
+
+    With rates that float32 holds, as Keras 2 does.
+    """
+    in_float64()
+    inputs = keras.Input((5,))
+    model = keras.Model(inputs, keras.layers.Dense(2, use_bias=False)(inputs))
+    model.set_weights(hvd.broadcast_object(model.get_weights()))
+    (weight,) = (each.copy() for each in model.get_weights())
+    x, y = data(n)
+    compiled(model, hvd.DistributedOptimizer(KINDS[kind].SGD(0.125, momentum=0.875)))
+    callback = hvd.callbacks.LearningRateScheduleCallback(
+        0.125, lambda epoch: 1 - epoch / 4, staircase=False, momentum_correction=correct
+    )
+    fitted(model, part(x), part(y), ROWS, 2, [callback])
+    velocity, before = np.zeros_like(weight), 0.125
+    for step in range(2 * STEPS):
+        at = step % STEPS * ROWS * n
+        rows, wanted = x[at : at + ROWS * n], y[at : at + ROWS * n]
+        now = 0.125 * (1 - step / STEPS / 4)
+        gradient = rows.T @ (2 * (rows @ weight - wanted) / wanted.size)
+        velocity = 0.875 * velocity * (now / before if correct else 1) - now * gradient
+        weight, before = weight + velocity, now
+    np.testing.assert_allclose(model.get_weights()[0], weight, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kind", ["new", once_more("legacy")])
+def test_metrics_are_the_mean_of_the_ranks(kind: str, n: int) -> None:
+    """After MetricAverageCallback every number of an epoch is the mean of the ranks' own; History has it, too."""
+    model, (x, y), own, mean = net(), data(n), Rates(), Rates()
+    compiled(model, hvd.DistributedOptimizer(KINDS[kind].SGD(0.05)))
+    callbacks = [begin(), own, hvd.callbacks.MetricAverageCallback(), mean]
+    kept = fitted(model, part(x), part(y), ROWS, 2, callbacks)
+    for epoch, numbers in enumerate(mean.epochs):
+        everyones = [each[epoch] for each in hvd.allgather_object(own.epochs)]
+        assert set(numbers) == {"loss", "mae"}
+        assert n == 1 or everyones[0] != everyones[1]
+        for name, value in numbers.items():
+            assert value == pytest.approx(np.mean([each[name] for each in everyones]), rel=1e-12)
+            assert kept.history[name][epoch] == value
+
+
+@pytest.mark.parametrize("built", [False, True], ids=["built by the first batch", "built before"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_broadcast_gives_the_start(kind: str, built: bool, n: int, rank: int) -> None:
+    """The root's weights and optimizer state reach every rank; local variables stay, if they are there.
+
+    A schedule beside it does not need the weights.
+    """
+    keras.utils.set_random_seed(rank)
+    shape = {"input_shape": (5,)} if built else {}
+    model = keras.Sequential([keras.layers.Dense(3, **shape), keras.layers.Dense(2)])
+    compiled(model, hvd.DistributedOptimizer(KINDS[kind].Adam(0.0)))
+    x, y = data(n)
+    local = [model.layers[1].bias] if built else []
+    if built:
+        local[0].assign([rank + 1.0] * 2)
+        build(model.optimizer, model.trainable_variables)
+        for each in state_of(model)[len(model.weights) :]:
+            if each.shape.rank:
+                each.assign_add(each * 0 + rank + 1)
+    start = hvd.callbacks.BroadcastGlobalVariablesCallback(n - 1, local_variables=local)
+    warmup = hvd.callbacks.LearningRateWarmupCallback(0.0, warmup_epochs=1)
+    fitted(model, part(x), part(y), ROWS, 1, [start, warmup])
+    if not built:
+        assert_same_everywhere(model)
+        return
+    assert local[0].numpy().tolist() == [rank + 1.0] * 2
+    state = state_of(model)
+    for each, mine, other in zip(state, values_of(state), hvd.broadcast_object(values_of(state)), strict=True):
+        assert each is local[0] or mine.tolist() == other.tolist(), each.name
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("new", "best.keras"),
+        ("legacy", "best.h5"),
+        ("new", "best.weights.h5"),
+        once_more("new", "best.h5"),
+        once_more("legacy", "best.weights.h5"),
+    ],
+)
+def test_best_model_checkpoint(kind: str, name: str, rank: int, n: int, tmp_path: Path) -> None:
+    """The best epoch's model is in the file, with Keras' own optimizer; rank 0 writes it, and no other rank.
+
+    Keras 2 does not save its legacy optimizers in the format .keras.
+    """
+
+    class Told(keras.callbacks.Callback):
+        def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+            logs["val_accuracy"] = [0.5, 0.9, 0.7][epoch]
+            if epoch == 1:
+                best.extend(model.get_weights())
+
+    best: list[Any] = []
+    path, weights_only = tmp_path / name, "weights" in name
+    checkpoint = hvd.callbacks.BestModelCheckpoint(
+        monitor="val_accuracy", mode="max", save_weights_only=weights_only, filepath=str(path)
+    )
+    model, (x, y) = net(), data(n)
+    compiled(model, hvd.DistributedOptimizer(KINDS[kind].Adam(0.01)))
+    fitted(model, part(x), part(y), ROWS, 3, [begin(), Told(), checkpoint])
+    assert path.exists() == (rank == 0)
+    if rank == 0:
+        loaded = net() if weights_only else keras.models.load_model(path)
+        if weights_only:
+            loaded.load_weights(path)
+        else:
+            assert type(loaded.optimizer) is KINDS[kind].Adam
+            assert int(loaded.optimizer.iterations) == 2 * STEPS
+        for mine, wanted in zip(loaded.get_weights(), best, strict=True):
+            np.testing.assert_array_equal(mine, wanted)

@@ -1,0 +1,355 @@
+"""DistributedOptimizer around the optimizers of Keras 2, those of Keras 2.11 and the legacy ones before."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from thorough import once_more
+from twins2 import (
+    OPTIMIZERS,
+    ROWS,
+    assert_same_everywhere,
+    begin,
+    compiled,
+    data,
+    difference,
+    fitted,
+    in_float64,
+    net,
+    part,
+    train,
+    twins,
+)
+
+import workbench.keras as hvd
+import workbench.tensorflow as tf_hvd
+from workbench.keras.flavour import LEGACY, keras
+
+KINDS = {"new": keras.optimizers, "legacy": keras.optimizers.legacy}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fit_equals_the_serial_run(name: str, n: int) -> None:
+    """From a seed of its own on every rank: the serial run's weights and optimizer state, equal on all ranks."""
+    assert LEGACY
+    train(n, OPTIMIZERS[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_wrapper_is_the_optimizer(kind: str) -> None:
+    """Its class, its settings and its configuration are the wrapped one's, and make one again, as Horovod's do."""
+    plain = KINDS[kind].Adam(0.25)
+    mine = hvd.DistributedOptimizer(plain)
+    assert isinstance(mine, KINDS[kind].Adam)
+    assert mine.__class__.__name__ == "Adam"
+    assert mine.get_config() == plain.get_config()
+    assert (
+        mine.from_config(mine.get_config()).get_config() == mine.__class__.from_config(plain.get_config()).get_config()
+    )
+    assert float(np.asarray(mine.lr)) == 0.25
+    mine.learning_rate = 0.5
+    assert float(np.asarray(plain.learning_rate)) == 0.5
+    assert type(hvd.DistributedOptimizer(mine)._inner) is type(plain), "wrapped once"
+
+
+class Adds(keras.optimizers.legacy.Optimizer):
+    """A legacy optimizer that adds the gradient."""
+
+    def get_config(self) -> Any:
+        """Of the base."""
+        return super().get_config()
+
+    def _resource_apply_dense(self, grad: Any, var: Any, apply_state: Any = None) -> Any:
+        return var.assign_add(grad)
+
+
+def adder(kind: str) -> Any:
+    """An optimizer that adds the gradient."""
+    return Adds("adds") if kind == "legacy" else keras.optimizers.SGD(-1.0)
+
+
+def by_apply(optimizer: Any, gradient: Any, variable: Any) -> None:
+    """Hand gradients over, as a loop of one's own does."""
+    optimizer.apply_gradients(zip([gradient], [variable], strict=True))
+
+
+def by_aggregate(optimizer: Any, gradient: Any, variable: Any) -> None:
+    """Reduce first, apply later."""
+    if isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+        pairs = optimizer._aggregate_gradients(zip([gradient], [variable], strict=True))
+        optimizer.apply_gradients(pairs, experimental_aggregate_gradients=False)
+    else:
+        pairs = optimizer.aggregate_gradients([(gradient, variable)])
+        optimizer.apply_gradients(pairs, skip_gradients_aggregation=True)
+
+
+def by_compute(optimizer: Any, gradient: Any, variable: Any) -> None:
+    """What minimize() does, in its two steps."""
+    old = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+    compute = optimizer._compute_gradients if old else optimizer.compute_gradients
+    optimizer.apply_gradients(compute(lambda: tf.reduce_sum(gradient * variable), [variable]))
+
+
+def by_minimize(optimizer: Any, gradient: Any, variable: Any) -> None:
+    """In one step."""
+    optimizer.minimize(lambda: tf.reduce_sum(gradient * variable), [variable])
+
+
+@pytest.mark.parametrize("graph", [False, True], ids=["eager", "function"])
+@pytest.mark.parametrize("way", [by_apply, by_aggregate, by_compute, by_minimize])
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_add_up_by_every_way(kind: str, way: Any, graph: bool, n: int, rank: int) -> None:
+    """Each gradient is reduced once, by whatever way it comes; the step is taken after the last of four passes.
+
+    Meanwhile ``iterations`` counts passes, as Horovod's does.
+    """
+    for mean in (True, False):
+        options: dict[str, Any] = {"backward_passes_per_step": 4, "average_aggregated_gradients": mean}
+        optimizer = hvd.DistributedOptimizer(adder(kind), **options)
+        _ = optimizer.iterations
+        gradient, variable = tf.constant([rank + 1.0]), tf.Variable([0.0])
+        if not isinstance(optimizer, keras.optimizers.legacy.Optimizer):
+            optimizer.build([variable])
+
+        def step(optimizer: Any = optimizer, gradient: Any = gradient, variable: Any = variable) -> None:
+            way(optimizer, gradient, variable)
+
+        step = tf.function(step) if graph else step
+        for passes in range(1, 10):
+            step()
+            steps = passes // 4
+            wanted = steps * (n + 1) / 2 * (1 if mean else 4)
+            assert variable.numpy()[0] == pytest.approx(wanted)
+            assert optimizer.iterations.numpy() == passes
+
+
+@pytest.mark.parametrize("way", [by_apply, by_aggregate, by_compute, by_minimize])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_sum_is_summed_once(kind: str, way: Any, n: int, rank: int) -> None:
+    """With op=Sum a second reduction would show."""
+    optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
+    for steps in (1, 2):
+        way(optimizer, tf.constant([rank + 1.0]), variable)
+        assert variable.numpy()[0] == steps * n * (n + 1) / 2
+
+
+def reduced(optimizer: Any, pairs: Any) -> Any:
+    """Reduce, and apply later or never."""
+    old = isinstance(optimizer, keras.optimizers.legacy.Optimizer)
+    return (optimizer._aggregate_gradients if old else optimizer.aggregate_gradients)(pairs)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_given_up_leaves_the_next_one_reduced(kind: str, n: int, rank: int) -> None:
+    """What is reduced and never applied, by an error or for a log, spares no other gradient its reduction."""
+    optimizer, variable = hvd.DistributedOptimizer(adder(kind)), tf.Variable([0.0])
+    reduced(optimizer, [(tf.constant([100.0]), variable)])
+    for steps in (1, 2):
+        by_apply(optimizer, tf.constant([rank + 1.0]), variable)
+        assert variable.numpy()[0] == steps * (n + 1) / 2
+    if kind == "legacy":
+        optimizer._compute_gradients(lambda: tf.reduce_sum(variable), [variable])
+        by_apply(optimizer, tf.constant([rank + 1.0]), variable)
+        assert variable.numpy()[0] == 3 * (n + 1) / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_reduced_for_a_log_and_applied_from_the_start(kind: str, n: int, rank: int) -> None:
+    """Gradients that were reduced only to look at them are reduced again when they are applied, sums too."""
+    optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
+    gradient = tf.constant([rank + 1.0])
+    for steps in (1, 2):
+        reduced(optimizer, [(gradient, variable)])
+        by_apply(optimizer, gradient, variable)
+        assert variable.numpy()[0] == steps * n * (n + 1) / 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reduced_ones_need_no_flag(kind: str, n: int, rank: int) -> None:
+    """The very gradients that were handed out are not reduced again; clipped ones of a mean come out the same."""
+    for op, wanted in ((hvd.Sum, n * (n + 1) / 2), (hvd.Average, (n + 1) / 4)):
+        optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=op), tf.Variable([0.0])
+        pairs = reduced(optimizer, [(tf.constant([rank + 1.0]), variable)])
+        optimizer.apply_gradients(pairs if op is hvd.Sum else [(each / 2, of) for each, of in pairs])
+        assert variable.numpy()[0] == wanted
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clipped_sums_need_the_flag(kind: str, n: int, rank: int) -> None:
+    """Where a second reduction would be wrong the text names the flag, with which clipped ones are applied as is."""
+    optimizer, variable = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum), tf.Variable([0.0])
+    flag = {"skip_gradients_aggregation": True} if kind == "new" else {"experimental_aggregate_gradients": False}
+    pairs = reduced(optimizer, [(tf.constant([rank + 1.0]), variable)])
+    clipped = [(each / 2, of) for each, of in pairs]
+    with pytest.raises(RuntimeError, match=next(iter(flag))):
+        optimizer.apply_gradients(clipped)
+    assert variable.numpy()[0] == 0.0
+    optimizer.apply_gradients(clipped, **flag)
+    assert variable.numpy()[0] == n * (n + 1) / 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_passes_in_fit(kind: str, n: int) -> None:
+    """Two small batches on each rank are one batch twice as large."""
+    two = {"backward_passes_per_step": 2, "average_aggregated_gradients": True}
+    train(n, OPTIMIZERS["SGD" if kind == "new" else "legacy SGD"], serial_rows=2 * ROWS, **two)
+
+
+@pytest.mark.parametrize(
+    "options", [{"gradient_predivide_factor": 2.0}, once_more({"num_groups": 2}), once_more({"groups": 1})], ids=str
+)
+def test_options_that_change_nothing(options: dict[str, Any], n: int) -> None:
+    """Factors that cancel out, and groups, end where the serial run ends."""
+    train(n, OPTIMIZERS["legacy Adam"], **options)
+    train(n, OPTIMIZERS["Adam"], **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_compression(kind: str, n: int) -> None:
+    """In half precision the end is near the serial one, not on it, and equal on all ranks."""
+    model, serial = twins()
+    x, y = data(n)
+    make = KINDS[kind].SGD
+    optimizer = hvd.DistributedOptimizer(make(0.05), compression=hvd.Compression.fp16)
+    fitted(compiled(model, optimizer), part(x), part(y), ROWS, 1, [begin()])
+    fitted(compiled(serial, make(0.05)), x, y, ROWS * n, 1)
+    assert_same_everywhere(model)
+    assert 1e-7 < difference(model, serial) < 5e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "as_dense"),
+    [("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
+    ids=["new-sparse", "legacy-dense", "new-dense", "legacy-sparse"],
+)
+def test_embeddings(kind: str, as_dense: bool, n: int) -> None:
+    """Words that one rank has and another has not: sparse or dense, the serial run's weights."""
+    in_float64()
+
+    def words() -> Any:
+        inputs = keras.Input((3,), dtype="int32")
+        x = keras.layers.Flatten()(keras.layers.Embedding(11, 4, name="words")(inputs))
+        return keras.Model(inputs, keras.layers.Dense(2, name="head")(x))
+
+    model, serial = twins(words)
+    x = np.random.default_rng(3).integers(0, 9, (4 * ROWS * n, 3)).astype("int32")
+    x[::n] %= 4
+    make = KINDS[kind].SGD
+    optimizer = hvd.DistributedOptimizer(make(0.05), sparse_as_dense=as_dense)
+    fitted(compiled(model, optimizer), part(x), part(data(n)[1]), ROWS, callbacks=[begin()])
+    fitted(compiled(serial, make(0.05)), x, data(n)[1], ROWS * n)
+    assert difference(model, serial) < 1e-10
+    model.train_on_batch(part(x)[:ROWS], part(data(n)[1])[:ROWS])
+    assert_same_everywhere(model)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_local_layers(kind: str, n: int, rank: int) -> None:
+    """What a layer or a registered variable gets stays on its rank, divided by the number of ranks; the rest not."""
+    local, common = keras.layers.Dense(1, use_bias=False, name="local"), tf.Variable([[0.0]])
+    local.build((None, 1))
+    (kernel,) = local.trainable_weights
+    registered = tf.Variable([[0.0]])
+    kernel.assign([[0.0]])
+    optimizer = hvd.PartialDistributedOptimizer(adder(kind), local_layers=local)
+    optimizer.register_local_var(registered)
+    if kind == "new":
+        optimizer.build([kernel, registered, common])
+    gradient = tf.constant([[rank + 1.0]])
+    optimizer.apply_gradients([(gradient, kernel), (gradient, registered), (gradient, common)])
+    assert kernel.numpy()[0, 0] == registered.numpy()[0, 0] == (rank + 1) / n
+    assert common.numpy()[0, 0] == (n + 1) / 2
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_process_sets(kind: str, rank: int) -> None:
+    """Each set averages over its own ranks."""
+    alone = hvd.add_process_set([0])
+    try:
+        optimizer, variable = hvd.DistributedOptimizer(adder(kind), process_set=alone), tf.Variable([0.0])
+        by_minimize(optimizer, tf.constant([rank + 1.0]), variable)
+        assert variable.numpy()[0] == rank + 1
+    finally:
+        hvd.remove_process_set(alone)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inside"),
+    [("new", False), ("legacy", True), once_more("new", True), once_more("legacy", False)],
+    ids=["new-outside", "legacy-inside", "new-inside", "legacy-outside"],
+)
+def test_loss_scale(kind: str, inside: bool, n: int, rank: int) -> None:
+    """Under mixed_float16 Keras 2 asks for the reduction before it looks for infs: one rank's skips all ranks' step."""
+    keras.mixed_precision.set_global_policy("mixed_float16")
+    optimizer = KINDS[kind].SGD(0.05)
+    if inside:
+        optimizer = keras.mixed_precision.LossScaleOptimizer(optimizer)
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    keras.utils.set_random_seed(5)
+    model = keras.Sequential(
+        [keras.layers.Dense(2, input_shape=(3,)), keras.layers.Activation("linear", dtype="float32")]
+    )
+    compiled(model, optimizer)
+    assert hasattr(model.optimizer, "inner_optimizer")
+    # Small, so that no rank's gradients times 2**15, the first scale, leave float16's range by themselves.
+    x, y = np.full((4, 3), (rank + 1) / (8 * n), "float32"), np.full((4, 2), 0.25, "float32")
+    model.train_on_batch(x, y)
+    before, scale = model.get_weights(), float(model.optimizer.loss_scale)
+    assert_same_everywhere(model)
+    model.train_on_batch(x * (np.inf if rank == n - 1 else 1), y)
+    for a, b in zip(before, model.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert float(model.optimizer.loss_scale) == scale / 2
+    model.train_on_batch(x, y)
+    assert any((a != b).any() for a, b in zip(before, model.get_weights(), strict=True))
+    assert_same_everywhere(model)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_tensorflow_s_own_function_wraps_them_too(kind: str, n: int, rank: int) -> None:
+    """``horovod.tensorflow.DistributedOptimizer`` is the same around an optimizer of Keras 2."""
+    optimizer, variable = tf_hvd.DistributedOptimizer(adder(kind)), tf.Variable([0.0])
+    by_apply(optimizer, tf.constant([rank + 1.0]), variable)
+    assert variable.numpy()[0] == (n + 1) / 2
+
+
+def test_run_eagerly(n: int) -> None:
+    """Without any graph the end is the same."""
+    in_float64()
+    model, serial = twins()
+    x, y = data(n)
+    for each, rows in ((model, part), (serial, lambda whole: whole)):
+        make = hvd.DistributedOptimizer if each is model else lambda plain: plain
+        compiled(each, make(OPTIMIZERS["Adam"]()), run_eagerly=True)
+        fitted(each, rows(x), rows(y), ROWS * (1 if each is model else n), 1, [begin()])
+    assert difference(model, serial) < 1e-10
+
+
+def test_xla_is_refused() -> None:
+    """What XLA compiles cannot talk to other ranks: the text says how to leave it out."""
+    model = net()
+    x, y = data(1)
+    compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.05)), jit_compile=True)
+    with pytest.raises(Exception, match="jit_compile=False"):
+        model.train_on_batch(x, y)
+
+
+def test_another_kind_is_refused() -> None:
+    """The text names what is needed, and which Keras this process uses."""
+    with pytest.raises(ValueError, match=f"Keras {keras.__version__}"):
+        hvd.DistributedOptimizer(object())
+
+
+@pytest.mark.skipif(keras.__name__ != "tf_keras", reason="needs tf_keras beside Keras 3")
+def test_an_optimizer_of_keras_3_is_refused() -> None:
+    """Where the variable is set already the text does not say to set it, but to unset it or to use tf_keras."""
+    import keras as keras_3
+
+    with pytest.raises(ValueError, match=r"take optimizers from it .* or unset that variable") as caught:
+        hvd.DistributedOptimizer(keras_3.optimizers.SGD())
+    assert "set TF_USE_LEGACY_KERAS=1" not in str(caught.value)

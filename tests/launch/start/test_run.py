@@ -1,0 +1,775 @@
+"""``workbench run`` and ``workbench.run`` on real processes: what comes out, how they end, and that nothing stays."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import jupyter_client
+import nbclient
+import nbformat
+import numpy
+import psutil
+import pytest
+from running import open_to_others
+
+from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
+from workbench.launch.start import mpi
+from workbench.runner import run
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+MARK = "WORKBENCH_TEST_RUN"
+BOTH_WAYS = pytest.mark.parametrize("way", ["--mpi", "--gloo"])
+
+WHO = """
+from workbench import config
+rank, n = config.launch().rank, config.launch().size
+"""
+# Says that it runs, and waits to be ended.
+WAITS = WHO + "print('ready')\nimport time\ntime.sleep(60)\n"
+
+
+def eventually(done: Callable[[], object], timeout_s: float = 20.0) -> bool:
+    """Does it come true before the deadline?"""
+    deadline = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return bool(done())
+
+
+class Launcher:
+    """A command in a process of its own, with its output in files, and all that it starts marked."""
+
+    def __init__(self, folder: Path, words: list[str]) -> None:
+        self.mark = uuid.uuid4().hex
+        self._out, self._err = folder / f"{self.mark}.out", folder / f"{self.mark}.err"
+        with self._out.open("wb") as out, self._err.open("wb") as err:
+            self.process = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                cwd=folder,
+                env=mpi.environment(1) | {MARK: self.mark},
+            )
+        self._begun = time.monotonic()
+
+    @property
+    def out(self) -> str:
+        """What it wrote to stdout so far."""
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        """What it wrote to stderr so far."""
+        return self._err.read_text()
+
+    def ready(self, n: int, word: str = "ready") -> None:
+        """Wait until ``n`` ranks have printed the word."""
+        assert eventually(lambda: self.out.count(f":{word}\n") >= n), self.out + self.err
+
+    def send(self, number: int) -> None:
+        """Send a signal to the launcher alone."""
+        self.process.send_signal(number)
+
+    def finish(self, within_s: float = 30.0) -> tuple[int, float]:
+        """Its exit code, and for how long it went on from this call."""
+        begun = time.monotonic()
+        try:
+            code = self.process.wait(within_s)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"not over after {within_s} s\n{self.out}{self.err}", pytrace=False)
+        return code, time.monotonic() - begun
+
+    def left(self) -> list[psutil.Process]:
+        """What it started and still lives."""
+        found = []
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+        return found
+
+    def shared_memory(self) -> set[str]:
+        """The files of MPI's shared memory that its processes have open."""
+        maps = []
+        for process in self.left():
+            with contextlib.suppress(OSError):
+                maps.append(Path(f"/proc/{process.pid}/maps").read_text())
+        return set(re.findall(r"/dev/shm/\S+", "".join(maps)))
+
+    def gone(self) -> bool:
+        """Is nothing left, at the latest a moment later?"""
+        return eventually(lambda: not self.left(), 8.0)
+
+
+Start = Callable[..., Launcher]
+Children = Callable[[], list[psutil.Process]]
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Start]:
+    """``launch("-np", "2", script=text)`` starts ``workbench run -np 2 python <text>``."""
+    started: list[Launcher] = []
+
+    def start(
+        *words: str, script: str = "", command: list[str] | None = None, head: list[str] | None = None
+    ) -> Launcher:
+        path = tmp_path / f"script{len(started)}.py"
+        path.write_text(script)
+        first = head or [sys.executable, "-m", "workbench.launch.cli", "run"]
+        started.append(Launcher(tmp_path, [*first, *words, *(command or ["python", str(path)])]))
+        return started[-1]
+
+    yield start
+    for launcher in started:
+        for process in [*launcher.left(), psutil.Process(launcher.process.pid)] if launcher.left() else []:
+            with contextlib.suppress(psutil.Error):
+                process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            launcher.process.kill()
+        launcher.process.wait()
+
+
+def lines_of(text: str, rank: int, stream: str = "stdout") -> list[str]:
+    """The lines that one rank wrote."""
+    prefix = f"[{rank}]<{stream}>:"
+    return [line.removeprefix(prefix) for line in text.splitlines() if line.startswith(prefix)]
+
+
+# --- what comes out -----------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_ranks_are_one_job(launch: Start, way: str, tmp_path: Path) -> None:
+    """The ranks know their numbers and reduce; each line has its rank; there is no input; nothing stays."""
+    script = """
+    import os, sys, numpy as np, workbench as hvd
+    hvd.init()
+    total = hvd.allreduce(np.ones(2), op=hvd.Sum)[0]
+    print(hvd.rank(), hvd.size(), hvd.local_rank(), total, repr(sys.stdin.read()), os.getcwd(), sys.argv[1:])
+    print("bad news", file=sys.stderr)
+    """
+    path = tmp_path / "train.py"
+    path.write_text(textwrap.dedent(script))
+    job = launch("-np", "2", way, command=["python", str(path), "--lr", "0.1"])
+    code, _ = job.finish()
+    assert code == 0, job.err
+    for rank in range(2):
+        assert lines_of(job.out, rank) == [f"{rank} 2 {rank} 2.0 '' {tmp_path} ['--lr', '0.1']"]
+        assert lines_of(job.err, rank, "stderr") == ["bad news"]
+    assert len(job.out.splitlines()) == 2
+    assert job.gone()
+
+
+@BOTH_WAYS
+def test_lines_stay_whole(launch: Start, way: str, tmp_path: Path) -> None:
+    """Four ranks that print 2,000 lines each on both streams: every line is there, in order, behind its rank."""
+    script = WHO + (
+        "import sys\n"
+        "for i in range(2000):\n"
+        "    print(rank, i, 'x' * (i % 300))\n"
+        "    sys.stderr.write(f'{rank} {i} ' + 'y' * (i % 77) + chr(10))\n"
+        "sys.stdout.write('no end')\n"
+    )
+    job = launch("-np", "4", way, "--output-filename", str(tmp_path / "logs"), script=script)
+    assert job.finish()[0] == 0, job.err[-2000:]
+    for rank in range(4):
+        expected = [f"{rank} {i} {'x' * (i % 300)}" for i in range(2000)]
+        assert lines_of(job.out, rank) == [*expected, "no end"]
+        assert (tmp_path / "logs" / f"rank.{rank}" / "stdout").read_text().splitlines() == [*expected, "no end"]
+        assert lines_of(job.err, rank, "stderr") == [f"{rank} {i} {'y' * (i % 77)}" for i in range(2000)]
+    assert len(job.out.splitlines()) == 4 * 2001
+    assert len(job.err.splitlines()) == 4 * 2000
+
+
+def test_lines_come_at_once_with_the_time(launch: Start, tmp_path: Path) -> None:
+    """A line is there while its rank still runs, though nobody flushed it; the time stands before it if wanted."""
+    go = tmp_path / "go"
+    script = f"import os, time\nprint('ready')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\nprint('end')\n"
+    job = launch("-np", "2", "-prefix-timestamp", script=script)
+    job.ready(2)
+    assert "end" not in job.out
+    assert re.match(r"\w{3} \w{3} [ \d]\d \d\d:\d\d:\d\d \d{4}\[[01]\]<stdout>:ready$", job.out.splitlines()[0])
+    go.touch()
+    assert job.finish()[0] == 0
+
+
+@BOTH_WAYS
+def test_the_other_hosts_of_a_batch_job_are_not_passed_over_in_silence(
+    launch: Start, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a Slurm job of two hosts one line says that all ranks are on one of them, and which command uses both."""
+    monkeypatch.setenv("SLURM_JOB_NUM_NODES", "2")
+    monkeypatch.setenv("SLURM_JOB_NODELIST", "gpu[03-04]")
+    job = launch("-np", "2", way, command=["echo", "two words"])
+    named = launch("-H", "localhost:2", way, command=["echo", "two words"])
+    assert (job.finish()[0], named.finish()[0]) == (0, 0)
+    assert (job.out.count("two words"), named.out.count("two words")) == (2, 2)
+    said = r"workbench: .* 2 hosts \(gpu\[03-04\]\), .* all 2 ranks on this one.*"
+    assert re.fullmatch(said + r" srun (--mpi=\w+ )?-n 2 echo 'two words' .*\n", job.err)
+    assert not named.err, "whoever names this machine means it"
+
+
+def test_two_names_of_this_machine_are_two_hosts_for_mpich(launch: Start) -> None:
+    """``-H localhost:2,127.0.0.1:1``: as many ranks as slots; MPICH makes hosts of them, with local and cross ranks."""
+    if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
+        pytest.skip("needs MPICH's mpiexec")
+    script = "import workbench as hvd; hvd.init(); print(hvd.local_rank(), hvd.local_size(), hvd.cross_rank())\n"
+    job = launch("-H", "localhost:2,127.0.0.1:1", script=script)
+    assert job.finish()[0] == 0, job.err
+    assert [lines_of(job.out, rank) for rank in range(3)] == [["0 2 0"], ["1 2 0"], ["0 1 1"]]
+
+
+@BOTH_WAYS
+def test_on_one_machine_no_port_is_open(launch: Start, way: str) -> None:
+    """No process of a job, mpiexec and its helpers included, listens where another machine could reach it."""
+    if way == "--mpi" and not mpi.forker(mpi.find_mpiexec()):
+        pytest.skip("this MPI's mpiexec cannot but listen")
+    script = "import workbench as hvd, numpy as np\nhvd.init(); hvd.allreduce(np.ones(4))\n"
+    job = launch("-np", "4", way, script=script + "print('ready')\nimport time\ntime.sleep(60)\n")
+    job.ready(4)
+    assert len(job.left()) >= 4 + 4 + 1, "the launcher, mpiexec, supervisors and ranks were to be looked at"
+    assert not open_to_others(job.left())
+
+
+@BOTH_WAYS
+def test_a_large_environment_and_many_words_arrive(launch: Start, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hundreds of variables and of words reach each rank as they were, the odd ones, too."""
+    odd = {"ODD_LINES": "a\nb", "ODD_LETTERS": "ä \udcff", "ODD_EMPTY": "", "ODD_LONG": "x" * 100_000}
+    for name, text in (odd | {f"MANY_{i}": str(i) for i in range(500)}).items():
+        monkeypatch.setenv(name, text)
+    words = [*(str(i) for i in range(600)), "", "two words", "-n", "ä"]
+    script = f"""
+    import os, sys
+    assert sys.argv[1:] == {words!r}, sys.argv
+    assert {odd!r}.items() <= os.environ.items()
+    assert sum(name.startswith("MANY_") for name in os.environ) == 500
+    print("ready")
+    """
+    job = launch("-np", "2", way, command=["python", "-c", textwrap.dedent(script), *words])
+    assert job.finish()[0] == 0, job.err[-2000:]
+    assert sorted(job.out.splitlines()) == ["[0]<stdout>:ready", "[1]<stdout>:ready"]
+
+
+def test_nobody_reads_any_more(launch: Start, tmp_path: Path) -> None:
+    """``workbench run … | head -1`` ends soon, without a complaint from Python, and nothing stays."""
+    path = tmp_path / "endless.py"
+    path.write_text("import time\nwhile True: print('again'); time.sleep(0.01)\n")
+    line = f"{sys.executable} -m workbench.launch.cli run -np 2 --gloo python {path} | head -n 1"
+    job = launch(head=["bash", "-c", line], command=[""])
+    assert job.finish()[0] == 0
+    assert re.fullmatch(r"\[[01]\]<stdout>:again\n", job.out)
+    assert job.gone()
+    assert "Exception ignored" not in job.err
+    assert "Traceback (most recent call last)" not in re.sub(r"\[[01]\]<stderr>:.*", "", job.err)
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
+# Prints for a while, and says in a file that it came to its end.
+CHATTERS = (
+    WHO
+    + """
+import os, sys, time
+for i in range(50):
+    print("step", i)
+    print("note", i, file=sys.stderr)
+    time.sleep(0.01)
+open(f"ended{rank}", "w").close()
+"""
+)
+
+
+@FULL
+@BOTH_WAYS
+def test_a_full_disk_for_a_ranks_file_costs_the_file_only(launch: Start, tmp_path: Path, way: str) -> None:
+    """Where a rank's file takes nothing more, one line says so, and the job, the screen and other files go on."""
+    for rank in (0, 1):
+        (tmp_path / "out" / f"rank.{rank}").mkdir(parents=True)
+    (tmp_path / "out" / "rank.0" / "stdout").symlink_to("/dev/full")
+    (tmp_path / "out" / "rank.1" / "stderr").symlink_to("/dev/full")
+    job = launch("-np", "2", way, "--output-filename", "out", script=CHATTERS)
+    assert job.finish()[0] == 0, job.err
+    assert all((tmp_path / f"ended{rank}").exists() for rank in (0, 1))
+    assert all(len(lines_of(job.out, rank)) == len(lines_of(job.err, rank, "stderr")) == 50 for rank in (0, 1))
+    (warning,) = [line for line in job.err.splitlines() if line.startswith("workbench: ")]
+    assert re.search(r"out/rank\.[01]/std(out|err) cannot be written: No space left on device", warning)
+    assert (tmp_path / "out" / "rank.1" / "stdout").read_text().splitlines() == [f"step {i}" for i in range(50)]
+    assert "Traceback" not in job.err
+
+
+@FULL
+@pytest.mark.parametrize("stream", ["1", "2"], ids=["stdout", "stderr"])
+def test_a_full_disk_behind_the_launchers_own_output_does_not_end_the_job(
+    launch: Start, tmp_path: Path, stream: str
+) -> None:
+    """``workbench run … >file`` on a full disk: the ranks come to their end, the other stream goes on."""
+    (tmp_path / "chatters.py").write_text(CHATTERS)
+    line = f"{sys.executable} -m workbench.launch.cli run -np 2 --gloo python chatters.py {stream}>/dev/full"
+    job = launch(head=["bash", "-c", line], command=[""])
+    assert job.finish()[0] == 0, job.out + job.err
+    assert all((tmp_path / f"ended{rank}").exists() for rank in (0, 1))
+    if stream == "1":
+        assert len([line for line in job.err.splitlines() if "<stderr>:note" in line]) == 100
+        said = [line for line in job.err.splitlines() if "<stderr>" not in line]
+        assert len(said) == 1, said
+        assert said[0].startswith("workbench: stdout cannot be written: No space left on device")
+    else:
+        assert len([line for line in job.out.splitlines() if "<stdout>:step" in line]) == 100
+
+
+def test_files_that_cannot_be_made_are_said_before_the_start(launch: Start) -> None:
+    """A folder for the ranks' files where there can be none is one clear line."""
+    job = launch("-np", "2", "--output-filename", "/dev/null/out", script=CHATTERS)
+    assert job.finish()[0] == 1
+    assert re.fullmatch(
+        r"workbench: --output-filename: /dev/null/out\S* cannot be written: Not a directory.*\n", job.err
+    )
+
+
+@BOTH_WAYS
+def test_many_ranks_get_the_files_that_they_need(launch: Start, tmp_path: Path, way: str) -> None:
+    """Where the soft limit of open files is too low for the job's pipes it is raised; the ranks do their work."""
+    line = f"ulimit -Sn 64; {sys.executable} -m workbench.launch.cli run -np 40 {way} --output-filename out echo hello"
+    job = launch(head=["bash", "-c", line], command=[""])
+    assert job.finish(60.0)[0] == 0, job.err
+    assert job.out.count("hello") == 40
+    assert len(list(tmp_path.glob("out/rank.*/stdout"))) == 40
+
+
+@BOTH_WAYS
+def test_too_few_files_for_the_ranks_are_said_before_the_start(launch: Start, way: str) -> None:
+    """Where the hard limit is too low one line names the limit, the need and the command that raises it."""
+    line = f"ulimit -n 64; {sys.executable} -m workbench.launch.cli run -np 40 {way} echo hello"
+    job = launch(head=["bash", "-c", line], command=[""])
+    assert job.finish()[0] == 1
+    assert re.fullmatch(r"workbench: 40 ranks need \d+ open files, .* 64 \(ulimit -Hn\).*ulimit -n \d+.*\n", job.err)
+    assert not job.out
+
+
+# --- a rank fails -------------------------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_a_failed_rank_ends_all_and_speaks_last(launch: Start, way: str) -> None:
+    """The others say why they end, the culprit's traceback is the last thing to be read, the exit code is its own."""
+    script = """
+    import numpy as np, workbench as hvd
+    hvd.init()
+    if hvd.rank() == 1:
+        try: [][0]
+        except IndexError: raise ValueError("the cause")
+    hvd.allreduce(np.ones(2), name="x")
+    """
+    n = 3 if way == "--mpi" else 2
+    job = launch("-np", str(n), way, script=textwrap.dedent(script))
+    code, seconds = job.finish()
+    assert code == 1, job.err
+    for rank in {0, n - 1} - {1}:
+        assert any("RankFailedError: Rank 1 raised" in line for line in lines_of(job.err, rank, "stderr")), job.err
+    head, _, last = job.err.rpartition("workbench: ")
+    assert head
+    assert last.startswith("Rank 1 ended with exit code 1, which ends the job. Its last words:\nTraceback (most recent")
+    assert "IndexError" in last
+    assert last.endswith("\nValueError: the cause\n")
+    assert seconds < 20
+    assert job.gone()
+
+
+def test_an_exit_code_is_kept(launch: Start) -> None:
+    """``sys.exit(5)`` on one rank: the others, which wait for nothing, are ended after 5 s, and the exit code is 5."""
+    script = WAITS + "import sys\n"
+    script = script.replace("import time", "import sys, time\nif rank == 1: sys.exit(5)")
+    job = launch("-np", "3", "--gloo", script=script)
+    job.ready(3)
+    code, seconds = job.finish()
+    assert code == 5, job.err
+    assert 4 < seconds < 12
+    assert job.err.splitlines()[-1] == "workbench: Rank 1 ended with exit code 5, which ends the job."
+    assert job.gone()
+
+
+def test_a_killed_rank_ends_all_even_those_that_will_not(launch: Start) -> None:
+    """One rank is killed with -9, one is blocked in MPI, one ignores SIGTERM: all are gone after some 8 s, code 137."""
+    script = WHO + textwrap.dedent("""
+    import os, signal, time
+    from mpi4py import MPI
+    if rank == 0: signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    print("ready")
+    if rank == 1: time.sleep(0.3); os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 2: MPI.COMM_WORLD.recv(source=0)
+    time.sleep(60)
+    """)
+    job = launch("-np", "3", "--mpi", script=script)
+    job.ready(3)
+    shared = job.shared_memory()
+    code, seconds = job.finish()
+    assert code == 137, job.err
+    assert 7 < seconds < 15
+    assert "Rank 1 was killed by SIGKILL (out of memory?), which ends the job." in job.err
+    assert job.gone()
+    assert not any(Path(path).exists() for path in shared)
+
+
+def test_the_survivors_of_a_lost_rank_end_by_themselves(launch: Start) -> None:
+    """After their PeerLostError they do not wait for the lost rank in MPI_Finalize until they are ended, 5 s later."""
+    script = """
+    import os, signal, numpy as np, workbench as hvd
+    hvd.init()
+    print("ready")
+    if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
+    hvd.allreduce(np.ones(2), name="x")
+    """
+    job = launch("-np", "3", "--mpi", script=textwrap.dedent(script))
+    job.ready(3)
+    code, seconds = job.finish()
+    assert code == 137, job.err
+    assert seconds < 4, job.err
+    for rank in (0, 2):
+        assert any("PeerLostError: Rank 1 was lost" in line for line in lines_of(job.err, rank, "stderr")), job.err
+    assert job.gone()
+
+
+def test_two_hosts_of_this_machine_leave_no_file_when_they_are_killed(launch: Start) -> None:
+    """MPICH's mpiexec writes the machine's topology into /tmp; killed with its ranks amid MPI it leaves nothing."""
+    if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
+        pytest.skip("needs MPICH's mpiexec")
+    files = Path("/tmp").glob
+    before = set(files("hydra_hwloc_xmlfile_*"))
+    job = launch("-H", "localhost:1,127.0.0.1:1", script="from mpi4py import MPI\n" + WAITS)
+    job.ready(2)
+    job.send(signal.SIGKILL)
+    job.finish()
+    assert job.gone()
+    assert eventually(lambda: not set(files("hydra_hwloc_xmlfile_*")) - before)
+
+
+def test_mpi_abort_keeps_its_code(launch: Start) -> None:
+    """``MPI_Abort(7)`` ends all at once with exit code 7."""
+    script = "from mpi4py import MPI\nimport time\nif MPI.COMM_WORLD.rank: MPI.COMM_WORLD.Abort(7)\ntime.sleep(60)\n"
+    job = launch("-np", "2", "--mpi", script=script)
+    code, seconds = job.finish()
+    assert code == 7, job.err
+    assert seconds < 15
+    assert job.gone()
+
+
+def test_a_killed_mpiexec_ends_the_job(launch: Start) -> None:
+    """When somebody kills mpiexec, the ranks do not stay behind, and the exit code says so."""
+    job = launch("-np", "2", "--mpi", script=WAITS)
+    job.ready(2)
+    (mpiexec,) = [each for each in job.left() if Path(each.cmdline()[0]).name.startswith("mpiexec")]
+    mpiexec.kill()
+    code, seconds = job.finish()
+    assert code == 137, job.err
+    assert seconds < 5
+    assert "mpiexec ended" in job.err
+    assert job.gone()
+
+
+def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
+    """An mpiexec that refuses, ranks that are late, a program that cannot be run: reasons are given, nothing stays."""
+    refused = launch("-np", "2", "--mpi", "--mpi-args=--nonsense", script=WAITS)
+    late = launch("-np", "2", "--start-timeout", "0.001", script=WAITS)
+    program = tmp_path / "program"
+    program.write_text("#!/no/such/interpreter\n")
+    program.chmod(0o755)
+    broken = launch("-np", "2", command=[str(program)])
+    assert refused.finish()[0] == 1
+    assert "before its ranks had started" in refused.err
+    assert "nonsense" in refused.err
+    assert late.finish()[0] == 1
+    assert "did not start within 0.001 s" in late.err
+    assert broken.finish()[0] == 127
+    assert f"{program} cannot be run: No such file or directory" in broken.err
+    assert all(job.gone() for job in (refused, late, broken))
+
+
+# --- the launcher is told to end ----------------------------------------------------------------------
+
+
+@BOTH_WAYS
+def test_ctrl_c_is_a_keyboard_interrupt_in_each_rank(launch: Start, way: str) -> None:
+    """Ctrl-C once: each rank gets a KeyboardInterrupt and may clean up, also below a shell; the exit code is 130."""
+    script = WAITS.replace("time.sleep(60)", "try: time.sleep(60)\nexcept KeyboardInterrupt: print('saved')")
+    job = launch("-np", "2", way, script=script)
+    shell = launch("-np", "2", way, command=["sh", "-c", "python script0.py; exit 3"])
+    for each in (job, shell):
+        each.ready(2)
+        each.send(signal.SIGINT)
+    for each in (job, shell):
+        code, seconds = each.finish()
+        assert code == 130, each.err
+        assert seconds < 5
+        assert sorted(each.out.splitlines()[-2:]) == ["[0]<stdout>:saved", "[1]<stdout>:saved"]
+        assert each.err.splitlines() == ["workbench: The job was ended by SIGINT."]
+        assert each.gone()
+
+
+def test_ctrl_c_twice_kills(launch: Start) -> None:
+    """A second Ctrl-C does not wait for ranks that will not end."""
+    script = WAITS.replace(
+        "time.sleep(60)", "try: time.sleep(60)\nexcept KeyboardInterrupt: print('no'); time.sleep(60)"
+    )
+    job = launch("-np", "2", script=script)
+    job.ready(2)
+    job.send(signal.SIGINT)
+    job.ready(2, "no")
+    job.send(signal.SIGINT)
+    code, seconds = job.finish()
+    assert code == 130, job.err
+    assert seconds < 3
+    assert job.gone()
+
+
+# A child that leaves its parent and its session, as daemons do.
+DAEMON = "import os, time\nif not os.fork():\n    os.setsid(); os.fork() and os._exit(0); time.sleep(60)\n"
+
+
+def test_sigterm_leaves_no_shared_memory(launch: Start) -> None:
+    """Ranks that SIGTERM ends amid MPI leave no file of shared memory."""
+    job = launch("-np", "2", "--mpi", script="from mpi4py import MPI\n" + WAITS)
+    job.ready(2)
+    shared = job.shared_memory()
+    job.send(signal.SIGTERM)
+    assert job.finish()[0] == 143, job.err
+    assert not any(Path(path).exists() for path in shared)
+    assert shared or mpi.library_vendor() != "MPICH"
+
+
+@BOTH_WAYS
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda each: each.name)
+def test_the_ranks_end_with_the_launcher(launch: Start, way: str, number: signal.Signals) -> None:
+    """After SIGTERM, SIGHUP and even kill -9 of the launcher nothing is left, not even a daemon of a rank."""
+    job = launch("-np", "2", way, script=DAEMON + WAITS)
+    job.ready(2)
+    assert eventually(lambda: len([each for each in job.left() if each.cmdline()[0] == "python"]) == 2 * 2)
+    job.send(number)
+    code, seconds = job.finish()
+    assert code == (-9 if number is signal.SIGKILL else 128 + number), job.err
+    assert seconds < 5
+    assert job.gone()
+
+
+# --- workbench.run ------------------------------------------------------------------------------------
+
+
+def quiet(capsys: pytest.CaptureFixture[str]) -> str:
+    """What was printed, for messages of failing tests."""
+    return "".join(capsys.readouterr())
+
+
+def test_results_come_by_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each rank gets the arguments, calls collectives and returns; what it prints has its rank before it."""
+    factor = 10
+
+    def train(x: float, power: int = 1) -> tuple[int, float]:
+        import workbench as hvd
+
+        hvd.init()
+        print("in", hvd.rank())
+        return hvd.rank(), float(hvd.allreduce(numpy.full(2, x * factor), op=hvd.Sum)[0]) ** power
+
+    assert run(train, (1.5,), {"power": 2}, np=3) == [(0, 2025.0), (1, 2025.0), (2, 2025.0)]
+    assert sorted(capsys.readouterr().out.splitlines()) == [f"[{rank}]<stdout>:in {rank}" for rank in range(3)]
+
+
+@pytest.mark.parametrize("way", ["use_mpi", "use_gloo"])
+def test_keywords_of_horovod(way: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """num_proc, env, output_filename, verbose and the rest mean what they mean in ``horovod.run``."""
+
+    def look() -> tuple[str, str, str | None]:
+        print("hello")
+        from workbench import config
+
+        return config.launch().launcher, os.environ["MINE"], os.environ.get("OMP_NUM_THREADS")
+
+    options = {
+        "num_proc": 2,
+        way: True,
+        "hosts": "localhost:2",
+        "env": {"MINE": "x", "OMP_NUM_THREADS": "3"},
+        "output_filename": str(tmp_path),
+        "verbose": 1,
+        "executable": sys.executable,
+        "start_timeout": 20,
+    }
+    found = run(look, **options)  # type: ignore[arg-type]
+    assert [each[1:] for each in found] == [("x", "3")] * 2
+    assert all((launcher == "torchrun") == (way == "use_gloo") for launcher, *_ in found)
+    assert (tmp_path / "rank.1" / "stdout").read_text() == "hello\n"
+    assert "workbench: starting " in capsys.readouterr().err
+
+
+def test_an_exception_comes_with_its_ranks_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    """The culprit's traceback is in the text, its exception is the cause; the others' errors are not it."""
+
+    class OddError(Exception):
+        """Cannot be pickled: it holds a lock."""
+
+        def __init__(self) -> None:
+            import threading
+
+            super().__init__("odd one")
+            self.lock = threading.Lock()
+
+    def train(odd: bool) -> None:
+        import workbench as hvd
+
+        hvd.init()
+        if hvd.rank() == 1:
+            the_line = {} if not odd else {"missing": 1}
+            assert the_line["missing"]
+            raise OddError
+        hvd.allreduce(numpy.ones(2), name="x")
+
+    with pytest.raises(RankFailedError, match="Rank 1 raised KeyError: 'missing'") as caught:
+        run(train, (False,), np=2)
+    assert "in train" in str(caught.value)
+    assert "the_line" in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+    with pytest.raises(RankFailedError, match="odd one") as caught:
+        run(train, (True,), np=2)
+    assert caught.value.__cause__ is None, quiet(capsys)
+
+
+def test_every_other_end_is_an_error_too(capsys: pytest.CaptureFixture[str], new_children: Children) -> None:
+    """A rank that is killed, leaves, returns what cannot be pickled or is too slow: an error of its own each."""
+
+    def end(how: str) -> object:
+        import threading
+
+        from workbench import config
+
+        if config.launch().rank == 1:
+            if how == "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+            if how == "exit":
+                sys.exit(4)
+            if how == "leave":
+                os._exit(0)
+            if how == "slow":
+                time.sleep(60)
+            return threading.Lock()
+        return None
+
+    kinds = {
+        "kill": (PeerLostError, "Rank 1 was killed by SIGKILL"),
+        "exit": (RankFailedError, "Rank 1 ended with exit code 4"),
+        "leave": (RankFailedError, "Rank 1 ended without a result"),
+        "lock": (RankFailedError, "Rank 1 raised TypeError: cannot pickle"),
+        "slow": (DeadlineError, "had not ended after 2 s"),
+    }
+    for how, (kind, message) in kinds.items():
+        begun = time.monotonic()
+        with pytest.raises(kind, match=message):
+            run(end, (how,), np=2, use_gloo=True, timeout_s=2 if how == "slow" else None)
+        assert time.monotonic() - begun < 15
+    assert not new_children(), quiet(capsys)
+
+
+def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contradictions, no ranks, another machine, and a call from a rank are refused."""
+    with pytest.raises(ValueError, match="same thing"):
+        run(print, np=2, num_proc=3)
+    with pytest.raises(ValueError, match="at least 1"):
+        run(print, np=0)
+    with pytest.raises(LaunchError, match="exclude each other"):
+        run(print, np=2, use_mpi=True, use_gloo=True)
+    with pytest.raises(LaunchError, match="several hosts come later"):
+        run(print, np=2, hosts="192.0.2.1:2")
+    with pytest.raises(LaunchError, match="no program"):
+        run(print, np=2, executable="/no/such/python")
+    monkeypatch.setenv("PMI_SIZE", "2")
+    with pytest.raises(LaunchError, match="rank of a job itself"):
+        run(print, np=2)
+
+
+SCRIPT = """
+import time
+from workbench.runner import run
+import beside
+
+class Result:
+    def __init__(self, value): self.value = value
+
+def train(x):
+    print("ready")
+    return Result(beside.double(x))
+
+def wait():
+    print("ready")
+    time.sleep(60)
+
+if __name__ == "__main__":
+    print([each.value for each in run(train, (4,), np=2, use_gloo=True)])
+    try: run(wait, np=2)
+    except KeyboardInterrupt as error: print("interrupted:", error)
+"""
+
+
+def test_a_script_with_a_module_beside_it_and_ctrl_c(launch: Start, tmp_path: Path) -> None:
+    """Functions and classes of ``__main__`` travel, modules beside the script are found, Ctrl-C ends the ranks."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "beside.py").write_text("def double(x): return 2 * x\n")
+    (folder / "main.py").write_text(SCRIPT)
+    job = launch(head=[sys.executable], command=[str(folder / "main.py")])
+    job.ready(4)
+    assert "[8, 8]" in job.out
+    job.send(signal.SIGINT)
+    code, seconds = job.finish()
+    assert code == 0, job.err
+    assert seconds < 5
+    assert job.out.splitlines()[-1] == "interrupted: The job was ended by SIGINT."
+    assert job.gone()
+
+
+def test_it_works_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a notebook's kernel a cell's function runs on the ranks, their lines are the cell's output, errors arrive."""
+    monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    cells = [
+        "from workbench.runner import run\nbase = 3",
+        "def f(x):\n    import os\n    print('hello')\n    assert x < 5, 'too large'\n    return base ** x",
+        "run(f, (2,), np=2)",
+        "try:\n    run(f, (7,), np=2)\nexcept RuntimeError as e:\n    print('AssertionError: too large' in str(e))",
+    ]
+    book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(each) for each in cells])
+    nbclient.NotebookClient(book, timeout=40).execute()
+    printed = [
+        "".join(out.get("text", "") for out in cell.outputs if out.get("name") == "stdout") for cell in book.cells
+    ]
+    assert sorted(printed[2].splitlines()) == ["[0]<stdout>:hello", "[1]<stdout>:hello"]
+    assert book.cells[2].outputs[-1]["data"]["text/plain"] == "[9, 9]"
+    assert printed[3].splitlines()[-1] == "True"
+
+
+def test_the_stop_button_of_a_notebook_ends_the_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An interrupt of the kernel amid ``run`` reaches the ranks; the cell ends with KeyboardInterrupt, none is left."""
+    monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
+    code = "def f():\n    import time\n    print('ready')\n    time.sleep(60)\n"
+    with jupyter_client.run_kernel() as client:
+        kernel = client.parent
+        client.execute(f"{code}from workbench.runner import run; run(f, np=2)")
+        ranks = []
+        while len(ranks) < 2:
+            message = client.get_iopub_msg(timeout=30)
+            ranks += re.findall("ready", message["content"].get("text", ""))
+        family = psutil.Process(kernel.provisioner.pid).children(recursive=True)
+        kernel.interrupt_kernel()
+        while (reply := client.get_shell_msg(timeout=30))["msg_type"] != "execute_reply":
+            pass
+        assert reply["content"].get("ename") == "KeyboardInterrupt", reply["content"]
+        assert not [each for each in family if each.is_running() and each.status() != psutil.STATUS_ZOMBIE]

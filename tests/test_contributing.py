@@ -1,0 +1,101 @@
+"""What CONTRIBUTING.md, the issue forms and the CI workflow name is there."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+CONTRIBUTING = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*_*.yml"))
+WORKFLOW = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+CLASSIFIERS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+TARGETS = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+def steps() -> Iterator[dict[str, Any]]:
+    """Every step of every job of the workflow."""
+    for job in WORKFLOW["jobs"].values():
+        yield from job["steps"]
+
+
+def paths(text: str) -> set[str]:
+    """What looks like a path of this repository: words with a slash, and names of files at its root.
+
+    Of ``workbench/<name>/ops.py``, where the reader chooses the name, the part before it.
+    """
+    words = re.findall(r"[\w./<>*-]+", re.sub(r"\w+://\S+", "", text))
+    named = {word.rstrip(".") for word in words if "/" in word or re.fullmatch(r"\w+\.(?:md|toml|yml|cff)", word)}
+    return {
+        name.partition("<")[0].partition("*")[0].rpartition("/")[0] if re.search("[<*]", name) else name
+        for name in named
+    }
+
+
+def missing(text: str) -> set[str]:
+    """Paths and make targets that a text names and that do not exist; ``.venv`` is there after the set-up."""
+    gone = {name for name in paths(text) if not name.startswith(".venv/") and not (ROOT / name).exists()}
+    return gone | {f"make {name}" for name in re.findall(r"\bmake ([a-z-]+)", text) if name not in TARGETS}
+
+
+def test_what_contributing_names_exists() -> None:
+    """Paths and make targets, within its code and commands."""
+    code = re.findall(r"`[^`\n]+`", CONTRIBUTING) + re.findall(r"```\w*\n(.*?)```", CONTRIBUTING, re.DOTALL)
+    assert len(paths("\n".join(code))) > 10
+    assert missing("\n".join(code)) == set()
+
+
+def test_what_is_missing_is_found() -> None:
+    """A path, a file at the root, a folder with a place holder, and a target."""
+    text = "`workbench/none.py`, `NONE.md`, `none/<name>/ops.py`, `make none`; `workbench/<name>/`, `make test`"
+    assert missing(text) == {"workbench/none.py", "NONE.md", "none", "make none"}
+
+
+def test_ci_runs_what_exists() -> None:
+    """Each command of the workflow is a program of the runner, of this repository or of its environment."""
+    commands = [step["run"] for step in steps() if "run" in step]
+    assert ".ci/run" in commands
+    assert missing("\n".join(commands)) == set()
+    for name in re.findall(r"(?<!\S)\.ci/\w+", " ".join(commands)):
+        assert os.access(ROOT / name, os.X_OK), name
+
+
+def test_ci_covers_the_oldest_and_the_newest_python() -> None:
+    """Linux runs both ends of pyproject's classifiers, and macOS the newest."""
+    pythons = re.findall(r"Python :: (3\.\d+)", "\n".join(CLASSIFIERS))
+    assert WORKFLOW["jobs"]["linux"]["strategy"]["matrix"]["python"] == [pythons[0], pythons[-1]]
+    (chosen,) = (step["with"]["python-version"] for step in WORKFLOW["jobs"]["macos"]["steps"] if "with" in step)
+    assert chosen == pythons[-1]
+    assert all(job["timeout-minutes"] <= 90 for job in WORKFLOW["jobs"].values())
+    assert WORKFLOW["permissions"] == {"contents": "read"}
+
+
+@pytest.mark.parametrize("path", FORMS, ids=lambda path: path.stem)
+def test_issue_forms_are_complete(path: Path) -> None:
+    """Each form has a name and fields of known kinds, with ids that differ and a label each."""
+    form = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= set(form)
+    assert {field["type"] for field in form["body"]} <= {"markdown", "textarea", "input", "dropdown", "checkboxes"}
+    fields = [field for field in form["body"] if field["type"] != "markdown"]
+    assert len({field["id"] for field in fields}) == len(fields) > 2
+    assert all(field["attributes"]["label"] for field in fields)
+
+
+def test_a_bug_report_comes_with_the_doctors_output() -> None:
+    """The form asks for it, and cannot be sent without."""
+    assert {path.stem for path in FORMS} == {"bug_report", "feature_request"}
+    form = yaml.safe_load(FORMS[0].read_text(encoding="utf-8"))
+    (field,) = (each for each in form["body"] if "workbench doctor" in each["attributes"]["label"])
+    assert field["validations"] == {"required": True}

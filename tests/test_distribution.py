@@ -1,0 +1,133 @@
+"""The wheel and the sdist: they hold the package, and the wheel works beside its declared dependencies alone."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+import workbench
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+FILE_NAME = PROJECT["name"].replace("-", "_") + f"-{PROJECT['version']}"
+
+
+def build(source: Path, out: Path, *which: str) -> None:
+    """Build what hatchling makes of a source tree."""
+    pytest.importorskip("hatchling")
+    command = [sys.executable, "-m", "hatchling", "build", "-d", str(out), *which]
+    done = subprocess.run(command, cwd=source, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the wheel and the sdist of this checkout."""
+    out = tmp_path_factory.mktemp("dist")
+    build(ROOT, out)
+    assert {each.name for each in out.iterdir()} == {f"{FILE_NAME}.tar.gz", f"{FILE_NAME}-py3-none-any.whl"}
+    return out
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
+    """Each file of ``workbench/`` is in the wheel; beside it there is only what describes the wheel."""
+    with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
+        names = set(wheel.namelist())
+    package = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "workbench").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert {name for name in names if not name.startswith(f"{FILE_NAME}.dist-info/")} == package
+
+
+def test_the_sdist_makes_the_same_wheel(built: Path, tmp_path: Path) -> None:
+    """A wheel built from the sdist is, byte for byte, the one that is built from the checkout."""
+    with tarfile.open(built / f"{FILE_NAME}.tar.gz") as sdist:
+        sdist.extractall(tmp_path, filter="data")
+    build(tmp_path / FILE_NAME, tmp_path, "-t", "wheel")
+    name = f"{FILE_NAME}-py3-none-any.whl"
+    assert (tmp_path / name).read_bytes() == (built / name).read_bytes()
+
+
+def needed(names: list[str]) -> set[str]:
+    """Distributions that these requirements bring along, themselves among them, as installed here."""
+    found: set[str] = set()
+    todo = [Requirement(each) for each in names]
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name not in found and (requirement.marker is None or requirement.marker.evaluate({"extra": ""})):
+            found.add(name)
+            todo += [Requirement(each) for each in distribution(name).requires or []]
+    return found
+
+
+@pytest.fixture(scope="module")
+def clean_python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of a fresh environment: the wheel, and links to what pyproject.toml declares as dependencies."""
+    place = tmp_path_factory.mktemp("clean")
+    venv.create(place, symlinks=True)
+    python = place / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*pip, str(built / f"{FILE_NAME}-py3-none-any.whl")], check=True)
+    (site,) = place.glob("lib/python*/site-packages")
+    for name in needed(PROJECT["dependencies"]):
+        files = distribution(name)
+        for top in {file.parts[0] for file in files.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (site / top).exists():
+                (site / top).symlink_to(files.locate_file(top))
+    return python
+
+
+def run(command: list[str | Path], cwd: Path) -> str:
+    """What a command prints that must succeed, and that sees nothing of this checkout."""
+    hidden = re.compile("PYTHON|WORKBENCH_|HOROVOD_|COVERAGE_")
+    env = {name: value for name, value in os.environ.items() if not hidden.match(name)}
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=50)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) -> None:
+    """Installed from the wheel it imports, its command answers, and two ranks sum an array."""
+    code = """
+import importlib.metadata, sys
+import numpy as np
+import workbench as wb
+sums = wb.run_threads(2, lambda: wb.allreduce(np.full(3, wb.rank() + 1.0), op=wb.Sum).tolist())
+print(wb.__file__, importlib.metadata.version(sys.argv[1]), sums)
+"""
+    where, version, sums = run([clean_python, "-c", code, PROJECT["name"]], tmp_path).split(maxsplit=2)
+    assert Path(where).is_relative_to(clean_python.parent.parent)
+    assert (version, sums.strip()) == (PROJECT["version"], "[[3.0, 3.0, 3.0], [3.0, 3.0, 3.0]]")
+    said = run([clean_python.with_name("workbench"), "--help"], tmp_path)
+    assert {"run", "doctor", "grade"} <= set(re.findall(r"[\w-]+", said))
+
+
+def test_one_name_and_one_version() -> None:
+    """The package, CITATION.cff and the newest release in CHANGELOG.md, if there is one, agree with pyproject.toml."""
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    releases = re.findall(r"^## \[(\d[^\]]*)\]", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert {workbench.__version__, str(citation["version"]), *releases[:1]} == {PROJECT["version"]}
+    assert citation["license"] == PROJECT["license"]
+    assert PROJECT["name"] == canonicalize_name(PROJECT["name"]) != "workbench"

@@ -1,0 +1,83 @@
+"""The package keeps to the oldest Python of pyproject.toml, whichever Python the tests run on."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+OLDEST = PROJECT["requires-python"].removeprefix(">=")
+NEWEST = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))[-1]
+SOURCES = [
+    path for folder in ("workbench", "tests", "benchmarks", "examples") for path in (ROOT / folder).rglob("*.py")
+]
+
+
+def test_every_file_keeps_to_the_oldest_grammar() -> None:
+    """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
+    oldest = tuple(map(int, OLDEST.split(".")))
+    assert len(SOURCES) > 400
+    for path in SOURCES:
+        ast.parse(path.read_text(encoding="utf-8"), str(path), feature_version=oldest)
+
+
+def complaints(python: str, path: Path, cache: Path) -> set[str]:
+    """What mypy says about a file or folder on a version of Python, of the standard library alone."""
+    options = ["--config-file", os.devnull, "--no-site-packages", "--cache-dir", str(cache), "--hide-error-context"]
+    command = [sys.executable, "-m", "mypy", *options, "--python-version", python, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return set(re.findall(r"^.*: error: .*$", done.stdout, re.MULTILINE))
+
+
+def newer_than_oldest(path: Path, cache: Path) -> set[str]:
+    """What mypy misses on the oldest Python and finds on the newest: other complaints are for ``make check``."""
+    return complaints(OLDEST, path, cache) - complaints(NEWEST, path, cache)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_nothing_newer_is_used_unguarded(tmp_path: Path) -> None:
+    """No module or name of a newer standard library, unless ``sys.version_info`` or an extra dependency guards it."""
+    pytest.importorskip("mypy")
+    stand_ins = [Requirement(each).name for each in PROJECT["dependencies"] if "python_version <" in each]
+    found = newer_than_oldest(ROOT / "workbench", tmp_path)
+    assert {each for each in found if not any(f'module named "{name}"' in each for name in stand_ins)} == set()
+
+
+NEWER = """
+import contextlib, sys, tomllib
+from datetime import UTC
+from typing import Self
+
+if sys.version_info >= (3, 11):
+    from enum import StrEnum
+
+def use() -> None:
+    contextlib.chdir("/")
+    raise ExceptionGroup("", [])
+"""
+
+
+@pytest.mark.timeout(120)
+def test_what_is_newer_is_found(tmp_path: Path) -> None:
+    """The check names each newer module, name, attribute and builtin, and leaves alone what is guarded."""
+    pytest.importorskip("mypy")
+    path = tmp_path / "newer.py"
+    path.write_text(NEWER)
+    found = newer_than_oldest(path, tmp_path / "cache")
+    named = {re.findall(r'"([^"]*)"', each)[-1] for each in found}
+    assert named == {"tomllib", "UTC", "Self", "chdir", "ExceptionGroup"}

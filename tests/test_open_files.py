@@ -1,0 +1,60 @@
+"""Rank 0 needs an open file for each rank; limits are set in processes of their own, for they cannot be taken back."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+SERVER = """
+import os, resource, socket, time
+from workbench.errors import LaunchError
+from workbench.config import Settings
+from workbench.steady.stack import coordinator
+from workbench.control.server import ControlServer
+
+def serve(size):
+    return ControlServer(coordinator(size, Settings()), b"secret", "127.0.0.1")
+"""
+
+
+def said_by(limit: str, script: str) -> subprocess.CompletedProcess[str]:
+    """What a Python under ``ulimit`` says."""
+    words = ["bash", "-c", f'ulimit {limit}; exec "$0" -c "$1"', sys.executable, SERVER + script]
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, cwd=Path(__file__).parent)
+
+
+def test_the_soft_limit_is_raised_for_the_ranks() -> None:
+    """400 ranks and 256 files: the process may open more before the first rank comes."""
+    done = said_by("-Sn 256", "serve(400); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 400)")
+    assert done.stdout == "True\n", done.stderr
+
+
+def test_a_hard_limit_that_is_too_low_is_said_at_once() -> None:
+    """400 ranks and no more than 256 files: rank 0 does not wait for ranks that cannot come."""
+    done = said_by("-n 256", "try: serve(400)\nexcept LaunchError as error: print(error)")
+    assert done.stdout.startswith("Rank 0 of 400 ranks needs "), done.stderr
+    assert "256 (ulimit -Hn)" in done.stdout
+
+
+def test_files_that_run_out_later_are_named_once() -> None:
+    """Where the script has opened all files there can be, one warning says why ranks cannot connect."""
+    script = """
+server = serve(3)
+visitors = [socket.socket() for _ in range(3)]
+files = []
+try:
+    while True: files.append(os.open("/dev/null", os.O_RDONLY))
+except OSError: pass
+server.start()
+for visitor in visitors: visitor.connect(server.address)
+time.sleep(0.3)
+for file in files: os.close(file)
+server.stop.set()
+server.join(5)
+print("over", not server.is_alive())
+"""
+    done = said_by("-n 200", script)
+    assert done.stdout == "over True\n", done.stderr
+    assert done.stderr.count("Too many open files") == 1
+    assert "200 (ulimit -Hn)" in done.stderr

@@ -1,0 +1,83 @@
+"""Collectives that read the memory of other ranks' processes, wherever in it an array is."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from memory_world import backends, drawn, serial
+
+from workbench.collectives.reduction import Reduction
+from workbench.transport.base import Backend
+from workbench.transport.shm.process_memory import read, works
+
+LENGTHS = [5000, 65_537, 300_001]
+
+
+@pytest.mark.parametrize("n", [2, 3, 4])
+@pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("average", "bfloat16"), ("max", "int64")])
+def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str) -> None:
+    """Bit for bit what one thread gets that adds in the order of the ranks, with factors, for every length."""
+    reduction = Reduction(op, dtype, *((0.5, 2.0, n) if op == "average" else (1.0, 1.0, 1)))
+
+    def run(backend: Backend) -> list[bool]:
+        same = []
+        for length in LENGTHS:
+            array = drawn(backend.rank, length, dtype)
+            backend.collectives.allreduce(array, reduction)
+            same.append(array.tobytes() == serial(range(n), length, reduction).tobytes())
+        return same
+
+    assert backends(n, run, remote=True) == [[True] * len(LENGTHS)] * n
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_others_parts_are_read_in_their_memory(n: int) -> None:
+    """allgather and broadcast bring every rank the right elements, empty parts too, also in a process set."""
+
+    def run(backend: Backend) -> bool:
+        lengths = [40_000 * rank for rank in range(n)]
+        expected = np.repeat(np.arange(n, dtype=np.float64), lengths)
+        array = np.where(expected == backend.rank, expected, -1.0)
+        backend.collectives.allgather(array, lengths)
+        copy = drawn(backend.rank, 30_000, "float32")
+        backend.collectives.broadcast(copy, n - 1)
+        right = (array == expected).all() and copy.tobytes() == drawn(n - 1, 30_000, "float32").tobytes()
+        if backend.rank > 0:
+            part = backend.life.subset(range(1, n))
+            ones = np.ones(9000)
+            part.collectives.allreduce(ones, Reduction("sum", "float64"))
+            right = right and bool((ones == n - 1).all())
+        return bool(right)
+
+    assert backends(n, run, remote=True) == [True] * n
+
+
+def test_another_process_is_read() -> None:
+    """What stands in a child's memory can be read, as far as the system allows it at all."""
+    program = (
+        "import ctypes, sys; b = ctypes.create_string_buffer(b'hello'); print(ctypes.addressof(b), flush=True); "
+        "sys.stdin.readline()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", program], **pipes) as child:  # type: ignore[call-overload]
+        address = int(child.stdout.readline())
+        if not works(child.pid, address, b"hello"):
+            child.communicate("\n", timeout=20)
+            pytest.skip("this system does not let a process read another one's memory")
+        found = np.zeros(5, np.uint8)
+        read(child.pid, address, found)
+        child.communicate("\n", timeout=20)
+    assert found.tobytes() == b"hello"
+    with pytest.raises(OSError, match=f"process {child.pid}"):
+        read(child.pid, address, np.zeros(5, np.uint8))
+
+
+def test_memory_that_is_not_there() -> None:
+    """An address that nobody has is an error, and no more."""
+    with pytest.raises(OSError, match="Bad address"):
+        read(os.getpid(), 8, np.zeros(5, np.uint8))
+    assert not works(os.getpid(), 8, b"hello")

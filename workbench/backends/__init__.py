@@ -1,1 +1,0 @@
-"""Where bytes move. ``base`` has the protocols; each other file is one way to the other ranks."""

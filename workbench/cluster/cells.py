@@ -1,0 +1,147 @@
+"""One bad cell, one message: what ``%px`` shows when a cell fails on some ranks.
+
+ipyparallel shows a traceback for each engine. Here the rank whose own mistake it was comes first, with its traceback;
+ranks that only waited for it get a line each. The magics themselves come and go with the cluster.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.common.text import by_rank
+from workbench.errors import TRAVELLING, PeerLostError
+
+Failure = tuple[int, str, str, str]
+"""(rank, class, text, traceback)"""
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_DIED = re.compile(r"Engine (\d+) died while running task")
+_OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[1]))}")
+
+
+# Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
+_PXCONFIG = "--no-stream --progress-after=-1"
+
+
+def ready_magics(view: Any) -> None:
+    """Make ``%px`` and its kin work on ``view``, in a notebook; elsewhere do nothing."""
+    if (shell := _shell()) is not None:
+        view.activate()
+        shell.run_line_magic("pxconfig", _PXCONFIG)
+        watch(shell)
+
+
+def forget_magics(view: Any) -> None:
+    """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
+    if view is None or (shell := _shell()) is None:
+        return
+    shell.set_custom_exc((), None)
+    for table in shell.magics_manager.magics.values():
+        for name, magic in list(table.items()):
+            if getattr(getattr(magic, "__self__", None), "view", None) is view:
+                del table[name]
+
+
+def _shell() -> Any:
+    """The running IPython, or None in a plain script."""
+    from IPython import get_ipython
+
+    return get_ipython()
+
+
+def failures(error: Any) -> list[Failure]:
+    """What an ``ipyparallel.CompositeError`` or ``RemoteError`` says, by rank."""
+    found = getattr(error, "elist", None) or [(error.ename, error.evalue, error.traceback, error.engine_info)]
+    return sorted(
+        (_rank(str(text), info or {}), str(name), str(text), trace or "") for name, text, trace, info in found
+    )
+
+
+def _rank(text: str, info: Mapping[str, Any]) -> int:
+    """Of one failure. An engine that has died says nothing about itself any more: the hub says it, in the text."""
+    died = _DIED.match(text)
+    return int(died[1]) if died else int(info.get("engine_id", -1))
+
+
+def message(found: Sequence[Failure]) -> list[str]:
+    r"""The lines to show: the cause with its traceback, then a line for each of the others.
+
+    Example:
+        >>> waited = (0, "RankFailedError", "Rank 1 raised an exception, so 'x' can never complete.\n  rank 0: …", "…")
+        >>> print("\n".join(message([waited, (1, "KeyError", "'lr'", "Traceback …\nKeyError: 'lr'")])))
+        rank 1:
+        Traceback …
+        KeyError: 'lr'
+        <BLANKLINE>
+          rank 0: RankFailedError: Rank 1 raised an exception, so 'x' can never complete.
+    """
+    if dead := [failure for failure in found if _DIED.match(failure[2])]:
+        rest = [failure for failure in found if failure not in dead]
+        alone = all(name in TRAVELLING for _, name, _, _ in rest)
+        lines = by_rank({rank: _first_line(name, text) for rank, name, text, _ in rest}) if alone else message(rest)
+        return [gone([rank for rank, *_ in dead]), *([""] if rest else []), *lines]
+    own = [failure for failure in found if failure[1] not in TRAVELLING]
+    causes = own or list(found)
+    first = causes[0]
+    alike = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
+    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in alike}
+    lines = [f"{_ranks(alike)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
+    return [*lines, "", *by_rank(others)] if others else lines
+
+
+def watch(shell: Any) -> None:
+    """Show such errors in this way, in the notebook whose IPython this is."""
+    from ipyparallel.error import CompositeError, RemoteError
+
+    def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
+        lines = [f"PeerLostError: {error}"] if isinstance(error, PeerLostError) else message(failures(error))
+        shell._showtraceback(kind, error, lines)
+        return lines
+
+    shell.set_custom_exc((CompositeError, RemoteError, PeerLostError), show)
+
+
+def name_the_gone(client: Any, n: int) -> None:
+    """Let every question to an engine of ``n`` that is gone say so; ipyparallel says ``KeyError: 1``."""
+    from ipyparallel.error import NoEnginesRegistered
+
+    find = client._build_targets
+
+    def find_or_say(targets: Any) -> Any:
+        try:
+            return find(targets)
+        except (KeyError, IndexError, NoEnginesRegistered):
+            lost = [rank for rank in range(n) if rank not in client._ids]
+            if not lost:
+                raise
+            raise PeerLostError(gone(lost)) from None
+
+    client._build_targets = find_or_say
+
+
+def gone(ranks: Sequence[int]) -> str:
+    """What there is to say about engines that have died.
+
+    Example:
+        >>> gone([1])
+        'engine 1 is gone: call engines.rescue() in a cell without %%px.'
+    """
+    who = f"engine {ranks[0]} is" if len(ranks) == 1 else f"engines {', '.join(map(str, ranks))} are"
+    return f"{who} gone: call engines.rescue() in a cell without %%px."
+
+
+def _users(traceback: str) -> str:
+    """The traceback without the frames of this package, which are not what the learner has to look at."""
+    frames = traceback.split("\n\n")
+    return "\n\n".join(frame for frame in frames if not _OUR_FRAME.match(_COLOUR.sub("", frame)))
+
+
+def _first_line(name: str, text: str) -> str:
+    return f"{name}: {text.splitlines()[0]}" if text else name
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return by_rank(dict.fromkeys(ranks, ""))[0].strip(" :")

@@ -1,0 +1,57 @@
+"""``doctor()`` for a notebook: as ``workbench doctor``, but the cluster that runs is asked, if there is one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+
+from workbench import cluster
+from workbench.cluster.asking import ask, running
+from workbench.cluster.rank_report import engine
+from workbench.launch.doctor import probes, rank_checks
+from workbench.launch.doctor.doctor import examine, show
+from workbench.launch.doctor.finding import Finding, exit_code, summary
+from workbench.launch.doctor.rank_checks import RankReport
+
+_TIMEOUT_S = 5.0
+_WITH_GPUS_S = 30.0  # an engine that does not use CUDA yet has a process of its own look for GPUs
+
+
+@dataclass(frozen=True)
+class Checkup:
+    """What the doctor found; true if nothing failed. A notebook shows its last line."""
+
+    findings: tuple[Finding, ...]
+
+    def __bool__(self) -> bool:
+        return exit_code(self.findings) == 0
+
+    def __repr__(self) -> str:
+        return summary(self.findings)
+
+
+def doctor() -> Checkup:
+    """Print a line for each thing that must be right here, with what to do about what is not.
+
+    With a cluster running its engines are asked: does each answer, is it the rank of its number, which GPU has it?
+    Without one, two ranks are started for the moment and have to add up their numbers.
+
+    Raises:
+        LaunchError: this process is a rank itself.
+
+    Example:
+        >>> healthy = doctor()  # doctest: +SKIP
+        ✓ Python       3.11.2, /opt/course/.venv/bin/python
+        ...
+        ✓ ranks        2 ranks talk over MPI; their allreduce is right
+    """
+    findings = examine(_ask_engines) if cluster._running else examine()
+    return Checkup(tuple(show(findings, sys.stdout)))
+
+
+def _ask_engines() -> tuple[Finding, list[RankReport]]:
+    engines = running()
+    timeout_s = _WITH_GPUS_S if probes.gpus() else _TIMEOUT_S
+    answers = ask(engines, engine, timeout_s=timeout_s)
+    said = {number: answer if isinstance(answer, RankReport) else None for number, answer in answers.items()}
+    return rank_checks.engines(said, engines.n, timeout_s), [rank for rank in said.values() if rank is not None]

@@ -1,0 +1,92 @@
+"""Plurals, lists of ranks and columns, as messages and tables have them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def count(n: int, noun: str) -> str:
+    """A number with its noun.
+
+    Example:
+        >>> count(1, "rank"), count(0, "rank"), count(12_000, "batch")
+        ('1 rank', '0 ranks', '12000 batches')
+    """
+    return f"{n} {plural(noun, n)}"
+
+
+def plural(noun: str, n: int = 2) -> str:
+    """A noun for ``n`` of its kind.
+
+    Example:
+        >>> plural("batch"), plural("GPU", 1)
+        ('batches', 'GPU')
+    """
+    return noun if n == 1 else noun + ("es" if noun.endswith(("s", "x", "ch", "sh")) else "s")
+
+
+def numbered(numbers: Sequence[int], noun: str = "rank") -> str:
+    """Which ones, by their numbers.
+
+    Example:
+        >>> numbered([1], "GPU"), numbered([0, 1])
+        ('GPU 1', 'ranks 0, 1')
+    """
+    return f"{plural(noun, max(1, len(numbers)))} {', '.join(map(str, numbers))}"
+
+
+def first_line(text: str, most: int) -> str:
+    r"""The first line, shortened.
+
+    Example:
+        >>> first_line("right: n = 2, length 1: rank 1\n  in ...", 12)
+        'right: n = …'
+    """
+    line = text.partition("\n")[0]
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def columns(rows: Sequence[Sequence[str]], right: Iterable[int] = (0,)) -> list[str]:
+    """Rows as lines whose cells stand below each other.
+
+    Args:
+        rows: as many cells in each.
+        right: the numbers of the columns that end, and do not begin, below each other.
+
+    Example:
+        >>> columns([("rank", "type"), ("0", "int")])
+        ['rank  type', '   0  int']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    at_the_right = set(right)
+
+    def placed(i: int, cell: str) -> str:
+        return cell.rjust(widths[i]) if i in at_the_right else cell.ljust(widths[i])
+
+    return ["  ".join(placed(i, cell) for i, cell in enumerate(row)).rstrip() for row in rows]
+
+
+def by_rank(values: dict[int, str]) -> list[str]:
+    """One line per value with the ranks that have it.
+
+    Example:
+        >>> by_rank({0: "a", 1: "b", 2: "a"})
+        ['  ranks 0, 2: a', '  rank 1: b']
+    """
+    ranks: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        ranks.setdefault(value, []).append(rank)
+    return [f"  {rank_list(who)}: {value}" for value, who in ranks.items()]
+
+
+def rank_list(ranks: Iterable[int]) -> str:
+    """Ranks in words.
+
+    Example:
+        >>> rank_list([2]), rank_list([0, 2, 3])
+        ('rank 2', 'ranks 0, 2, 3')
+    """
+    return numbered(sorted(ranks))
+
+
+__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list"]

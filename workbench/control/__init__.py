@@ -1,0 +1,1 @@
+"""How small messages go between rank 0 and the others."""

@@ -1,0 +1,152 @@
+"""The line from a rank to rank 0: a connection, or on rank 0 itself a call."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from workbench.control.authentication import Seal
+from workbench.control.codec import decode_decision, encode_event
+from workbench.control.connection import Connection
+from workbench.control.liveness import Rank0Watch
+from workbench.control.server import LARGEST, ControlServer
+from workbench.core.messages import Announce, Decision, Event
+
+_LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
+
+
+class Line(Protocol):
+    """What a rank's :class:`~workbench.control.client.ControlClient` needs of its line. One thread uses it."""
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """Begin: messages end a wait in ``poller``, or call ``wake``."""
+
+    def say(self, event: Event) -> None:
+        """Tell rank 0 something; never blocks."""
+
+    def take(self) -> list[Decision]:
+        """What rank 0 has said since the last call; never blocks."""
+
+    def look(self, now: float, slept_s: float) -> None:
+        """Find out whether rank 0 is still there; this process has not run for ``slept_s`` before."""
+
+    def lost(self) -> str:
+        """Why rank 0 counts as lost; empty if it does not."""
+
+    def close(self) -> None:
+        """Give everything back; what was said still arrives."""
+
+
+class Far:
+    """A connection to rank 0.
+
+    Args:
+        rank: this rank.
+        sock: connected.
+        secret: the job's.
+        peer_timeout_s: see :class:`workbench.config.Settings`.
+    """
+
+    def __init__(self, rank: int, sock: socket.socket, secret: bytes, peer_timeout_s: float = 30.0) -> None:
+        self._rank, self._poller = rank, select.poll()
+        self._up, self._down = Seal(secret, b"up"), Seal(secret, b"down")
+        self._number = self._newest = 0
+        self._watch = Rank0Watch(sock, peer_timeout_s)
+        self._connection = Connection(sock, _LARGEST_OF_RANK_0)
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """See :class:`Line`."""
+        self._poller = poller
+        poller.register(self._connection, select.POLLIN)
+
+    def say(self, event: Event) -> None:
+        """Send an event, in as many messages as rank 0's limit on their size asks for."""
+        body = encode_event(event)
+        if len(body) > LARGEST // 2 and isinstance(event, Announce) and len(event.items) > 1:
+            half = len(event.items) // 2  # without values, all of them take the long way
+            self.say(Announce(event.rank, event.items[:half], event.seen))
+            self.say(Announce(event.rank, event.items[half:], event.seen))
+            return
+        self._number += 1
+        greeted = self._connection.private and self._number > 1
+        self._connection.send(body if greeted else self._up.close(self._rank, self._number, body))
+        if self._connection.backlog and not self._connection.closed:
+            self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
+
+    def take(self) -> list[Decision]:
+        """See :class:`Line`."""
+        got: list[Decision] = []
+        connection = self._connection
+        if connection.closed:
+            return []
+        if connection.backlog:
+            connection.flush()
+            if not connection.backlog:
+                self._poller.modify(connection, select.POLLIN)
+        before = connection.received
+        for data in connection.receive():
+            body = data if connection.private else self._down.body(data)
+            if body:  # else it is a sign of life only, or not rank 0's
+                decision = decode_decision(body)
+                if decision.number > self._newest:
+                    self._newest = decision.number
+                    got.append(decision)
+        if connection.received > before:
+            self._watch.heard(time.monotonic())
+        if connection.closed:
+            self._poller.unregister(connection)
+        return got
+
+    def look(self, now: float, slept_s: float) -> None:
+        """See :class:`Line`."""
+        self._watch.look(now, slept_s)
+
+    def lost(self) -> str:
+        """See :class:`Line`."""
+        return "its connection ended without a word" if self._connection.closed else self._watch.why
+
+    def close(self) -> None:
+        """See :class:`Line`."""
+        self._connection.close()
+
+
+class Near:
+    """Rank 0's own: it calls the server, and the server calls back.
+
+    Args:
+        server: started, or about to be.
+    """
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server, self._got = server, deque[Decision]()
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """See :class:`Line`."""
+
+        def put(decision: Decision) -> None:
+            self._got.append(decision)
+            wake()
+
+        self._server.own = put
+
+    def say(self, event: Event) -> None:
+        """See :class:`Line`."""
+        self._server.hear(event)
+
+    def take(self) -> list[Decision]:
+        """See :class:`Line`."""
+        return [self._got.popleft() for _ in range(len(self._got))]
+
+    def look(self, now: float, slept_s: float) -> None:
+        """See :class:`Line`."""
+
+    def lost(self) -> str:
+        """See :class:`Line`."""
+        return "" if self._got or self._server.is_alive() else "its coordinator has ended"
+
+    def close(self) -> None:
+        """See :class:`Line`."""

@@ -1,0 +1,154 @@
+"""A rank's end of the control plane: events to rank 0, responses back, signs of life.
+
+Rank 0 runs a :class:`~workbench.control.server.ControlServer`; every rank, rank 0 too, has a :class:`ControlClient`
+in its engine, with a line to it (``channel.py``). Event-driven; nobody polls on a fixed cycle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import time
+from collections.abc import Callable
+
+from workbench.common.text import rank_list
+from workbench.control.channel import Line
+from workbench.control.events import Beat, Stack
+from workbench.core.messages import Decision, Event, Kind, Response
+from workbench.errors import CollectiveError, DeadlineError, PeerLostError
+from workbench.faults.notebook_hooks import after_a_loss
+from workbench.faults.stall import main_stack
+from workbench.machine import host_id
+
+
+class ControlClient:
+    """A rank's end of the control plane. Only the engine's thread uses it, except for :meth:`wake`.
+
+    Args:
+        rank: this rank.
+        line: to rank 0.
+        heartbeat_s: see :class:`workbench.config.Settings`.
+
+    Attributes:
+        host: what rank 0's host is called, where this rank is on another; else empty.
+    """
+
+    def __init__(self, rank: int, line: Line, heartbeat_s: float) -> None:
+        self.rank, self._line, self._heartbeat_s = rank, line, heartbeat_s
+        self._newest, self.host = 0, ""
+        self.seen = 0  # number of the last message that was handed out
+        self._beat_at, self._here_at = 0.0, float("inf")
+        self._inbox: list[Decision] = []
+        self._wake_read, self._wake_write = socket.socketpair()
+        self._wake_read.setblocking(False)
+        self._wake_write.setblocking(False)
+        self._sent: list[int] = []  # the byte of a wake-up that is on its way already
+        self._poller = select.poll()
+        self._poller.register(self._wake_read, select.POLLIN)
+        line.open(self._poller, self.wake)
+
+    def send(self, event: Event) -> None:
+        """Send one event to rank 0; never blocks."""
+        self._line.say(event)
+        self._beat_at = time.monotonic() + self._heartbeat_s
+
+    def wake(self) -> None:
+        """End :meth:`receive` early; from any thread.
+
+        Ctrl-C may hit it anywhere: so the byte is noted after it was sent, and in a list of its own for each wait,
+        for it may have been read by then.
+        """
+        sent = self._sent
+        if not sent:
+            with contextlib.suppress(OSError):  # full of wake-ups already, or closed
+                sent.append(self._wake_write.send(b"!"))
+
+    def receive(self, timeout_s: float) -> list[Decision]:
+        """Wait for responses, a wake-up or ``timeout_s``; return the decisions that came, in order."""
+        if not self._inbox:
+            self._wait(timeout_s)
+        decisions, self._inbox = self._inbox, []
+        self.seen = self._newest
+        return decisions
+
+    def pump(self) -> None:
+        """Take what is there without waiting, and show a sign of life if one is due. Also called amid a long wait."""
+        self._wait(0.0)
+
+    def hopeless(self) -> CollectiveError | None:
+        """The error that ended the job, by rank 0's word or its death: a reason to break off every wait."""
+        for decision in self._inbox:
+            for item in decision.items:
+                if isinstance(item, Response) and item.kind is Kind.SHUTDOWN:
+                    return item.exception()
+        why = self._line.lost()
+        where = f", on host {self.host}" if self.host else ""
+        return PeerLostError(f"Rank 0 was lost: {why}{where}. {after_a_loss()}") if why else None
+
+    def verdict(self) -> CollectiveError | None:
+        """As :meth:`hopeless`, where the data plane broke: a moment later rank 0 may know that another rank is dead."""
+        deadline = time.monotonic() + 2 * self._heartbeat_s
+        while (error := self.hopeless()) is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+            self.pump()
+        return error
+
+    def introduce(
+        self,
+        timeout_s: float,
+        missing: Callable[[], list[int]] | None = None,
+        look: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Say hello and wait until all ranks have. ``look`` is called meanwhile; it may raise to end the wait.
+
+        Raises:
+            DeadlineError: not all came in time; on rank 0 the text names them.
+            PeerLostError: rank 0 has ended.
+        """
+        self.send(Beat(self.rank, host_id(), os.getpid()))
+        deadline = time.monotonic() + timeout_s
+        while not self._newest:
+            self._wait(min(0.2, timeout_s))
+            look()
+            if not self._newest and (error := self.hopeless()):
+                raise error
+            if not self._newest and time.monotonic() > deadline:
+                who = f"{rank_list(missing())} did not come" if missing and missing() else "rank 0 did not answer"
+                raise DeadlineError(
+                    f"init(): {who} within {timeout_s:g} s. Is init() called on every rank, and is rank 0's port "
+                    "reachable from all hosts?"
+                )
+        self.seen = self._newest
+        self._inbox.clear()
+
+    def close(self) -> None:
+        """Give sockets back; what was sent still arrives."""
+        self._line.close()
+        self._wake_read.close()
+        self._wake_write.close()
+
+    def _wait(self, timeout_s: float) -> None:
+        """Wait for anything, and take it."""
+        now = time.monotonic()
+        due = now >= self._beat_at
+        if due:
+            self.send(Beat(self.rank, seen=self.seen))
+        for end, _ in self._poller.poll(max(0.0, min(timeout_s, self._beat_at - now)) * 1000):
+            if end == self._wake_read.fileno():
+                self._wake_read.recv(4096)
+                self._sent = []  # before the caller looks what there is to do
+        for decision in self._line.take():
+            self._newest = decision.number
+            if any(map(_asks, decision.items)):  # answered here, so also amid a long wait, where it is wanted most
+                self.send(Stack(self.rank, main_stack()))
+            self._inbox.append(decision)
+        now = time.monotonic()
+        slept_s, self._here_at = now - self._here_at - self._heartbeat_s, now  # that nobody came by here for
+        if due or slept_s > self._heartbeat_s:
+            self._line.look(now, slept_s)
+
+
+def _asks(item: Response | int) -> bool:
+    return isinstance(item, Response) and item.kind is Kind.STACKS

@@ -1,0 +1,58 @@
+"""What else ranks tell rank 0: cells that begin and end, threads that wait, signs of life, what was lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from workbench.core.messages import Event
+
+
+@dataclass(frozen=True, slots=True)
+class Began(Event):
+    """``rank`` began a notebook cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended(Event):
+    """``rank`` finished a notebook cell, so nothing comes from it until it begins the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked(Event):
+    """All that could submit on ``rank`` waits.
+
+    Args:
+        waits: for each waiting thread the process set, the name and the place in the user's code; empty when a
+            thread goes on.
+        more: a framework's graph waits, which may still submit tensors that depend on none of these.
+    """
+
+    waits: tuple[tuple[int, str, str], ...]
+    more: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Stack(Event):
+    """Where the main thread of ``rank`` stands, asked for by ``Kind.STACKS``."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat(Event):
+    """``rank`` is alive. The first beat tells who it is: its host, process id and namespace.
+
+    Args:
+        seen: as in :class:`workbench.core.messages.Announce`, for a rank that announces nothing.
+    """
+
+    host: str = ""
+    pid: int = 0
+    seen: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Lost(Event):
+    """Rank 0's watch over the beats: ``rank`` is gone, ``why`` says how that is known. Never on the wire."""
+
+    why: str

@@ -1,0 +1,1 @@
+"""How a tensor travels: from a submitted request to a finished handle."""

@@ -1,0 +1,100 @@
+"""Do the ranks agree about a tensor? If so, what do all of them do; if not, what does each one say.
+
+Pure functions of the requests of all ranks. ``faults/disagreement.py`` finds better words for what differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from workbench.common.text import by_rank, rank_list
+from workbench.core.messages import Kind, Request, Response
+from workbench.core.verbs import goes_without_joined, rows, verb
+
+Requests = dict[int, Request]
+Explain = Callable[[str, Requests, dict[int, Any]], str]
+"""(what differs, requests, the value on each rank) → an error text."""
+
+
+def plainly(what: str, requests: Requests, values: dict[int, Any]) -> str:
+    """What differs, and the value on each rank."""
+    name = next(iter(requests.values())).name
+    shown = {rank: str(list(value) if isinstance(value, tuple) else value) for rank, value in values.items()}
+    return "\n".join([f"Mismatched {what} in {name!r}:", *by_rank(shown)])
+
+
+def respond(requests: Requests, explain: Explain = plainly) -> Response:
+    """The response to the requests of all ranks of a process set, by rank.
+
+    Example:
+        >>> respond({0: Request("x", Kind.ALLREDUCE, shape=(2,)), 1: Request("x", Kind.ALLREDUCE, shape=(3,))}).error[0]
+        'MismatchError'
+    """
+    ranks = sorted(requests)
+    in_order = [requests[rank] for rank in ranks]
+    first = in_order[0]
+    if error := _disagreement(requests, explain) or _impossible(requests):
+        return Response(first.name, first.kind, process_set=first.process_set, error=("MismatchError", error))
+    places = tuple(request.place for request in in_order)
+    return Response(
+        *(first.name, first.kind, first.dtype, first.shape, first.op, first.root, first.device),
+        *(first.prescale, first.postscale, first.process_set),
+        rows=rows(in_order),
+        places=() if -1 in places else places,
+        all_absent=all(request.absent for request in in_order),
+        requests=requests,
+    )
+
+
+def _disagreement(requests: Requests, explain: Explain) -> str:
+    """What the ranks disagree about, as an error text; empty if they agree."""
+    for what, value in _checks(next(iter(requests.values())).kind):
+        values = {rank: value(requests[rank]) for rank in sorted(requests)}
+        if len(set(values.values())) > 1:
+            return explain(what, requests, values)
+    return ""
+
+
+def _checks(kind: Kind) -> Iterator[tuple[str, Callable[[Request], Any]]]:
+    """(what must be equal, its value), in the order in which they are looked at."""
+    one = verb(kind)
+    yield "operations", lambda r: r.kind.value
+    yield "data types", lambda r: r.dtype
+    if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
+        yield "process sets", lambda r: r.splits
+    yield f"{kind.value} CPU/GPU device selection", lambda r: r.device
+    yield "groups", lambda r: (r.group, r.group_size)
+    yield f"{kind.value} tensor shapes", lambda r: (len(r.shape), r.shape[1:]) if one.ragged else r.shape
+    if one.reduces:
+        yield "reduction operation", lambda r: r.op.value
+        yield "prescale and/or postscale factors", lambda r: (r.prescale, r.postscale)
+    if one.rooted:
+        yield "broadcast root ranks", lambda r: r.root
+
+
+def _impossible(requests: Requests) -> str:
+    """Agreed, but it cannot be done."""
+    request = next(iter(requests.values()))
+    one = verb(request.kind)
+    if one.rooted and request.root not in requests:
+        ranks = rank_list(requests)
+        return f"{request.name!r}: the root rank {request.root} does not take part. Give one of {ranks}."
+    if one.by_rows and not request.shape:
+        return f"{request.name!r}: {request.kind.value} needs at least one dimension. Give it shape (1,)."
+    return ""
+
+
+def without(joined: Sequence[int], response: Response, requests: Mapping[int, Request]) -> Response:
+    """The response where some ranks have joined: they contribute zeros, or it is an error."""
+    if goes_without_joined(response):
+        # Not everybody has an array; and who has joined may not know the response's id.
+        return replace(response, places=(), joined=tuple(joined), cache_id=None, cached=False)
+    what = response.kind.value + (f" with op={response.op.value}" if response.kind is Kind.ALLREDUCE else "")
+    text = (
+        f"{what.capitalize()} is not supported with Join at this time: {response.name!r}, submitted by "
+        f"{rank_list(requests)}, but {rank_list(joined)} called join(). Use allreduce with Average or "
+        "Sum, or call join() later."
+    )
+    return Response(response.name, response.kind, process_set=response.process_set, error=("MismatchError", text))

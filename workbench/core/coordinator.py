@@ -1,0 +1,263 @@
+"""Who is ready? Do the ranks agree? A pure state machine: events in, decisions out, no I/O, no clock.
+
+Ranks submit tensors in any order. The coordinator, on rank 0, counts for each name who has announced it; when all
+ranks of its process set have, it decides what they do, and all ranks do what is decided in one order. So no rank
+ever enters the data plane alone, and a name that stays incomplete has a culprit: the rank that has not come.
+
+This is all that a job needs. What makes a steady step cheap wraps it (``steady/``), and so does what finds out that a
+rank can never come (``faults/supervision.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from workbench.core.agreement import respond, without
+from workbench.core.messages import Announce, Decision, Event, Key, Kind, Left, Request, Response, Values
+
+Error = tuple[str, str]
+"""(class name, text), see :data:`workbench.errors.TRAVELLING`."""
+Respond = Callable[[dict[int, Request]], Response]
+Veto = Callable[[Key, Collection[int]], Error | None]
+JOIN: Key = (0, "join.join")
+"""Under this name ranks join, see :func:`workbench.api.join`: it waits as any other name does."""
+
+
+@dataclass(slots=True)
+class Waiting:
+    """A name that some ranks have announced and others have not: since when, and who."""
+
+    since: float
+    requests: dict[int, Request] = field(default_factory=dict)
+
+
+class WaitingNames(dict[Key, Waiting]):
+    """All names that wait.
+
+    Who has joined is no state of its own: it is who waits in :data:`JOIN`. So it ends when that wait ends, however
+    it ends.
+
+    Args:
+        members: the ranks of each process set; kept up to date by its owner.
+
+    Example:
+        >>> from workbench.core.messages import Kind
+        >>> names = WaitingNames({0: (0, 1, 2)})
+        >>> names[0, "x"] = Waiting(since=0.0, requests={0: Request("x", Kind.BARRIER)})
+        >>> names[JOIN] = Waiting(since=0.0, requests={2: Request("join.join", Kind.JOIN)})
+        >>> names.missing((0, "x")), names.missing(JOIN), list(names.joined)
+        ([1], [0, 1], [2])
+    """
+
+    def __init__(self, members: Mapping[int, tuple[int, ...]]) -> None:
+        super().__init__()
+        self._members = members
+
+    @property
+    def joined(self) -> Collection[int]:
+        """Ranks without further data, in the order of their coming."""
+        join = self.get(JOIN)
+        return join.requests if join else ()
+
+    def joined_in(self, process_set: int) -> list[int]:
+        """Those of one process set."""
+        return [rank for rank in self.joined if rank in self._members.get(process_set, ())]
+
+    def missing(self, key: Key) -> list[int]:
+        """The ranks for which a name waits."""
+        present, excused = self[key].requests, () if key == JOIN else self.joined
+        return [rank for rank in self._members.get(key[0], ()) if rank not in present and rank not in excused]
+
+
+class Coordinator(Protocol):
+    """What decides. Implemented by :class:`CountingCoordinator`, and by wrappers around it."""
+
+    @property
+    def waiting(self) -> WaitingNames:
+        """Incomplete names; after :meth:`settle` all of them."""
+
+    @property
+    def busy(self) -> bool:
+        """Is a name incomplete?"""
+
+    def take(self, event: Event, now: float) -> Decision:
+        """Account for one event; what all ranks do next."""
+
+    def settle(self, now: float) -> Decision:
+        """Count what has been held back from counting."""
+
+    def fail(self, errors: Mapping[Key, Error]) -> Decision:
+        """End names that still wait, each with an error, and their groups with them. After :meth:`settle`."""
+
+    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
+        """The next decision, with these items."""
+
+
+class CountingCoordinator:
+    """Counts who has announced each name; see :class:`Coordinator`.
+
+    Args:
+        size: number of ranks.
+        respond: what the requests of all ranks come to.
+        veto: why a name that these ranks have announced must not run; None if it may.
+
+    Example:
+        >>> coordinator = CountingCoordinator(size=2)
+        >>> x = Request("x", Kind.BARRIER)
+        >>> coordinator.take(Announce(0, (x,)), now=0.0).items
+        []
+        >>> [response.name for response in coordinator.take(Announce(1, (x,)), now=0.1).items]
+        ['x']
+    """
+
+    def __init__(self, size: int, respond: Respond = respond, veto: Veto = lambda key, ranks: None) -> None:
+        self.size, self._respond, self._veto = size, respond, veto
+        self.members: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
+        self.waiting = WaitingNames(self.members)
+        self._groups: dict[Key, list[Response]] = {}  # members that are ready and wait for the rest
+        self._next_set = 1
+        self._left: dict[int, bool] = {}  # by rank: did it wait for the others?
+        self._number = 0  # of the last decision
+        self._seen = [0] * size  # by rank, the last decision that it has read
+        self._failed: dict[Key, int] = {}  # names that failed, and in which decision the ranks are told
+
+    def take(self, event: Event, now: float) -> Decision:
+        """See :class:`Coordinator`."""
+        items: list[Response] = []
+        match event:
+            case Announce(rank, requests, seen):
+                self._seen[rank] = max(self._seen[rank], seen)
+                for request in requests:
+                    if isinstance(request, Request):  # an id means something to the response cache alone
+                        items += self._announce(rank, request, seen, now)
+            case Left(rank, clean):
+                self._left[rank] = clean
+                items += self._end()
+        return self.decide(items) if items else Decision()
+
+    def settle(self, now: float) -> Decision:
+        """Nothing is held back here."""
+        return Decision()
+
+    def fail(self, errors: Mapping[Key, Error]) -> Decision:
+        """See :class:`Coordinator`."""
+        items = [item for key, error in errors.items() if key in self.waiting for item in self._fail(key, error)]
+        return self.decide(items) if items else Decision()
+
+    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
+        """See :class:`Coordinator`."""
+        self._number += 1
+        return Decision(self._number, list(items), results or {})
+
+    @property
+    def busy(self) -> bool:
+        """See :class:`Coordinator`."""
+        return bool(self.waiting)
+
+    def crosses_failure(self, seen: int) -> bool:
+        """May an announcement that a rank made after reading so far cross the news of a name's failure?"""
+        return any(seen < told for told in self._failed.values())
+
+    # --- a name becomes complete --------------------------------------------------------------------
+
+    def _announce(self, rank: int, request: Request, seen: int, now: float) -> list[Response]:
+        key = request.key
+        if seen < self._failed.get(key, 0):
+            return []  # it crossed the name's failure, which will end it on that rank: it stands for nothing more
+        joins = request.kind is Kind.JOIN
+        ended = [] if joins or rank not in self.waiting.joined else self._fail(JOIN, join_ended(rank, key[1]))
+        waiting = self.waiting.setdefault(key, Waiting(now))
+        waiting.requests[rank] = request
+        if joins:
+            return self._complete_joined()
+        members = self.members.get(key[0], ())
+        if not members:
+            return ended + self._fail(key, ("CollectiveError", f"{key[1]!r}: its process set was removed."))
+        if len(waiting.requests) + len(self.waiting.joined) < len(members):
+            return ended  # at a glance; most announcements end here
+        return ended + ([] if self.waiting.missing(key) else self._complete(key))
+
+    def _complete(self, key: Key) -> list[Response]:
+        requests = self.waiting[key].requests
+        if error := self._veto(key, requests):
+            return self._fail(key, error)
+        del self.waiting[key]
+        request, response = next(iter(requests.values())), self._agree(requests)
+        removed = self._empty(response.root) if response.kind is Kind.REMOVE_SET and not response.error else []
+        groups = {(other.group, other.group_size) for other in requests.values()}
+        if not request.group or len(groups) > 1:
+            return [*removed, response]
+        group = self._groups.setdefault((request.process_set, request.group), [])
+        group.append(response)
+        if len(group) < request.group_size:
+            return []
+        del self._groups[request.process_set, request.group]
+        return all_or_none(group)
+
+    def _agree(self, requests: dict[int, Request]) -> Response:
+        """The response to the ranks that have announced, and what follows from it for the process sets."""
+        response = self._respond(requests)
+        if response.error:
+            return response
+        if joined := [rank for rank in self.waiting.joined_in(response.process_set) if rank not in requests]:
+            return without(joined, response, requests)
+        if response.kind is Kind.ADD_SET:
+            response = replace(response, root=self._next_set)
+            self.members[self._next_set], self._next_set = response.rows, self._next_set + 1
+        elif response.kind is Kind.REMOVE_SET:
+            self.members.pop(response.root, None)
+        return response
+
+    def _complete_joined(self) -> list[Response]:
+        """A rank has no more data: names may now be complete without it; when all have joined, tell the last."""
+        if not self.waiting.missing(JOIN):
+            last = list(self.waiting.pop(JOIN).requests)[-1]
+            return [Response(JOIN[1], Kind.JOIN, root=last)]
+        complete = [key for key in self.waiting if key != JOIN and not self.waiting.missing(key)]
+        return [ready for key in complete for ready in self._complete(key)]
+
+    def _end(self) -> list[Response]:
+        """When all ranks have left, they are told so, and close the data plane together."""
+        if len(self._left) < self.size:
+            return []
+        error = ("ShutDownError", "Not all ranks were there any more to end the job together.")
+        return [Response("", Kind.SHUTDOWN, error=() if all(self._left.values()) else error)]
+
+    # --- a name never becomes complete --------------------------------------------------------------
+
+    def _empty(self, process_set: int) -> list[Response]:
+        """Errors for what still waits in a set that is about to be removed."""
+        text = "The process set was removed while {!r} waited in it. Remove a set when nothing is in flight any more."
+        keys = [key for key in self.waiting if key[0] == process_set]
+        failed = ((key, ("CollectiveError", text.format(key[1]))) for key in keys)
+        return [item for key, error in failed if key in self.waiting for item in self._fail(key, error)]
+
+    def _fail(self, key: Key, error: Error) -> list[Response]:
+        """The error for one name, and for the members of its group that were ready."""
+        request = next(iter(self.waiting.pop(key).requests.values()))
+        ready = self._groups.pop((key[0], request.group), []) if request.group else []
+        names = [request.name, *(response.name for response in ready)]
+        everybody_knows = min(self._seen)
+        self._failed = {other: number for other, number in self._failed.items() if number > everybody_knows}
+        self._failed.update(((key[0], name), self._number + 1) for name in names)
+        return [Response(name, request.kind, process_set=key[0], error=error) for name in names]
+
+
+def join_ended(rank: int, name: str = "") -> Error:
+    """A rank whose join() waits goes on without it: else the others' sums would miss what it submits now."""
+    why = f"submitted {name!r}" if name else "ended its cell or its script"
+    return (
+        "CollectiveError",
+        f"Rank {rank} called join() and {why} before all ranks had joined, so join() is over on all of them. "
+        "Call join() last on every rank, and wait for it.",
+    )
+
+
+def all_or_none(members: list[Response]) -> list[Response]:
+    """One member's error is the error of all: a group never runs in part."""
+    error = next((response.error for response in members if response.error), ())
+    if not error:
+        return members
+    return [Response(one.name, one.kind, process_set=one.process_set, error=error) for one in members]

@@ -1,0 +1,200 @@
+"""The engine: one thread per rank, and the whole data flow on one screen.
+
+::
+
+    submit() ──► pending ──► announce ──► rank 0's coordinator
+                                               │ decisions, the same bytes on every rank
+    handles ◄── execute ◄── plan (fusion) ◄── read
+
+The steps, and why they come in this order:
+
+1. *Announce* what was submitted. Nothing moves before all ranks have: a rank alone in the data plane would wait there
+   for ranks that may be anywhere.
+2. *Receive* what rank 0 has decided. It alone decides the order, for ranks submit in different orders.
+3. *Plan* what travels in one buffer. That follows from the decision alone, so it is the same on every rank.
+4. *Execute* batch by batch, on this thread: two collectives at a time could meet each other's bytes.
+5. *Free the name, then finish the handle*: whoever waits may submit the same name at once.
+6. *Check* last whether the job has ended: what was decided before its end is done by then.
+
+Only this thread touches the backend after ``init()``. It sleeps until something is submitted or a decision comes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+
+from workbench.config import Settings
+from workbench.core.execute import execute
+from workbench.core.fusion import Batch, plan
+from workbench.core.messages import Broke, Decision, Event, Kind, Left, Raised
+from workbench.core.pending import Entry, PendingTable
+from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer, Waits
+from workbench.errors import CollectiveError, ShutDownError
+from workbench.transport.process_sets import SetTable
+
+
+class Engine(threading.Thread):
+    """The runtime of one rank.
+
+    Args:
+        control, sets: this rank's end of the control plane; the backend of each process set.
+        settings: the same on every rank.
+        announcer, batching, observer: accelerations (``steady/``), and who is told what is executed (``observe/``).
+
+    Attributes:
+        left: set when the engine has ended, in whatever way.
+        failures, waits: how many collectives have failed, the same on every rank; who waits on this one.
+        begin: called first on the engine's thread, where callbacks run.
+    """
+
+    def __init__(
+        self, control: Control, sets: SetTable, settings: Settings, announcer: Announcer | None = None,
+        batching: Batching | None = None, observer: Observer | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(name="workbench-engine", daemon=True)
+        self._control, self._settings = control, settings
+        self._announcer, self._batching = announcer or PlainAnnouncer(control.rank), batching or AtOnce()
+        self._observer = observer or Observer()
+        self.sets, self._pending = sets, PendingTable()
+        self.failures, self.waits, self.settled = 0, Waits(), self._pending.idle
+        self._running, self._clean, self.left = True, False, threading.Event()
+        self.begin: Callable[[], None] = lambda: None
+
+    # --- any thread ---------------------------------------------------------------------------------
+
+    def submit(self, entries: list[Entry], at_once: bool = False) -> None:
+        """Hand tensors over; their handles finish later.
+
+        Args:
+            entries: all are taken, or none: see :meth:`PendingTable.add`.
+            at_once: nothing follows that they should travel together with.
+        """
+        self.waits.submits(self.ident)
+        for entry in entries:
+            entry.handle.owner = self.ident
+            entry.handle.awaited = self._hurry_up
+            entry.handle.long_wait = partial(self.waits.long_wait, entry.request)
+        self._pending.add(entries)
+        if at_once:
+            self._hurry_up()
+        elif not self._batching.open:
+            self._control.wake()
+
+    def _hurry_up(self) -> None:
+        if self._batching.held or self._pending.new:
+            self._batching.hurry = True
+            self._control.wake()
+
+    def report(self, event: Event) -> None:
+        """Tell the coordinator something about this rank."""
+        self._pending.report(event)
+        self._control.wake()
+
+    def leave(self, timeout_s: float) -> bool:
+        """Leave the job, with the others if they come within ``timeout_s``; True if they did."""
+        self.report(Left(self._control.rank))
+        together = self.left.wait(timeout_s)
+        self._running = False
+        self._control.wake()
+        self.left.wait(5.0)
+        return together and self._clean
+
+    # --- this thread --------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Announce what is new, do what is decided, until the job ends."""
+        self.begin()
+        try:
+            while self._running:
+                for decision in self._control.receive(self._announce()):
+                    self._obey(decision)
+                self.waits.look(time.monotonic())
+                self._check()
+        except CollectiveError as error:
+            self._end(error)
+        except BaseException as error:  # noqa: BLE001 - it reaches every handle, here and on the other ranks
+            # The ranks are no longer at the same place in the data plane: nothing after this can be right.
+            self._control.send(Raised(self._control.rank, traceback.format_exc()))
+            broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
+            self._end(self._control.verdict() or broke)
+        finally:
+            self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
+            self._tell()
+            self._control.send(Left(self._control.rank, clean=self._clean))
+            self.sets.close(self._clean)
+            self._control.close()
+            self.left.set()
+
+    def tick(self) -> None:
+        """Called by a backend amid a long wait: stay alive for the others, and break off when the job has ended.
+
+        Raises:
+            CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
+        """
+        if not self._batching.held:
+            self._tell()
+        self._control.pump()
+        self._check()
+        if not self._running:
+            raise ShutDownError("This rank has left the job amid a collective.")
+
+    def _check(self, error: CollectiveError | None = None) -> None:
+        if error := error or (self._control.hopeless() if self._running else None) or self.sets.watch(self._broke):
+            raise error
+
+    def _broke(self, why: str) -> None:
+        self.report(Broke(self._control.rank, why))
+
+    def _announce(self) -> float:
+        """Send what is new, or hold it back a moment; return how long to sleep."""
+        self._batching.open = False  # before draining: who submits from here on wakes us
+        if self._batching.add(self._pending.drain(), time.monotonic()):
+            return self._batching.window_s
+        for item in self._batching.take():
+            if isinstance(item, list):
+                self._observer.announces(item)
+                self._control.send(self._announcer.announce(item, self._control.seen))
+            else:
+                self._control.send(item)
+        return self._settings.heartbeat_s
+
+    def _obey(self, decision: Decision) -> None:
+        """Do what rank 0 has decided."""
+        self._observer.cycle()
+        for batch in plan(self._announcer.read(decision), self._settings.fusion_threshold_bytes):
+            self._execute(batch)
+
+    def _execute(self, batch: Batch) -> None:
+        first, error = batch[0], batch[0].exception()
+        self.failures += error is not None or first.kind is Kind.RENUMBER
+        if first.kind is Kind.SHUTDOWN:
+            self._running, self._clean = False, error is None
+            return self._check(error)
+        backend = self.sets.backend(first.process_set, first.device)
+        if first.kind is Kind.RENUMBER or not (backend or error):
+            return  # about names alone; or of a process set without this rank
+        entries = [self._pending.part(self._control.rank, response) for response in batch]
+        with self._observer.batch(batch, entries):
+            results = execute(batch, entries, backend, self._observer) if backend and not error else [None] * len(batch)
+        if first.kind is Kind.ADD_SET and not error:
+            self.sets.add(first.root, first.rows)
+        elif first.kind is Kind.REMOVE_SET and not error:
+            self.sets.remove(first.root)
+        for entry, result in zip(entries, results, strict=True):
+            if entry is not None:
+                self._pending.remove(entry)
+                entry.deliver(result, error)
+
+    def _end(self, error: CollectiveError) -> None:
+        """Every handle in flight gets ``error``, and so does everything submitted from now on."""
+        self.sets.give_up(error, self._clean)
+        for entry in self._pending.close(error):
+            entry.handle.finish(error=error)
+
+    def _tell(self) -> None:
+        for event in self._pending.drain_events():
+            self._control.send(event)

@@ -1,0 +1,169 @@
+"""What a response means for the arrays of this rank: one function per verb, called by the engine.
+
+An entry is None where this rank has nothing of that name; it then contributes zeros and gets nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from workbench.collectives.reduction import Reduction, wire_dtype
+from workbench.core.fusion import Batch, layout
+from workbench.core.messages import Kind, ReduceOp, Response
+from workbench.core.pending import Entry
+from workbench.core.protocols import Observer
+from workbench.transport.base import Array, Backend
+from workbench.transport.memory import Memory
+
+Entries = list[Entry | None]
+Tell = Callable[[str], AbstractContextManager[None]]
+"""Told what is done within a block, by the word that the timeline has for it."""
+
+
+def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer) -> list[Any]:
+    """Move the bytes of a batch and return each entry's result.
+
+    Args:
+        batch: responses that travel together; more than one only for allreduce.
+        entries: this rank's entries, in the order of the batch.
+        backend: connects the ranks of the batch's process set.
+        observer: is told what is being done.
+    """
+    first = batch[0]
+    if first.all_absent or first.kind is Kind.BARRIER:
+        return [None] * len(batch)
+    if first.kind in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET):
+        return [first.root]
+    if first.result:
+        return [_eager(response, entry) for response, entry in zip(batch, entries, strict=True)]
+    tell = partial(observer.activity, batch)
+    arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
+    with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
+        if first.kind is Kind.ALLREDUCE:
+            return _allreduce(batch, entries, backend, tell)
+        return [STEPS[first.kind](first, entries[0], backend, tell)]
+
+
+def _eager(response: Response, entry: Entry | None) -> Array:
+    """The result came with the response."""
+    shape = response.shape
+    if response.kind is Kind.ALLGATHER:
+        shape = (sum(response.rows), *shape[1:])
+    target = np.empty(shape, wire_dtype(response.dtype)) if entry is None or entry.target is None else entry.target
+    target[...] = np.frombuffer(response.result, target.dtype).reshape(shape)
+    return target
+
+
+def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Any]:
+    targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
+    sources = [entry.source if entry else None for entry in entries]
+    if len(batch) == 1:  # reduced in place; a copy is made only if the caller wants to keep the input
+        if sources[0] is not targets[0]:
+            targets[0][...] = 0 if sources[0] is None else sources[0]
+        with tell(f"{backend.name}_ALLREDUCE"):
+            backend.collectives.allreduce(targets[0].reshape(-1), _reduction(batch[0], backend), batch[0].places)
+        return list(targets)
+    with tell("INIT_FUSION_BUFFER"):
+        dtype = wire_dtype(batch[0].dtype)
+        parts, length = layout(batch, backend.memory.align)
+        flat = backend.shared.buffer(length * dtype.itemsize).view(dtype)
+    pieces = [flat[part] for part in parts]
+    with tell("MEMCPY_IN_FUSION_BUFFER"):  # side by side; None stands for zeros
+        backend.memory.copy(list(zip(map(_flat, sources), pieces, strict=True)))
+    with tell(f"{backend.name}_ALLREDUCE"):
+        backend.collectives.allreduce(flat, _reduction(batch[0], backend))
+    with tell("MEMCPY_OUT_FUSION_BUFFER"):
+        backend.memory.copy(list(zip(pieces, map(_flat, targets), strict=True)))
+    return list(targets)
+
+
+def _flat(array: Array | None) -> Any:
+    return None if array is None else array.reshape(-1)
+
+
+def _reduction(response: Response, backend: Backend) -> Reduction:
+    divisor = backend.size if response.op is ReduceOp.AVERAGE else 1
+    return Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor)
+
+
+def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+    width = prod(response.shape[1:])
+    lengths = [rows * width for rows in response.rows]
+    with tell("ALLOCATE_OUTPUT"):
+        out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
+    if entry is not None and entry.source is not None:
+        start = sum(lengths[: backend.rank])
+        out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
+    with tell(f"{backend.name}_ALLGATHER"):
+        backend.collectives.allgather(out.reshape(-1), lengths)
+    return out
+
+
+def _broadcast(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+    target = _target(response, entry, backend)
+    root = backend.ranks.index(response.root)
+    if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
+        target[...] = entry.source
+    with tell(f"{backend.name}_BCAST"):
+        backend.collectives.broadcast(target.reshape(-1), root)
+    return target
+
+
+def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> tuple[Array, Array]:
+    width, n = prod(response.shape[1:]), backend.size
+    splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
+    mine, theirs = splits[backend.rank], splits[:, backend.rank]
+    with tell("ALLOCATE_OUTPUT"):
+        out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)
+    source = entry.source if entry else None
+    if source is None:
+        source = _new((int(mine.sum()) * width,), response, entry, backend)
+        source[...] = 0
+    with tell(f"{backend.name}_ALLTOALL"):
+        backend.collectives.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
+    return out, theirs.astype(np.int32)
+
+
+def _reducescatter(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+    lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
+    if entry is not None and entry.target is not None:  # the caller's array may be overwritten
+        with tell(f"{backend.name}_REDUCESCATTER"):
+            reduction = _reduction(response, backend)
+            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.places)
+        return entry.target
+    with tell("ALLOCATE_OUTPUT"):
+        scratch = _new((sum(lengths),), response, entry, backend)
+    scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
+    with tell(f"{backend.name}_REDUCESCATTER"):
+        backend.collectives.reducescatter(scratch, lengths, _reduction(response, backend))
+    start = sum(lengths[: backend.rank])
+    mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend)
+    mine.reshape(-1)[...] = scratch[start : start + lengths[backend.rank]]
+    return mine
+
+
+STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Tell], Any]] = {
+    Kind.ALLGATHER: _allgather,
+    Kind.BROADCAST: _broadcast,
+    Kind.ALLTOALL: _alltoall,
+    Kind.REDUCESCATTER: _reducescatter,
+}
+"""By verb; allreduce alone takes several tensors at once."""
+
+
+def _target(response: Response, entry: Entry | None, backend: Backend) -> Array:
+    """Where the result goes: the caller's memory, or new memory."""
+    if entry is not None and entry.target is not None:
+        return entry.target
+    return _new(response.shape, response, entry, backend)
+
+
+def _new(shape: tuple[int, ...], response: Response, entry: Entry | None, backend: Backend) -> Array:
+    memory: Memory = backend.memory
+    return memory.empty(shape, wire_dtype(response.dtype), entry.arrival if entry else None)

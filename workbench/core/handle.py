@@ -1,0 +1,124 @@
+"""A handle: the promise of a result, held by the caller and finished by the engine."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from workbench.errors import WaitTimeoutError
+
+Callback = Callable[["Handle"], None]
+LONG_WAIT_S = 0.1
+"""A wait that goes well is shorter, and says nothing."""
+
+
+class Handle:
+    """The promise of one collective's result.
+
+    Example:
+        >>> handle = Handle("allreduce.x")
+        >>> handle.poll()
+        False
+        >>> handle.finish(42)
+        >>> handle.wait(timeout_s=1)
+        42
+    """
+
+    __slots__ = (
+        "_callbacks", "_done", "_error", "_value", "_waiters", "awaited", "joins", "long_wait", "name", "owner",
+    )  # fmt: skip
+    _lock = threading.Lock()  # one for all: it is held for the length of an assignment
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.owner: int | None = None  # ident of the engine's thread, which must never wait
+        self.awaited: Callable[[], None] = lambda: None  # tells that somebody waits
+        self.long_wait: Callable[[threading.Lock, float], bool] = lambda waiter, s: waiter.acquire(timeout=s)
+        self.joins: Callable[[], None] = lambda: None  # has the waiting thread's GPU stream wait for the result
+        self._done = False
+        self._value: Any = None
+        self._error: BaseException | None = None
+        self._callbacks: list[Callback] = []
+        self._waiters: list[threading.Lock] = []  # one held lock per thread that waits
+
+    def poll(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        return self._done
+
+    def wait(self, timeout_s: float | None = None) -> Any:
+        """Block until the result is there, and return it; Ctrl-C interrupts the wait.
+
+        Of a tensor on a GPU it returns when the collective is queued there: the stream that is current on this thread
+        waits for the result then, and the CPU does not.
+
+        Without ``timeout_s`` the wait ends with the collective itself: the runtime ends every collective,
+        with an error if need be (a rank that raised, left or was lost).
+
+        Raises:
+            CollectiveError: the collective failed; the same error on every rank.
+            WaitTimeoutError: ``timeout_s`` seconds went by, on this rank alone. The collective goes on, the handle
+                stays valid.
+            RuntimeError: called on the engine's own thread (from a callback), which would never end.
+        """
+        if self.owner is not None and self.owner == threading.get_ident() and not self.poll():
+            raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
+        if not self._wait(timeout_s):
+            raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
+        if self._error is not None:
+            # A new traceback each time, without the one of an earlier wait on the same handle.
+            raise self._error.with_traceback(None)
+        self.joins()
+        return self._value
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        waiter = threading.Lock()
+        waiter.acquire()
+        with self._lock:
+            if self._done:
+                return True
+            self._waiters.append(waiter)
+        self.awaited()
+        first = LONG_WAIT_S if timeout_s is None else max(0.0, min(timeout_s, LONG_WAIT_S))
+        if waiter.acquire(timeout=first):
+            return True
+        return self.long_wait(waiter, -1 if timeout_s is None else max(0.0, timeout_s - first))
+
+    @property
+    def error(self) -> BaseException | None:
+        """Why the collective failed; None while in flight and after success."""
+        return self._error
+
+    @property
+    def result(self) -> Any:
+        """The result, without waiting; None while in flight and after failure."""
+        return self._value
+
+    def add_done_callback(self, callback: Callback) -> None:
+        """Call ``callback(handle)`` when done: on the engine's thread, or at once. Its exceptions are only logged."""
+        with self._lock:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        _call(callback, self)
+
+    def finish(self, value: Any = None, error: BaseException | None = None) -> None:
+        """Set the result or the error; the first call wins. For the engine."""
+        with self._lock:
+            if self._done:
+                return
+            self._value, self._error, self._done = value, error, True
+            callbacks, self._callbacks = self._callbacks, []
+            waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            waiter.release()
+        for callback in callbacks:
+            _call(callback, self)
+
+
+def _call(callback: Callback, handle: Handle) -> None:
+    try:
+        callback(handle)
+    except Exception:
+        logging.getLogger("workbench").exception("A callback of %r raised; the result is not affected.", handle.name)

@@ -1,0 +1,211 @@
+"""What ranks say to each other about tensors.
+
+A rank sends *events* to rank 0: :class:`Announce` above all. Rank 0 decides, and sends each :class:`Decision` to every
+rank. ``control/codec.py`` makes bytes of both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from workbench.errors import CollectiveError, from_wire
+
+Key = tuple[int, str]  # a tensor's process set and name
+Values = dict[int, bytes]  # the elements of small tensors, by the index in a message of what they belong to
+
+
+class Kind(str, Enum):
+    """The verbs that travel."""
+
+    ALLREDUCE = "allreduce"
+    ALLGATHER = "allgather"
+    BROADCAST = "broadcast"
+    ALLTOALL = "alltoall"
+    REDUCESCATTER = "reducescatter"
+    BARRIER = "barrier"
+    JOIN = "join"
+    ADD_SET = "add_process_set"
+    REMOVE_SET = "remove_process_set"
+    SHUTDOWN = "shutdown"
+    STACKS = "stacks"  # rank 0 wants to know where every rank's main thread stands
+    RENUMBER = "renumber"  # a cell has failed: the ranks number unnamed tensors from 0 again
+
+
+class ReduceOp(str, Enum):
+    """How values of different ranks become one. ``AVERAGE`` is the sum divided by the number of ranks."""
+
+    AVERAGE = "average"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    PRODUCT = "product"
+    ADASUM = "adasum"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A rank's notice that a tensor is ready.
+
+    Args:
+        name: the same on every rank, unique among what is in flight.
+        kind: which verb.
+        dtype: the element type's name, ``"float32"``.
+        shape: this rank's shape.
+        op: the reduction, for allreduce and reducescatter.
+        root: the sending rank, for broadcast.
+        device: ``"cpu"`` or ``"cuda"``.
+        prescale, postscale: factors applied before and after the reduction.
+        process_set: id of the ranks that take part; 0 is all of them.
+        splits: rows for each rank, for alltoall; the members, for a new process set.
+        group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
+            if they have the same members.
+        absent: this rank has no data (a parameter without a gradient): it contributes zeros.
+        place: where the array is in memory that the other ranks can reach; -1: not in such.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    op: ReduceOp = ReduceOp.SUM
+    root: int = -1
+    device: str = "cpu"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    splits: tuple[int, ...] = ()
+    group: str = ""
+    group_size: int = 0
+    absent: bool = False
+    place: int = -1
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name
+
+    @property
+    def key(self) -> Key:
+        """Its process set and name."""
+        return self.process_set, self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What all ranks do about one tensor; the same bytes on every rank.
+
+    Args:
+        root: the sending rank (broadcast), the last rank to come (join), or the new id (process sets).
+        rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
+            sender (alltoall), or the members (process sets).
+        places: each rank's, where all are in memory that the others can reach.
+        all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
+        joined: ranks that took no part, for they had joined. Where one has an entry of this name by now, it belongs
+            to the next collective.
+        error: (class name, text), or empty when all is well.
+        cache_id: this number stands for the response from now on; None: none does.
+        cached: the ranks know the response by its id, which is all that they are sent.
+        requests: by rank, what this answers; on rank 0 alone.
+        result: the elements of a small tensor's result, where they came with the response.
+    """
+
+    name: str
+    kind: Kind
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    op: ReduceOp = ReduceOp.SUM
+    root: int = -1
+    device: str = "cpu"
+    prescale: float = 1.0
+    postscale: float = 1.0
+    process_set: int = 0
+    rows: tuple[int, ...] = ()
+    places: tuple[int, ...] = ()
+    all_absent: bool = False
+    joined: tuple[int, ...] = ()
+    error: tuple[str, ...] = ()
+    cache_id: int | None = field(default=None, compare=False)
+    cached: bool = field(default=False, compare=False)
+    requests: dict[int, Request] = field(default_factory=dict, compare=False, repr=False)
+    result: bytes = b""
+
+    @property
+    def key(self) -> Key:
+        """Its process set and name."""
+        return self.process_set, self.name
+
+    def exception(self) -> CollectiveError | None:
+        """The error as an exception, or None."""
+        return from_wire(self.error[0], self.error[1]) if self.error else None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What one message of rank 0 says: the same to every rank. It counts as false where there is nothing to do.
+
+    Args:
+        number: of the message; later ones have higher numbers.
+        items: what all ranks do, in order: responses, or on their way the cache ids of responses.
+        results: of small tensors, by their index in ``items``; no bytes are left to move for these.
+        evicted: cache ids that are void from now on.
+    """
+
+    number: int = 0
+    items: list[Response | int] = field(default_factory=list)
+    results: Values = field(default_factory=dict)
+    evicted: list[int] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.items)
+
+    def __add__(self, later: Decision) -> Decision:
+        if not (self and later):
+            return later if later else self
+        results = self.results | {len(self.items) + i: result for i, result in later.results.items()}
+        return Decision(later.number, self.items + later.items, results, self.evicted + later.evicted)
+
+
+# --- events, from a rank to the coordinator ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened on ``rank``. The events about failures and signs of life are in ``control/events.py``."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Announce(Event):
+    """These tensors are ready on ``rank``.
+
+    Args:
+        items: requests, or cache ids of requests made before.
+        seen: number of the last decision that this rank has read.
+        values: of small tensors, by their index in ``items``.
+    """
+
+    items: tuple[Request | int, ...]
+    seen: int = 0
+    values: Values = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Raised(Event):
+    """``rank`` raised an exception. ``final``: its process ends with it (a script); else a cell failed."""
+
+    traceback: str
+    final: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Left(Event):
+    """``rank`` called shutdown() or its process ends. Not ``clean``: its data plane has ended without the others."""
+
+    clean: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Broke(Event):
+    """On the GPU of ``rank`` the data plane has broken; what is in flight on the others' would wait for it."""
+
+    why: str

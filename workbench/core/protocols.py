@@ -1,0 +1,141 @@
+"""What the engine needs of others, and for the accelerations the null implementation, with which all verbs work."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from workbench.core.messages import Announce, Decision, Event, Kind, Request, Response
+from workbench.core.pending import Entry
+from workbench.errors import CollectiveError
+
+
+class Control(Protocol):
+    """A rank's end of the control plane, ``control/client.py``. Only the engine's thread uses it, but for ``wake``."""
+
+    rank: int
+    seen: int  # number of the last decision that was handed out
+
+    def send(self, event: Event) -> None:
+        """Send one event to rank 0; never blocks."""
+
+    def receive(self, timeout_s: float) -> list[Decision]:
+        """Wait for decisions, a wake-up or ``timeout_s``; return those that came, in order."""
+
+    def wake(self) -> None:
+        """End :meth:`receive` early; from any thread."""
+
+    def pump(self) -> None:
+        """Take what is there without waiting, and show a sign of life if one is due."""
+
+    def hopeless(self) -> CollectiveError | None:
+        """The error that ended the job: a reason to break off every wait."""
+
+    def verdict(self) -> CollectiveError | None:
+        """As :meth:`hopeless`, after the data plane broke: waits a moment for rank 0's word."""
+
+    def close(self) -> None:
+        """Give everything back; what was sent still arrives."""
+
+
+class Announcer(Protocol):
+    """How tensors are announced, and decisions read."""
+
+    def announce(self, entries: list[Entry], seen: int) -> Announce:
+        """What to tell rank 0 about these, after reading decision ``seen``."""
+
+    def read(self, decision: Decision) -> list[Response]:
+        """What this rank has to do, in order."""
+
+
+class PlainAnnouncer:
+    """Requests and responses, in full."""
+
+    def __init__(self, rank: int) -> None:
+        self._rank = rank
+
+    def announce(self, entries: list[Entry], seen: int) -> Announce:  # noqa: D102
+        return Announce(self._rank, tuple(entry.request for entry in entries), seen)
+
+    def read(self, decision: Decision) -> list[Response]:  # noqa: D102
+        items = (item for item in decision.items if isinstance(item, Response))
+        return [item for item in items if item.kind is not Kind.STACKS]  # answered by the control plane
+
+
+class Batching(Protocol):
+    """When entries and events are told to rank 0, and which of them together."""
+
+    held: list[Entry | Event]
+    hurry: bool  # somebody waits; set by any thread
+    open: bool  # more may come, and the engine looks again by itself
+    window_s: float
+
+    def add(self, fresh: list[Entry | Event], now: float) -> bool:
+        """Take these in; True if more may come within ``window_s``."""
+
+    def take(self) -> list[list[Entry] | Event]:
+        """All of it, in order, to be told now; entries that follow each other are announced together."""
+
+
+class AtOnce:
+    """Everything is told as soon as the engine sees it."""
+
+    window_s = 0.0
+
+    def __init__(self) -> None:
+        self.held: list[Entry | Event] = []
+        self.hurry = self.open = False
+
+    def add(self, fresh: list[Entry | Event], now: float) -> bool:
+        """Never wait for more."""
+        self.held += fresh
+        return False
+
+    def take(self) -> list[list[Entry] | Event]:
+        """Runs of entries, and the events between them."""
+        found: list[list[Entry] | Event] = []
+        for item in self.held:
+            if not isinstance(item, Entry):
+                found.append(item)
+            elif item.handle.poll():
+                continue  # its name has failed before it was announced: it stands for nothing any more
+            elif found and isinstance(found[-1], list):
+                found[-1].append(item)
+            else:
+                found.append([item])
+        self.held, self.hurry = [], False
+        return found
+
+
+class Observer:
+    """Is told what the engine does, and changes nothing; this one takes no note. See ``observe/timeline.py``."""
+
+    def announces(self, entries: Sequence[Entry]) -> None:
+        """These are about to be announced."""
+
+    def cycle(self) -> None:
+        """The engine begins to execute a decision."""
+
+    def batch(self, batch: list[Response], entries: Sequence[Entry | None]) -> AbstractContextManager[None]:
+        """These responses are executed within the block."""
+        return nullcontext()
+
+    def activity(self, batch: list[Response], what: str) -> AbstractContextManager[None]:
+        """Within the block this is done to these tensors."""
+        return nullcontext()
+
+
+class Waits:
+    """Knows which threads submit and wait; this one does not. See ``faults/blocked_threads.py``."""
+
+    def submits(self, engine: int | None = None) -> None:
+        """This thread submits tensors."""
+
+    def long_wait(self, request: Request, waiter: threading.Lock, timeout_s: float) -> bool:
+        """Wait for a tensor: until the lock is free or ``timeout_s`` (-1: no limit) has passed. False if it is not."""
+        return waiter.acquire(timeout=timeout_s)
+
+    def look(self, now: float) -> None:
+        """Called by the engine from time to time."""

@@ -1,0 +1,1 @@
+"""What an exercise is, and whether a function solves it: on simulated ranks, on threads, on real ranks."""

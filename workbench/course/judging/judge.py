@@ -1,0 +1,247 @@
+"""Is a learner's function right? One stage after the other, up to the first that is red."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench.course.figures import number
+from workbench.course.judging.deadline import within
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
+from workbench.course.simulator import DeadlockError, Run, simulate
+from workbench.course.simulator.communicator import copied
+from workbench.errors import DeadlineError
+
+DEADLINE_S = 8.0
+_HERE = str(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One line of the verdict.
+
+    Args:
+        name: ``right``.
+        passed: None where it was left out.
+        text: what was seen, or what is wrong.
+        error: a deadlock, to be drawn.
+    """
+
+    name: str
+    passed: bool | None
+    text: str = ""
+    error: DeadlockError | None = None
+
+
+def judge(task: Task, function: Callable[..., Any], ranks: Any = None) -> Iterator[Stage]:
+    """The stages, up to the first red one.
+
+    Args:
+        task: the exercise.
+        function: the learner's.
+        ranks: runs a function on real ranks (see ``real_ranks.py``); None if there are none.
+    """
+    if is_blank(function):
+        yield Stage("not done yet", None, "replace the line “your code here”, run the cell, and check again")
+        return
+    found = _comm_stages(task, function, ranks) if isinstance(task, CommTask) else _plain_stages(task, function)
+    for stage in found:
+        yield stage
+        if stage.passed is False:
+            return
+
+
+def _plain_stages(task: Task, function: Callable[..., Any]) -> Iterator[Stage]:
+    assert isinstance(task, PlainTask)
+    for holds in task.properties:
+        name = (holds.__doc__ or holds.__name__).strip().splitlines()[0].rstrip(".")
+        try:
+            wrong = within(task.deadline_s, holds, function)
+        except NotImplementedError:
+            yield Stage("not done yet", None, "a part of it still says “your code here”")
+            return
+        except Exception as error:  # noqa: BLE001 - the learner's
+            wrong = told(error)
+        yield Stage(name, not wrong, wrong)
+
+
+def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> Iterator[Stage]:
+    cases = list(task.cases())
+    until = time.monotonic() + DEADLINE_S
+    ran = False
+    for case in cases:
+        try:
+            run = run_case(function, case, max(0.5, until - time.monotonic()))
+        except DeadlockError as error:
+            if ran:
+                yield Stage("runs", True)
+            yield Stage("no deadlock", False, f"{about(case)}: {error}", error)
+            return
+        except NotImplementedError:
+            yield Stage("not done yet", None, "a part of it still says “your code here”")
+            return
+        except DeadlineError as error:
+            yield Stage("runs", False, f"{about(case)}: {error}")
+            return
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+            where = f", rank {error.rank}" if hasattr(error, "rank") else ""
+            yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
+            return
+        wrong = _wrong(task, case, run)
+        if wrong:
+            yield Stage("runs", True)
+            yield Stage("right", False, f"{about(case)}: {wrong}")
+            return
+        ran = True
+    yield Stage("runs", True)
+    sizes = sorted({case.n for case in cases})
+    yield Stage("right", True, f"{len(cases)} cases, n = {', '.join(map(str, sizes))}")
+    yield Stage("no deadlock", True)
+    if task.bounds is not None and task.scored is not None:
+        yield _score(task, function)
+    yield _on_real_ranks(task, function, ranks)
+
+
+def _wrong(task: CommTask, case: Case, run: Run) -> str:
+    return compared(run.results, task.expected(case)) or _left_over(run)
+
+
+def _left_over(run: Run) -> str:
+    if run.unwaited:
+        rank, peer, verb = run.unwaited[0]
+        return f"rank {rank} never waited for its {verb}() with rank {peer}: until then its array is not its own"
+    if not run.unreceived:
+        return ""
+    source, dest, verb = run.unreceived[0]
+    return f"rank {source} sent something to rank {dest} by {verb}() that nobody received"
+
+
+def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
+    assert task.bounds is not None
+    assert task.scored is not None
+    try:
+        run = run_case(function, task.scored, DEADLINE_S, eager_bytes=0)
+    except DeadlockError as error:
+        where = f"{about(task.scored)}, where no message leaves before its receiver is there"
+        return Stage("score", False, f"{where}: {error}", error)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+        return Stage("score", False, f"{about(task.scored)}: {told(error)}")
+    if wrong := _wrong(task, task.scored, run):
+        return Stage("score", False, f"{about(task.scored)}: {wrong}")
+    bounds = task.bounds(task.scored, run)
+    over = [bound for bound in bounds if bound.yours > bound.limit]
+    if over:
+        return Stage("score", False, "; ".join(map(_too_much, over)))
+    return Stage("score", True, "; ".join(f"{number(b.yours)} {b.what} (best {number(b.best)})" for b in bounds))
+
+
+def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> Stage:
+    if not task.real:
+        return Stage("real ranks", None, "made for the simulator")
+    if ranks is None:
+        return Stage("real ranks", None, "no engines: cluster.up(n=4) starts some, then check() runs it there, too")
+    case = next((case for case in reversed(list(task.cases())) if case.n == ranks.n), None)
+    if case is None:
+        return Stage("real ranks", None, f"no case for {ranks.n} ranks; try cluster.up(n=4)")
+    try:
+        results = ranks.run(function, case.inputs)
+    except Exception as error:  # noqa: BLE001 - whatever real ranks do is for the learner to read
+        return Stage("real ranks", False, told(error))
+    wrong = compared(results, task.expected(case))
+    if wrong:
+        return Stage("real ranks", False, f"on {ranks.name}: {wrong}")
+    return Stage("real ranks", True, f"the same result on {ranks.name}")
+
+
+def run_case(function: Callable[..., Any], case: Case, deadline_s: float = DEADLINE_S, **options: Any) -> Run:
+    """Simulate one case; every rank gets copies of its own."""
+    inputs = [copied(one) for one in case.inputs]
+    return simulate(case.n, lambda comm: function(comm, *inputs[comm.rank]), deadline_s=deadline_s, **options)
+
+
+def about(case: Case) -> str:
+    """A case in some words."""
+    return f"n = {case.n}, {case.label}" if case.label else f"n = {case.n}"
+
+
+def compared(yours: Sequence[Any], expected: Sequence[Any]) -> str:
+    """As :func:`difference`, whatever a learner's function has returned."""
+    try:
+        return difference(yours, expected)
+    except Exception as error:  # noqa: BLE001 - of the learner's own objects
+        return f"what was returned cannot be compared with {type(expected[0]).__name__}: {error}"
+
+
+def difference(yours: Sequence[Any], expected: Sequence[Any]) -> str:
+    """Where the results of the ranks differ first from what they should be; empty if nowhere.
+
+    Example:
+        >>> difference([np.array([1.0]), np.array([2.0])], [np.array([1.0]), np.array([3.0])])
+        'rank 1, index 0: yours 2.0, expected 3.0'
+    """
+    for rank, (mine, wanted) in enumerate(zip(yours, expected, strict=True)):
+        wrong = unlike(mine, wanted)
+        if wrong:
+            return f"rank {rank}{wrong}"
+    return ""
+
+
+def unlike(mine: Any, wanted: Any) -> str:
+    """What differs between two values; empty if nothing does, up to rounding."""
+    if isinstance(wanted, np.ndarray):
+        if mine is None:
+            return ": yours is None. Is there a return?"
+        if not isinstance(mine, (np.ndarray, np.generic, list, int, float)):
+            return f": yours is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
+        mine = np.asarray(mine)
+        if mine.shape != wanted.shape:
+            return f": yours has shape {mine.shape}, expected {wanted.shape}"
+        if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
+            return f": yours has dtype {mine.dtype}, expected {wanted.dtype}"
+        wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
+        if len(wrong):
+            at = int(wrong[0])
+            return f", index {at}: yours {_plain(mine.reshape(-1)[at])}, expected {_plain(wanted.reshape(-1)[at])}"
+        return ""
+    if isinstance(mine, np.ndarray) and mine.ndim:
+        return f": yours is an array of shape {mine.shape}, expected {wanted!r}"
+    if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
+        return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": yours {mine}, expected {wanted}"
+    if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):
+        if len(mine) != len(wanted):
+            return f": yours has {len(mine)} items, expected {len(wanted)}"
+        return next(
+            (f", item {i}{w}" for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if (w := unlike(a, b))), ""
+        )
+    if mine is None and wanted is not None:
+        return f": yours is None, expected {wanted!r}. Is there a return?"
+    return (
+        ""
+        if (type(mine) is type(wanted) and mine == wanted) or mine == wanted
+        else f": yours {mine!r}, expected {wanted!r}"
+    )
+
+
+def told(error: BaseException) -> str:
+    """An exception in a line or two: what, and in which of the learner's lines."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
+    lines = [f"{type(error).__name__}: {error}"]
+    if frames and frames[-1].line:
+        place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
+        lines.append(f"    in {place}{frames[-1].line}")
+    return "\n".join(lines)
+
+
+def _too_much(bound: Bound) -> str:
+    yours, limit, best = map(number, (bound.yours, bound.limit, bound.best))
+    return f"{yours} {bound.what}, at most {limit} pass; the best possible is {best}"
+
+
+def _plain(value: Any) -> str:
+    return repr(value.item() if isinstance(value, np.generic) else value)

@@ -1,0 +1,147 @@
+"""Run a function on ranks that are threads of this process, with the whole runtime, as a cell of a notebook.
+
+So an exercise meets the workbench's own errors, without any engines, within a second: a rank whose function has
+returned is idle, as after the end of a cell, and whoever waits for it is told.
+"""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import workbench
+from workbench.config import changed_environment
+from workbench.context import HOLDER, Context
+from workbench.course.judging.deadline import Halt, halt
+from workbench.course.judging.judge import about, difference
+from workbench.course.judging.task import Case
+from workbench.course.simulator.communicator import copied
+from workbench.errors import CollectiveError, WorkbenchError
+
+DEADLINE_S = 6.0
+_QUICK = {
+    "WORKBENCH_FAILED_RANK_GRACE_S": "0.25",
+    "WORKBENCH_SHUTDOWN_TIMEOUT_S": "2",
+    "WORKBENCH_HEARTBEAT_S": "0.1",
+}
+
+
+def as_ranks_do(
+    cases: Callable[[], Sequence[Case]], expected: Callable[[Case], Sequence[Any]]
+) -> list[Callable[[Callable[..., Any]], str]]:
+    """Properties for a PlainTask whose function is ``f(hvd, …)``: it runs, and its results are what is expected.
+
+    Args:
+        cases: from the smallest to the largest.
+        expected: of a case, by rank.
+    """
+    found: list[tuple[Case, list[Any]]] = []
+
+    def runs(function: Callable[..., Any]) -> str:
+        found.clear()
+        for case in cases():
+            try:
+                found.append((case, on_ranks(function, case.inputs)))
+            except WorkbenchError as error:
+                return f"{about(case)}: {type(error).__name__}: {error}"
+        return ""
+
+    def right(function: Callable[..., Any]) -> str:
+        wrong = ((case, difference(results, expected(case))) for case, results in found)
+        return next((f"{about(case)}: {text}" for case, text in wrong if text), "")
+
+    return [runs, right]
+
+
+def on_ranks(
+    function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]], deadline_s: float = DEADLINE_S
+) -> list[Any]:
+    """Call ``function(hvd, *inputs[rank])`` on every rank; ``hvd`` is the workbench.
+
+    Args:
+        function: the learner's.
+        inputs: by rank; each gets a copy.
+        deadline_s: a rank that still runs then is stopped.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        Exception: what a rank raised: its own mistake rather than what the others raised because of it.
+        WorkbenchError: a collective failed, and the function has caught the error.
+
+    Example:
+        >>> on_ranks(lambda hvd, x: float(hvd.allreduce(x, op=hvd.Sum)), [(1,), (2,), (3,)])
+        [6.0, 6.0, 6.0]
+    """
+    n = len(inputs)
+    cells = _Cells(function, [tuple(map(copied, one)) for one in inputs], deadline_s)
+    timer = threading.Timer(deadline_s, cells.halt)
+    timer.daemon = True
+    timer.start()
+    try:
+        with changed_environment(**_QUICK):
+            workbench.run_threads(n, cells.run, timeout_s=deadline_s + 2)
+    finally:
+        timer.cancel()
+    if cells.errors:
+        raise cells.cause()
+    return [cells.results[rank] for rank in range(n)]
+
+
+class _Cells:
+    """One cell on every rank."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]], deadline_s: float) -> None:
+        self.function, self.inputs, self.deadline_s = function, inputs, deadline_s
+        self.results: dict[int, Any] = {}
+        self.errors: dict[int, BaseException] = {}
+        self._running: dict[int, tuple[int, Context]] = {}  # by rank, its thread
+        self._ended = threading.Barrier(len(inputs))
+
+    def run(self) -> None:
+        """On one rank."""
+        context = HOLDER.get()
+        rank = context.rank
+        context.cell_begins()
+        self._running[rank] = threading.get_ident(), context
+        try:
+            self.results[rank] = self.function(workbench, *self.inputs[rank])
+            self._running.pop(rank, None)
+        except BaseException as error:  # noqa: BLE001 - raised by on_ranks()
+            self._running.pop(rank, None)
+            self.errors[rank] = self._named(error, rank)
+            context.cell_raised(traceback.format_exc())
+        else:
+            self._caught(rank, context)
+        context.cell_ends()
+        with suppress(threading.BrokenBarrierError):
+            self._ended.wait(DEADLINE_S)  # idle, but there: a rank that leaves would be another story
+
+    def _caught(self, rank: int, context: Context) -> None:
+        if context.engine.failures:
+            self.errors[rank] = WorkbenchError(
+                f"A collective failed on rank {rank}, and the function caught the error and went on. Its cause is "
+                "still there: find out which rank did not come."
+            )
+
+    def _named(self, error: BaseException, rank: int) -> BaseException:
+        if isinstance(error, Halt):
+            return WorkbenchError(
+                f"Rank {rank} still ran after {self.deadline_s:g} s. Is there a loop that never ends?"
+            )
+        error.rank = rank  # type: ignore[attr-defined]
+        return error
+
+    def halt(self) -> None:
+        """Stop who still runs; who waits for it is told by the runtime then."""
+        busy = [ident for ident, context in list(self._running.values()) if not context.waits._waiting]
+        for ident in busy:
+            halt(ident)
+
+    def cause(self) -> BaseException:
+        """The lowest rank's own mistake, else what the lowest rank was told."""
+        return min(self.errors.items(), key=lambda item: (isinstance(item[1], CollectiveError), item[0]))[1]

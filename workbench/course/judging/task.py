@@ -1,0 +1,160 @@
+"""What an exercise is: a reference solution, cases with an obvious answer, bounds, hints. ``judge.py`` judges."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from workbench.course.simulator import Run
+
+_BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
+BLANK = "raise NotImplementedError  # your code here"
+"""What stands where the learner's code is to go."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call on n ranks.
+
+    Args:
+        n: ranks.
+        label: what is special about it: ``length 1``.
+        inputs: by rank, the arguments after ``comm``.
+    """
+
+    n: int
+    label: str
+    inputs: Sequence[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A figure of merit of one run, beside the best that is possible.
+
+    Args:
+        what: ``messages per rank``.
+        yours, best: less is better.
+        limit: more than this does not pass.
+    """
+
+    what: str
+    yours: float
+    best: float
+    limit: float
+
+
+@dataclass(frozen=True)
+class Task:
+    """An exercise.
+
+    Args:
+        name: lesson and name: ``03.ring_allreduce``.
+        title: in some words.
+        reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
+        hints: three, each telling more.
+        points: for grading.
+    """
+
+    name: str
+    title: str
+    reference: Callable[..., Any]
+    hints: tuple[str, str, str]
+    points: int = field(default=1, kw_only=True)
+
+    asks_cause = False  # a card's does, see ``course/cards.py``
+
+    def solution(self) -> str:
+        """The reference's source, as a learner would have written it."""
+        lines = self._source().splitlines()
+        return "\n".join(line for line in lines if line.strip() not in (_BEGIN, _END)) + "\n"
+
+    def blank(self) -> str:
+        """The source with a blank in place of the learner's part."""
+        kept: list[str] = []
+        skipping = False
+        for line in self._source().splitlines():
+            if line.strip().startswith(_BEGIN):
+                kept.append(line[: line.index("#")] + BLANK)
+                skipping = True
+            if not skipping:
+                kept.append(line)
+            if line.strip().startswith(_END):
+                skipping = False
+        return "\n".join(kept) + "\n"
+
+    def _source(self) -> str:
+        source = textwrap.dedent(inspect.getsource(self.reference))
+        head, _, rest = source.partition("\n")
+        head = re.sub(r"^def \w+", f"def {self.short}", head)
+        return re.sub(r": Any| -> Any", "", head) + "\n" + rest  # a learner's function has no annotations
+
+    @property
+    def short(self) -> str:
+        """The name of the learner's function."""
+        return self.name.partition(".")[2]
+
+    def cell(self, solved: bool) -> str:
+        """The learner's cell."""
+        return f'@exercise("{self.name}")\n' + (self.solution() if solved else self.blank())
+
+
+@dataclass(frozen=True)
+class CommTask(Task):
+    """A function ``f(comm, …)`` that ranks run together.
+
+    Args:
+        cases: from the smallest to the largest.
+        expected: of a case, by rank; the obvious slow way.
+        bounds: of the run of a case.
+        scored: the case whose bounds are shown.
+        shown: the case that ``show()`` draws.
+        real: does it make sense on real ranks?
+    """
+
+    cases: Callable[[], Sequence[Case]] = field(kw_only=True)
+    expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
+    bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
+    scored: Case | None = field(default=None, kw_only=True)
+    shown: Case | None = field(default=None, kw_only=True)
+    real: bool = field(default=True, kw_only=True)
+
+
+@dataclass(frozen=True)
+class PlainTask(Task):
+    """A function that one process calls.
+
+    Args:
+        properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
+            Its docstring is what is shown when it holds.
+        deadline_s: of each property.
+    """
+
+    properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
+    deadline_s: float = field(default=30.0, kw_only=True)
+
+
+def is_blank(function: Callable[..., Any]) -> bool:
+    """Has nobody written anything yet? ``raise NotImplementedError`` or ``...`` stands somewhere.
+
+    Example:
+        >>> def todo(x):
+        ...     raise NotImplementedError
+        >>> is_blank(todo), is_blank(len)
+        (True, False)
+    """
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return False
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(function)))
+    except (OSError, TypeError, SyntaxError):
+        return "NotImplementedError" in code.co_names
+    if any(isinstance(node, ast.Raise) and "NotImplementedError" in ast.dump(node) for node in ast.walk(tree)):
+        return True
+    places = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
+    return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)

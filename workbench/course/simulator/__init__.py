@@ -1,0 +1,18 @@
+"""Ranks that are threads of one process, on a virtual clock: every run is the same, and shows each message."""
+
+from workbench.course.simulator.communicator import Communicator
+from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
+from workbench.course.simulator.scheduler import ALPHA_S, BETA_S, EAGER_BYTES, Comm, simulate
+
+__all__ = [
+    "ALPHA_S",
+    "BETA_S",
+    "EAGER_BYTES",
+    "Comm",
+    "Communicator",
+    "Computed",
+    "DeadlockError",
+    "Message",
+    "Run",
+    "simulate",
+]

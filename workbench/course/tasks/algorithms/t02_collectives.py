@@ -1,0 +1,104 @@
+"""Lesson 02, collectives by hand: broadcast along a tree, a ring that does not block."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.simulator import Run
+
+_SIZES = (1, 2, 3, 4, 7, 8)
+_VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
+
+
+def tree_broadcast(comm: Any, value: Any, root: int) -> Any:
+    """Return the root's value on every rank, within ceil(log2(n)) rounds.
+
+    Only point-to-point messages: comm.send(value, dest=...), comm.recv(source=...).
+    """
+    ### BEGIN SOLUTION
+    place, step = (comm.rank - root) % comm.size, 1  # the root is in place 0
+    while step < comm.size:
+        if place < step and place + step < comm.size:
+            comm.send(value, dest=(comm.rank + step) % comm.size)
+        elif step <= place < 2 * step:
+            value = comm.recv(source=(comm.rank - step) % comm.size)
+        step *= 2
+    return value
+    ### END SOLUTION
+
+
+def _broadcast(n: int, length: int, root: int) -> Case:
+    arrays = [np.arange(length) * 1.0 + 100 * rank for rank in range(n)]
+    return Case(n, f"length {length}, root {root}", [(array, root) for array in arrays])
+
+
+def _rounds(case: Case, run: Run) -> Sequence[Bound]:
+    best = (case.n - 1).bit_length()
+    one = run.messages[0].end - run.messages[0].begin
+    rounds = round(run.time_s / one)
+    return [
+        Bound("messages", len(run.messages), case.n - 1, case.n - 1),
+        Bound("rounds", rounds, best, best),
+        Bound("messages of ready-made collectives", sum(one.verb not in _VERBS for one in run.messages), 0, 0),
+    ]
+
+
+def shift_right(comm: Any, x: Any) -> Any:
+    """Give x to the right neighbour and return what came from the left one; x may be large."""
+    ### BEGIN SOLUTION
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    return comm.sendrecv(x, dest=right, source=left)
+    ### END SOLUTION
+
+
+def _shift(n: int, length: int) -> Case:
+    return Case(n, f"length {length:,}", [(np.full(length, float(rank)),) for rank in range(n)])
+
+
+def _one_step(case: Case, run: Run) -> Sequence[Bound]:
+    one = run.messages[0].end - run.messages[0].begin
+    return [Bound("rounds", round(run.time_s / one), 1, 2)]  # 2: even ranks send first, odd ones receive first
+
+
+TASKS = [
+    CommTask(
+        "02.tree_broadcast",
+        "broadcast in log2(n) rounds",
+        tree_broadcast,
+        (
+            "In every round each rank that has the value can give it to one that has not: 1, 2, 4, 8 … have it.",
+            "Number the ranks from the root on: place = (rank - root) % n. In the round with step = 1, 2, 4 …, place p "
+            "below step sends to place p + step, if there is one.",
+            "while step < n: if place < step and place + step < n: send to (rank + step) % n; elif step <= place < 2 * "
+            "step: receive from (rank - step) % n; then step *= 2.",
+        ),
+        # 2,000 floats do not leave before their receiver comes: a message that nobody takes is then noticed.
+        cases=lambda: [
+            _broadcast(n, length, root) for length in (1, 2000) for n in _SIZES for root in {0, n - 1, n // 2}
+        ],
+        expected=lambda case: [case.inputs[case.inputs[0][1]][0]] * case.n,
+        bounds=_rounds,
+        scored=_broadcast(8, 100_000, 0),
+        shown=_broadcast(8, 100_000, 0),
+    ),
+    CommTask(
+        "02.shift_right",
+        "pass something round the ring without a deadlock",
+        shift_right,
+        (
+            "If everybody sends first, and a large message leaves only when its receiver is there, nobody receives.",
+            "comm.sendrecv does both at once; or let even ranks send first and odd ones receive first (an odd number "
+            "of ranks?).",
+            "return comm.sendrecv(x, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)",
+        ),
+        cases=lambda: [_shift(n, length) for length in (1, 100_000) for n in (*_SIZES[1:], 1)],
+        expected=lambda case: [case.inputs[(rank - 1) % case.n][0] for rank in range(case.n)],
+        bounds=_one_step,
+        scored=_shift(4, 100_000),
+        shown=_shift(4, 100_000),
+    ),
+]

@@ -1,0 +1,124 @@
+"""Lesson 03, ring allreduce."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.simulator import Run
+
+
+def reduce_scatter(comm: Any, chunks: Any) -> Any:
+    """Return chunk number (rank + 1) % n of the sum over all ranks.
+
+    chunks: this rank's list of n arrays. In n - 1 steps, pass one chunk to the right and add the one from the left.
+    """
+    n, rank = comm.size, comm.rank
+    chunks = [chunk.copy() for chunk in chunks]
+    ### BEGIN SOLUTION
+    for step in range(n - 1):
+        outgoing, mine = (rank - step) % n, (rank - step - 1) % n
+        chunks[mine] += comm.sendrecv(chunks[outgoing], dest=(rank + 1) % n, source=(rank - 1) % n)
+    ### END SOLUTION
+    return chunks[(rank + 1) % n]
+
+
+def ring_allreduce(comm: Any, x: Any) -> Any:
+    """Return the sum of all ranks' x, a one-dimensional array of any length, on every rank.
+
+    Each rank talks to its two neighbours only, and sends 2(n - 1) messages of one n-th of x.
+    """
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    ### BEGIN SOLUTION
+    for step in range(n - 1):  # reduce-scatter: then chunk rank + 1 is complete here
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 1):  # allgather: the complete chunks go round
+        chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
+    ### END SOLUTION
+    return np.concatenate(chunks)
+
+
+def _numbers(n: int, length: int) -> list[np.ndarray[Any, Any]]:
+    random = np.random.default_rng([n, length])
+    return [random.normal(size=length) for _ in range(n)]
+
+
+def _vectors(n: int, length: int) -> Case:
+    return Case(n, f"length {length:,}", [(x,) for x in _numbers(n, length)])
+
+
+def _chunked(n: int, length: int) -> Case:
+    return Case(n, f"length {length:,}", [(np.array_split(x, n),) for x in _numbers(n, length)])
+
+
+def _lengths(n: int) -> list[int]:
+    return sorted({0, 1, max(0, n - 1), 1000})
+
+
+def _sum(case: Case) -> Any:
+    return sum(x for (x,) in case.inputs)
+
+
+def _scattered(case: Case) -> list[Any]:
+    return [sum(chunks[(rank + 1) % case.n] for (chunks,) in case.inputs) for rank in range(case.n)]
+
+
+def _half(case: Case, run: Run) -> Sequence[Bound]:
+    total = sum(chunk.nbytes for chunk in case.inputs[0][0])
+    return _traffic(run, case.n - 1, (case.n - 1) / case.n * total)
+
+
+def _both(case: Case, run: Run) -> Sequence[Bound]:
+    return _traffic(run, 2 * (case.n - 1), 2 * (case.n - 1) / case.n * case.inputs[0][0].nbytes)
+
+
+def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
+    sent = run.sent()
+    return [
+        Bound("messages per rank", max(count for count, _ in sent), messages, messages),
+        Bound("bytes per rank", max(size for _, size in sent), nbytes, nbytes * 1.02),
+    ]
+
+
+TASKS = [
+    CommTask(
+        "03.reduce_scatter",
+        "the first half of the ring",
+        reduce_scatter,
+        (
+            "In step s, rank r sends chunk r - s. Which chunk comes in then from the left, where the same is done?",
+            "From rank r - 1 comes its chunk (r - 1) - s. Add it to your own chunk of that number; all modulo n.",
+            "for step in range(n - 1): chunks[(rank - step - 1) % n] += comm.sendrecv(chunks[(rank - step) % n], "
+            "dest=(rank + 1) % n, source=(rank - 1) % n)",
+        ),
+        cases=lambda: [_chunked(n, length) for n in (1, 2, 3, 4, 7) for length in _lengths(n)],
+        expected=_scattered,
+        bounds=_half,
+        scored=_chunked(4, 100_000),
+        shown=_chunked(4, 100_000),
+    ),
+    CommTask(
+        "03.ring_allreduce",
+        "the whole ring",
+        ring_allreduce,
+        (
+            "Reduce-scatter first: afterwards rank r holds chunk r + 1 complete. Then the complete ones go round once.",
+            "In step s of the second half, rank r sends the chunk that it completed or got last: number r + 1 - s; "
+            "chunk r - s comes in and replaces its own.",
+            "for step in range(n - 1): chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], "
+            "dest=right, source=left)",
+        ),
+        cases=lambda: [_vectors(n, length) for n in (1, 2, 3, 4, 7) for length in _lengths(n)],
+        expected=lambda case: [_sum(case)] * case.n,
+        bounds=_both,
+        scored=_vectors(4, 100_000),
+        shown=_vectors(4, 100_000),
+        points=3,
+    ),
+]

@@ -1,0 +1,185 @@
+"""Lesson 04, parallel SGD: the mean over uneven shards, one step of it, and how stale gradients get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.simulator import Run
+
+Array = np.ndarray[Any, Any]
+
+
+def average_gradients(comm: Any, total: Any, count: Any) -> Any:
+    """Return the mean gradient over all samples of all ranks, on every rank.
+
+    total: the SUM of the gradients of this rank's own samples. count: how many those are; 0 on some ranks, perhaps.
+    """
+    ### BEGIN SOLUTION
+    return comm.allreduce(total) / comm.allreduce(count)
+    ### END SOLUTION
+
+
+def _counted(*counts: int, length: int = 6) -> Case:
+    random = np.random.default_rng([len(counts), *counts])
+    totals = [random.integers(-9, 10, (count, length)).sum(axis=0).astype(float) for count in counts]
+    return Case(len(counts), f"counts {', '.join(map(str, counts))}", list(zip(totals, counts, strict=True)))
+
+
+def _average_cases() -> list[Case]:
+    shards = ((3,), (4, 4), (1, 3), (5, 0), (2, 1, 4), (0, 0, 2), (2, 2, 2, 2), (0, 7, 1, 3), (3, 2, 2, 2, 2, 2, 2))
+    return [_counted(*counts) for counts in shards]
+
+
+def _mean(case: Case) -> Array:
+    return np.array(sum(total for total, _ in case.inputs) / sum(count for _, count in case.inputs))
+
+
+def _no_lists(case: Case, run: Run) -> Sequence[Bound]:
+    """Any way to add up passes, even everybody to everybody; gathering all gradients everywhere does not."""
+    nbytes = case.inputs[0][0].nbytes
+    most = max(size for _, size in run.sent())
+    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+
+
+def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    """Return the weights after one step of gradient descent on the samples of all ranks.
+
+    w: the weights, equal on all ranks. x, y: this rank's own samples, one in each row of x; perhaps none.
+    The loss is the mean over all ranks' samples of (x @ w - y)² / 2, so that a sample's gradient is (x @ w - y) x.
+    Every rank must return the same bits.
+    """
+    ### BEGIN SOLUTION
+    total = comm.allreduce(x.T @ (x @ w - y))
+    count = comm.allreduce(len(y))
+    return w - lr * total / count
+    ### END SOLUTION
+
+
+def _samples(*counts: int) -> Case:
+    random = np.random.default_rng([len(counts), *counts])
+    weights = random.normal(size=3)
+    inputs = [(weights.copy(), random.normal(size=(count, 3)), random.normal(size=count), 0.5) for count in counts]
+    return Case(len(counts), f"samples {', '.join(map(str, counts))}", inputs)
+
+
+def _sgd_cases() -> list[Case]:
+    return [_samples(*counts) for counts in ((4,), (2, 2), (3, 1), (0, 2), (2, 2, 2), (5, 0, 3, 1), (2,) * 7)]
+
+
+def _serial_step(case: Case) -> Array:
+    w, _, _, lr = case.inputs[0]
+    x, y = np.concatenate([one[1] for one in case.inputs]), np.concatenate([one[2] for one in case.inputs])
+    return np.array(w - lr * x.T @ (x @ w - y) / len(y))
+
+
+def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
+    first = np.asarray(run.results[0]).tobytes()
+    others = sum(np.asarray(one).tobytes() != first for one in run.results)
+    return [Bound("ranks whose bits are not rank 0's", others, 0, 0)]
+
+
+def stale(order: Any) -> Any:
+    """Return the staleness of every gradient that reached an asynchronous server.
+
+    order: whose gradients they were, as they came: [0, 1, 0] is worker 0's, worker 1's, worker 0's. At the beginning
+    every worker gets the first weights. Each gradient changes the weights at once, and its worker gets the new ones.
+    The staleness of a gradient: how many times the weights had changed since its worker got them.
+    """
+    ### BEGIN SOLUTION
+    got = dict.fromkeys(order, 0)
+    found = []
+    for update, worker in enumerate(order):
+        found.append(update - got[worker])
+        got[worker] = update + 1
+    return found
+    ### END SOLUTION
+
+
+def _told(function: Callable[..., Any], order: list[int]) -> str:
+    wanted = []
+    for i, worker in enumerate(order):
+        before = [j for j in range(i) if order[j] == worker]
+        wanted.append(i - before[-1] - 1 if before else i)
+    yours = function(list(order))
+    if yours is None:
+        return f"order {order}: yours is None. Is there a return?"
+    yours = [int(one) for one in yours]
+    return "" if yours == wanted else f"order {order}: yours {yours}, expected {wanted}"
+
+
+def alone(function: Callable[..., Any]) -> str:
+    """One worker is never stale."""
+    return next((wrong for n in range(4) if (wrong := _told(function, [0] * n))), "")
+
+
+def in_turn(function: Callable[..., Any]) -> str:
+    """Workers of one speed: after the first round, as stale as there are other workers."""
+    return next((wrong for n in (2, 3, 5) if (wrong := _told(function, list(range(n)) * 2))), "")
+
+
+def unknown_workers(function: Callable[..., Any]) -> str:
+    """Workers may have any numbers."""
+    return _told(function, [7, 99, 7, 7, 12, 99])
+
+
+def any_order(function: Callable[..., Any]) -> str:
+    """Any order, 200 of them."""
+    random = np.random.default_rng(4)
+    orders = sorted((random.integers(0, 4, random.integers(1, 12)).tolist() for _ in range(200)), key=len)
+    return next((wrong for order in orders if (wrong := _told(function, order))), "")
+
+
+TASKS = [
+    CommTask(
+        "04.average_gradients",
+        "the mean gradient over uneven shards",
+        average_gradients,
+        (
+            "The average of the ranks' averages is wrong where one rank has more samples than another: each sample "
+            "must count alike, not each rank.",
+            "Two sums over all ranks are needed: that of the gradients, and that of the counts. A rank without samples "
+            "takes part in both, or the others wait for ever.",
+            "return comm.allreduce(total) / comm.allreduce(count)",
+        ),
+        cases=_average_cases,
+        expected=lambda case: [_mean(case)] * case.n,
+        bounds=_no_lists,
+        scored=_counted(3, 0, 2, 4, length=10_000),
+        shown=_counted(3, 0, 2, 4, length=10_000),
+    ),
+    CommTask(
+        "04.sgd_step",
+        "one step on n ranks is one step on one",
+        sgd_step,
+        (
+            "Each rank adds up the gradients of its own samples: x.T @ (x @ w - y). What is then missing is the mean "
+            "over all samples, which average_gradients gives.",
+            "Only what all ranks got from one and the same sum has the same bits on all of them: floats added in "
+            "another order give other bits.",
+            "total = comm.allreduce(x.T @ (x @ w - y)); count = comm.allreduce(len(y)); return w - lr * total / count",
+        ),
+        cases=_sgd_cases,
+        expected=lambda case: [_serial_step(case)] * case.n,
+        bounds=_same_bits,
+        scored=_samples(3, 3, 3, 3, 3, 3, 3),
+        shown=_samples(5, 0, 3, 1),
+        points=2,
+    ),
+    PlainTask(
+        "04.stale",
+        "how stale are the gradients?",
+        stale,
+        (
+            "Count the updates: gradient number i comes when the weights have changed i times.",
+            "Remember for every worker how many changes there had been when it got its weights: 0 at the beginning, "
+            "and i + 1 after its gradient number i.",
+            "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
+            "got[worker] = update + 1",
+        ),
+        properties=[alone, in_turn, unknown_workers, any_order],
+    ),
+]

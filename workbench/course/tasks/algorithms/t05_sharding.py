@@ -1,0 +1,209 @@
+"""Lesson 05, sharding the data: who takes which samples, and a mean over shards of different lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.simulator import Run
+
+_EPOCHS = 100
+_SAMPLES = (0, 1, 2, 5, 12, 13, 100, 101)
+_RANKS = (1, 2, 3, 4, 7)
+
+
+def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
+    """Return this rank's part of the indices 0 … samples - 1 in this epoch, as an array or a list.
+
+    Every rank gets ceil(samples / n) of them. Where n does not divide samples, the first ones of the epoch's order
+    are dealt out a second time. Another epoch has another order, and so has another seed in each of its epochs.
+    """
+    ### BEGIN SOLUTION
+    order = np.random.default_rng([seed, epoch]).permutation(samples)  # the same on every rank
+    padded = np.resize(order, -(-samples // n) * n)  # begins anew where it is too short
+    return padded[rank::n]
+    ### END SOLUTION
+
+
+def _shards(function: Callable[..., Any], samples: int, n: int, epoch: int = 0, seed: int = 0) -> list[list[int]]:
+    """All ranks' parts.
+
+    Raises:
+        TypeError: one is no list of whole numbers.
+    """
+    found = []
+    for rank in range(n):
+        mine = function(samples, epoch, seed, n, rank)
+        if mine is None:
+            raise TypeError(f"shard({samples}, {epoch}, {seed}, {n}, {rank}) is None. Is there a return?")
+        array = np.asarray(list(mine))
+        if array.ndim != 1 or (array.size and array.dtype.kind not in "iu"):
+            raise TypeError(f"shard({samples}, {epoch}, {seed}, {n}, {rank}) is {mine!r}, and no list of indices")
+        found.append([int(index) for index in array])
+    return found
+
+
+def _settings() -> Iterator[tuple[int, int]]:
+    yield from sorted(((samples, n) for samples in _SAMPLES for n in _RANKS), key=lambda one: (one[0] + one[1], one))
+
+
+def _equal_lengths(function: Callable[..., Any]) -> str:
+    """Every rank gets ceil(samples / n) samples."""
+    for samples, n in _settings():
+        wanted = -(-samples // n)
+        for rank, mine in enumerate(_shards(function, samples, n)):
+            if len(mine) != wanted:
+                return f"samples = {samples}, n = {n}, rank {rank}: yours has {len(mine)} indices, expected {wanted}"
+    return ""
+
+
+def _complete(function: Callable[..., Any]) -> str:
+    """Together the ranks see every sample, and none more than once more often than another."""
+    for samples, n in _settings():
+        counts = np.zeros(samples, int)
+        for rank, mine in enumerate(_shards(function, samples, n, epoch=2, seed=5)):
+            wrong = [index for index in mine if not 0 <= index < samples]
+            if wrong:
+                return f"samples = {samples}, n = {n}, rank {rank}: there is no sample {wrong[0]}"
+            np.add.at(counts, np.array(mine, int), 1)
+        if not samples or counts.max() - counts.min() <= 1 <= counts.min():
+            continue
+        sample = int(counts.argmin() if counts.min() < 1 else counts.argmax())
+        return (
+            f"samples = {samples}, n = {n}: sample {sample} is seen {counts[sample]} times, another one "
+            f"{counts.max() if counts.min() < 1 else counts.min()} times. Do all ranks deal from the same order?"
+        )
+    return ""
+
+
+def _again(function: Callable[..., Any]) -> str:
+    """Called again it is the same, and numpy's own generator goes on as it was."""
+    kept = np.random.get_state()
+    try:
+        for samples, n in ((5, 2), (100, 3)):
+            first = _shards(function, samples, n, epoch=3, seed=1)
+            np.random.seed(samples)
+            expected = np.random.random()
+            np.random.seed(samples)
+            if first != _shards(function, samples, n, epoch=3, seed=1):
+                return f"samples = {samples}, n = {n}, epoch 3, seed 1: called twice, two answers"
+            if np.random.random() != expected:
+                return "it changes numpy's own generator, which others use: draw from np.random.default_rng(...)"
+    finally:
+        np.random.set_state(kept)
+    return ""
+
+
+def _reshuffled(function: Callable[..., Any]) -> str:
+    """Each epoch has another order, and brings each rank other samples."""
+    samples, n = 40, 4
+    before: list[int] = []
+    for epoch in range(10):
+        order = _shards(function, samples, 1, epoch)[0]
+        kept = _neighbours(before) & _neighbours(order)
+        if len(kept) > samples // 2:
+            one = min(kept)
+            return (
+                f"epochs {epoch - 1} and {epoch}, n = 1: {len(kept)} of {samples} samples have the same follower, such "
+                f"as {one[0]} → {one[1]}. Is it shuffled anew?"
+            )
+        before = order
+    seen: list[set[int]] = [set() for _ in range(n)]
+    for epoch in range(_EPOCHS):
+        for rank, mine in enumerate(_shards(function, samples, n, epoch)):
+            seen[rank] |= set(mine)
+    for rank, mine_ever in enumerate(seen):
+        if len(mine_ever) < samples:
+            return f"samples = {samples}, n = {n}: in {_EPOCHS} epochs rank {rank} sees {len(mine_ever)} of {samples}"
+    return ""
+
+
+def _neighbours(order: Sequence[int]) -> set[tuple[int, int]]:
+    return set(zip(order, [*order[1:], *order[:1]], strict=True))
+
+
+def _seeds(function: Callable[..., Any]) -> str:
+    """Two seeds share no order in any epoch."""
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
+    for seed in range(8):
+        for epoch in range(8):
+            order = tuple(_shards(function, 40, 1, epoch, seed)[0])
+            if order in known:
+                other = known[order]
+                return (
+                    f"seed {other[0]} in epoch {other[1]} and seed {seed} in epoch {epoch} give the same order. A sum "
+                    "or a product of the two is not enough"
+                )
+            known[order] = (seed, epoch)
+    return ""
+
+
+def weighted_mean(comm: Any, values: Any) -> Any:
+    """Return the mean over all ranks' values, on every rank.
+
+    values: an array, on each rank of another length; on some it may be empty, but not on all.
+    """
+    ### BEGIN SOLUTION
+    total, count = comm.allreduce(np.array([values.sum(), len(values)]))
+    return float(total / count)
+    ### END SOLUTION
+
+
+def _uneven(*lengths: int) -> Case:
+    random = np.random.default_rng(lengths)
+    parts = [random.integers(0, 100, length).astype(float) + 100 * rank for rank, length in enumerate(lengths)]
+    return Case(len(lengths), f"lengths {', '.join(map(str, lengths))}", [(part,) for part in parts])
+
+
+def _mean(case: Case) -> list[float]:
+    values = np.concatenate([part for (part,) in case.inputs])
+    return [float(values.mean())] * case.n
+
+
+def _little(case: Case, run: Run) -> Sequence[Bound]:
+    messages = 2 * (case.n - 1)
+    sent = sum(size for _, size in run.sent())
+    return [
+        Bound("messages", len(run.messages), messages, 2 * messages),
+        Bound("bytes", sent, 16 * messages, 64 * messages),
+    ]
+
+
+_LENGTHS = [(3,), (1, 1), (2, 1), (1, 0), (0, 2), (2, 2, 1), (0, 0, 5), (1, 0, 4, 2), (3, 0, 0, 1, 2, 9, 4)]
+
+TASKS = [
+    PlainTask(
+        "05.shard",
+        "this rank's samples in this epoch",
+        shard,
+        (
+            "All ranks draw the same order of all samples, from the seed and the epoch; then each takes its part of "
+            "it. Nobody has to ask anybody.",
+            "np.random.default_rng([seed, epoch]).permutation(samples) is the order. Repeat its beginning until its "
+            "length can be divided by n: -(-samples // n) * n is that length, and np.resize repeats.",
+            "order = np.resize(np.random.default_rng([seed, epoch]).permutation(samples), -(-samples // n) * n); "
+            "rank r takes order[r::n].",
+        ),
+        properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds],
+        points=2,
+    ),
+    CommTask(
+        "05.weighted_mean",
+        "a mean over shards of different lengths",
+        weighted_mean,
+        (
+            "The mean of the ranks' means counts a sample on a short shard for more than one on a long shard. What "
+            "can be added up over ranks without a mistake?",
+            "Sums and counts can. A rank without samples has the sum 0 and the count 0, and still takes part.",
+            "total, count = comm.allreduce(np.array([values.sum(), len(values)])); the mean is total / count.",
+        ),
+        cases=lambda: [_uneven(*lengths) for lengths in _LENGTHS],
+        expected=_mean,
+        bounds=_little,
+        scored=_uneven(10_000, 0, 9_000, 20_000),
+        shown=_uneven(3, 0, 5, 2),
+    ),
+]

@@ -1,0 +1,194 @@
+"""Lesson 07, tensor fusion: what travels together, and up to which size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import PlainTask
+
+_SAME = 1e-9
+
+
+def finish_time(buckets: Sequence[Sequence[float]], ready: Sequence[float], alpha: float, beta: float) -> float:
+    """When the last bucket has arrived, in the model: one at a time, α + β · size each, none before it is complete.
+
+    Args:
+        buckets: the tensors' sizes, in the order in which they become ready.
+        ready: for each tensor, when that is.
+        alpha, beta: the time of a message, and of a unit of size.
+
+    Example:
+        >>> finish_time([[4, 4], [4]], ready=[1, 2, 3], alpha=1, beta=0.5)
+        10.0
+    """
+    now, last = 0.0, 0
+    for bucket in buckets:
+        last += len(bucket)
+        now = max(now, ready[last - 1]) + alpha + beta * sum(bucket)
+    return now
+
+
+def plan_buckets(sizes: Any, threshold: Any) -> Any:
+    """Return the sizes as a list of lists, the buckets, in the same order.
+
+    A bucket's sum is at most the threshold, unless it holds a single tensor. There are as few buckets as possible.
+    """
+    ### BEGIN SOLUTION
+    buckets: list[list[int]] = []
+    for size in sizes:
+        if buckets and sum(buckets[-1]) + size <= threshold:
+            buckets[-1].append(size)
+        else:
+            buckets.append([size])
+    return buckets
+    ### END SOLUTION
+
+
+def best_threshold(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    """Return a threshold with which finish_time(plan_buckets(sizes, threshold), ready, alpha, beta) is least.
+
+    sizes, ready: of each tensor, in the order in which they become ready. Sizes are whole numbers.
+    """
+    ### BEGIN SOLUTION
+    # Between two sums of neighbours the plan does not change.
+    sums = {sum(sizes[i:j]) for i in range(len(sizes)) for j in range(i, len(sizes) + 1)}
+    return min(sorted(sums), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta), default=0)
+    ### END SOLUTION
+
+
+def _plans() -> Iterator[tuple[list[int], int]]:
+    """The smallest first: all sizes of up to four small tensors, then longer ones."""
+    for length in range(5):
+        for number in range(3**length):
+            sizes = [1 + number // 3**i % 3 for i in range(length)]
+            yield from ((sizes, threshold) for threshold in range(8))
+    random = np.random.default_rng(7)
+    for _ in range(200):
+        sizes = [int(size) for size in random.integers(0, 50, random.integers(1, 30))]
+        yield sizes, int(random.integers(0, 120))
+
+
+def _buckets(function: Callable[..., Any], sizes: list[int], threshold: int) -> list[list[int]]:
+    """What the function returns, as lists.
+
+    Raises:
+        TypeError: it is no list of lists.
+    """
+    given = list(sizes)
+    found = function(given, threshold)
+    what = f"plan_buckets({sizes}, {threshold})"
+    if given != sizes:
+        raise TypeError(f"{what} changes the list of sizes, which belongs to the caller")
+    if found is None:
+        raise TypeError(f"{what} is None. Is there a return?")
+    try:
+        return [[int(size) for size in bucket] for bucket in found]
+    except TypeError:
+        raise TypeError(f"{what} is {found!r}, and no list of lists") from None
+
+
+def _all_in_order(function: Callable[..., Any]) -> str:
+    """Every tensor is in a bucket, in the old order, and no bucket is empty."""
+    for sizes, threshold in _plans():
+        found = _buckets(function, sizes, threshold)
+        if [size for bucket in found for size in bucket] != sizes:
+            return f"sizes {sizes}, threshold {threshold}: yours is {found}, which is not all of them in order"
+        if [] in found:
+            return f"sizes {sizes}, threshold {threshold}: yours is {found}, with an empty bucket"
+    return ""
+
+
+def _within(function: Callable[..., Any]) -> str:
+    """No bucket of several tensors is over the threshold."""
+    for sizes, threshold in _plans():
+        for bucket in _buckets(function, sizes, threshold):
+            if len(bucket) > 1 and sum(bucket) > threshold:
+                return f"sizes {sizes}, threshold {threshold}: yours has the bucket {bucket}, together {sum(bucket)}"
+    return ""
+
+
+def _few(function: Callable[..., Any]) -> str:
+    """There are as few buckets as possible."""
+    for sizes, threshold in _plans():
+        yours, best = _buckets(function, sizes, threshold), plan_buckets(sizes, threshold)
+        if len(yours) > len(best):
+            return (
+                f"sizes {sizes}, threshold {threshold}: yours has {len(yours)} buckets, {yours}, "
+                f"expected {len(best)}, such as {best}"
+            )
+    return ""
+
+
+def _settings(seed: int, rounds: int) -> Iterator[tuple[list[int], list[float], float, float]]:
+    """Tensors, when they are ready, and a network; all numbers small, the fewest tensors first."""
+    random = np.random.default_rng(seed)
+    for number in range(rounds):
+        count = 1 + number * 8 // rounds
+        sizes = [int(size) for size in random.integers(1, 10, count)]
+        ready = np.cumsum(random.integers(0, 6, count)).tolist()
+        yield sizes, [float(one) for one in ready], float(random.integers(0, 6)), float(random.integers(1, 5)) / 4
+
+
+def _worse(function: Callable[..., Any], setting: tuple[list[int], list[float], float, float]) -> str:
+    sizes, ready, alpha, beta = setting
+    yours = function(list(sizes), list(ready), alpha, beta)
+    words = f"sizes {sizes}, ready {ready}, α = {alpha}, β = {beta}"
+    if not isinstance(yours, (int, float, np.number)) or isinstance(yours, bool):
+        return f"{words}: yours is {yours!r}, and no number" + (". Is there a return?" if yours is None else "")
+    times = {one: finish_time(plan_buckets(sizes, one), ready, alpha, beta) for one in range(sum(sizes) + 1)}
+    best = min(times, key=lambda one: times[one])
+    mine = finish_time(plan_buckets(sizes, yours), ready, alpha, beta)
+    if mine <= times[best] + _SAME:
+        return ""
+    return f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}"
+
+
+def _ready_at_once(function: Callable[..., Any]) -> str:
+    """All tensors ready at once: one message for all is best."""
+    return next(
+        (wrong for one in _settings(1, 60) if (wrong := _worse(function, (one[0], [0.0] * len(one[0]), *one[2:])))), ""
+    )
+
+
+def _no_latency(function: Callable[..., Any]) -> str:
+    """Without latency: nothing has to wait for anything else."""
+    return next((wrong for one in _settings(2, 60) if (wrong := _worse(function, (*one[:2], 0.0, one[3])))), "")
+
+
+def _any_setting(function: Callable[..., Any]) -> str:
+    """As early as with the best of all thresholds, in 400 settings."""
+    return next((wrong for one in _settings(3, 400) if (wrong := _worse(function, one))), "")
+
+
+TASKS = [
+    PlainTask(
+        "07.plan_buckets",
+        "pack small tensors up to a threshold",
+        plan_buckets,
+        (
+            "Go through the sizes in order. Each one either goes into the last bucket, or opens a new one.",
+            "It goes into the last bucket if there is one, and the sum with it is at most the threshold. The first "
+            "tensor of a bucket is never too large.",
+            "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
+            "buckets.append([size]).",
+        ),
+        properties=[_all_in_order, _within, _few],
+    ),
+    PlainTask(
+        "07.best_threshold",
+        "the threshold with which the last bucket arrives first",
+        best_threshold,
+        (
+            "No formula is needed: try thresholds, and keep the one with the least finish_time. Which ones are there "
+            "to try?",
+            "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
+            "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
+            "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
+        ),
+        properties=[_ready_at_once, _no_latency, _any_setting],
+        points=2,
+    ),
+]

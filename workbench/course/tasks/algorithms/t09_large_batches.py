@@ -1,0 +1,172 @@
+"""Lesson 09, large batches: the learning rate of every step, and who gets which part of a batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import PlainTask
+
+_DROPS = (30, 60, 80)
+
+
+def learning_rate(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    """Return the learning rate of a step (0, 1, 2 …) on n ranks: linear scaling, gradual warm-up, then a staircase.
+
+    Warm-up: in the first warmup_epochs epochs it grows by the same amount in every step, from base in step 0 to
+    n * base in the first step after them. From then on it is n * base, times 0.1 for each epoch in drops that has
+    begun. Epoch 30 begins with step 30 * steps_per_epoch. No epoch in drops lies in the warm-up, which may be 0 long.
+    """
+    ### BEGIN SOLUTION
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    begun = sum(step >= epoch * steps_per_epoch for epoch in drops)
+    return base * n * 0.1**begun
+    ### END SOLUTION
+
+
+def local_batches(global_batch: Any, n: Any) -> Any:
+    """Return (sizes, weights), two lists with one item per rank.
+
+    sizes: the local batches; they add up to global_batch and differ by one at most, the larger ones first.
+    weights: each rank has the gradient of the mean loss over its own samples. The sum of weights[rank] * gradient is to
+    be the gradient of the mean loss over the whole global batch.
+    """
+    ### BEGIN SOLUTION
+    sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
+    return sizes, [size / global_batch for size in sizes]
+    ### END SOLUTION
+
+
+# --- 09.learning_rate -------------------------------------------------------------------------------------
+
+
+def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> str:
+    for case in cases:
+        mine, wanted = function(*case), learning_rate(*case)
+        if not isinstance(mine, (int, float, np.number)) or not math.isclose(float(mine), wanted, rel_tol=1e-9):
+            step, base, n, steps_per_epoch, warmup_epochs, drops = case
+            about = f"step {step}, base {base:g}, n = {n}, {steps_per_epoch} steps per epoch"
+            about += f", {warmup_epochs} epochs of warm-up, drops {drops}"
+            told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
+            return f"{about}: yours {told}, expected {wanted:.6g}" + (". Is there a return?" if mine is None else "")
+    return ""
+
+
+def scaled(function: Callable[..., Any]) -> str:
+    """After the warm-up, n ranks have n times the learning rate of one."""
+    return _rates(function, [(step, 0.1, n, 10, 5, _DROPS) for n in (1, 2, 8) for step in (50, 51, 299)])
+
+
+def grows(function: Callable[..., Any]) -> str:
+    """The warm-up begins at base, and grows in every step, not in every epoch."""
+    return _rates(function, [(step, 0.1, n, 10, 5, _DROPS) for n in (2, 8, 1) for step in (0, 1, 10, 25, 49, 50)])
+
+
+def falls(function: Callable[..., Any]) -> str:
+    """It falls to a tenth with the first step of each epoch in drops."""
+    steps = [epoch * 7 + i for epoch in _DROPS for i in (-1, 0, 1)]
+    return _rates(function, [(step, 0.1, 4, 7, 5, _DROPS) for step in steps])
+
+
+def no_warmup(function: Callable[..., Any]) -> str:
+    """Without a warm-up it is n times base from the first step on."""
+    return _rates(function, [(step, 0.1, 4, 10, 0, drops) for drops in ((), (3,)) for step in (0, 1, 29, 30, 31)])
+
+
+def any_schedule(function: Callable[..., Any]) -> str:
+    """Any other schedule, too."""
+    schedules = product((0.05, 0.8), (1, 3, 64), (1, 9), (1, 3), ((), (4,), (3, 5)))
+    return _rates(function, [(step, *schedule) for schedule in schedules for step in range(60)])
+
+
+# --- 09.local_batches -------------------------------------------------------------------------------------
+
+_CASES = [(8, 1), (8, 2), (9, 2), (10, 4), (11, 4), (7, 3), (100, 7), (1797, 8), (2, 3), (3, 8)]
+
+
+def _batches(function: Callable[..., Any], global_batch: int, n: int) -> tuple[list[int], list[float], str]:
+    """The learner's sizes and weights, or what is wrong with their form."""
+    mine, about = function(global_batch, n), f"global batch {global_batch}, n = {n}"
+    if not isinstance(mine, (tuple, list)) or len(mine) != 2:
+        return [], [], f"{about}: yours {mine!r}, expected two lists, sizes and weights"
+    sizes, weights = list(mine[0]), list(mine[1])
+    if len(sizes) != n or len(weights) != n:
+        return [], [], f"{about}: yours has {len(sizes)} sizes and {len(weights)} weights, expected {n} of each"
+    return sizes, weights, ""
+
+
+def divisible(function: Callable[..., Any]) -> str:
+    """Equal parts, where the global batch can be divided."""
+    return _sizes(function, [(global_batch, n) for global_batch, n in _CASES if global_batch % n == 0])
+
+
+def remainder(function: Callable[..., Any]) -> str:
+    """Else the first ranks have one sample more, and none is lost."""
+    return _sizes(function, _CASES)
+
+
+def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> str:
+    for global_batch, n in cases:
+        sizes, _, wrong = _batches(function, global_batch, n)
+        wanted = local_batches(global_batch, n)[0]
+        if not wrong and sizes != wanted:
+            wrong = f"global batch {global_batch}, n = {n}: yours {sizes}, expected {wanted}"
+        if wrong:
+            return wrong
+    return ""
+
+
+def same_gradient(function: Callable[..., Any]) -> str:
+    """The weighted sum of the ranks' gradients is that of the whole batch."""
+    for global_batch, n in _CASES:
+        sizes, weights, wrong = _batches(function, global_batch, n)
+        if wrong:
+            return wrong
+        samples = np.random.default_rng([global_batch, n]).integers(0, 10, global_batch).astype(float)
+        # The loss of one sample is (w - x)² / 2, at w = 0: its gradient is -x, that of a mean is the mean of those.
+        parts = np.split(samples, np.cumsum(sizes)[:-1])
+        gradients = [-part.mean() if len(part) else 0.0 for part in parts]
+        told, wanted = float(sum(w * g for w, g in zip(weights, gradients, strict=True))), float(-samples.mean())
+        if not math.isclose(told, wanted, rel_tol=1e-9, abs_tol=1e-12) or not math.isclose(sum(weights), 1.0):
+            listed = ", ".join(f"{float(weight):.4g}" for weight in weights)
+            return (
+                f"global batch {global_batch}, n = {n}, weights [{listed}]: the sum is {told:.6g}, "
+                f"the gradient of the whole batch {wanted:.6g}"
+            )
+    return ""
+
+
+TASKS = [
+    PlainTask(
+        "09.learning_rate",
+        "linear scaling, warm-up, staircase",
+        learning_rate,
+        (
+            "Two cases: a step of the warm-up, or one after it. How many steps does the warm-up have?",
+            "In the warm-up the factor goes from 1 to n: 1 + (n - 1) * step / warmup_steps. Afterwards count the drops "
+            "whose epoch has begun: step >= epoch * steps_per_epoch.",
+            "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
+            "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
+        ),
+        properties=[scaled, grows, falls, no_warmup, any_schedule],
+        points=2,
+    ),
+    PlainTask(
+        "09.local_batches",
+        "a global batch for n ranks",
+        local_batches,
+        (
+            "global_batch // n for everybody; global_batch % n samples are left, one each for the first ranks.",
+            "A mean over the batch gives every sample the same weight. What weight has a rank with size samples then?",
+            "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
+            "global_batch for size in sizes]",
+        ),
+        properties=[divisible, remainder, same_gradient],
+    ),
+]

@@ -1,0 +1,173 @@
+"""Lesson 12, GPUs and nodes: a rank's number on its node, and an allreduce that spares the slow links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.simulator import Run
+from workbench.course.simulator.topology import Topology, ring_among
+
+
+def local_ranks(hosts: Any) -> Any:
+    """Return a list with (local_rank, local_size, cross_rank, cross_size) of every rank; hosts[rank] is its node.
+
+    local_rank: how many ranks of the same node come before this one; local_size: how many ranks the node has.
+    cross_rank: how many ranks with the same local_rank come before this one; cross_size: how many there are of them.
+    """
+    ### BEGIN SOLUTION
+    local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]
+    return [
+        (local[rank], hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))
+        for rank, host in enumerate(hosts)
+    ]
+    ### END SOLUTION
+
+
+def hierarchical(comm: Any, nodes: Any, x: Any) -> Any:
+    """Return the sum of all ranks' x on every rank; nodes[rank] is the name of the rank's node.
+
+    First add up inside each node, then among the nodes' first ranks, by ring_among(comm, leaders, x), then hand the
+    result on inside each node. x is a one-dimensional array.
+    """
+    here = [rank for rank, node in enumerate(nodes) if node == nodes[comm.rank]]
+    leaders = [nodes.index(node) for node in dict.fromkeys(nodes)]
+    ### BEGIN SOLUTION
+    if comm.rank != here[0]:
+        comm.send(x, dest=here[0])
+        return comm.recv(source=here[0])
+    for rank in here[1:]:
+        x = x + comm.recv(source=rank)
+    x = ring_among(comm, leaders, x)
+    for rank in here[1:]:
+        comm.send(x, dest=rank)
+    return x
+    ### END SOLUTION
+
+
+# --- 12.local_ranks ---------------------------------------------------------------------------------------
+
+
+def _placed(hosts: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """The obvious way, from the definitions."""
+    local = [sum(hosts[before] == hosts[rank] for before in range(rank)) for rank in range(len(hosts))]
+    found = []
+    for rank, host in enumerate(hosts):
+        peers = [other for other, number in enumerate(local) if number == local[rank]]
+        found.append((local[rank], sum(other == host for other in hosts), peers.index(rank), len(peers)))
+    return found
+
+
+def _hosts(most: int) -> Iterator[list[str]]:
+    """All lists of up to ``most`` ranks on up to three nodes, the shortest first."""
+    for length in range(1, most + 1):
+        yield from (list(names) for names in product("abc", repeat=length))
+
+
+def _numbers(function: Callable[..., Any], cases: Iterable[list[str]], which: slice) -> str:
+    names = ["local_rank", "local_size", "cross_rank", "cross_size"][which]
+    for hosts in cases:
+        mine, wanted = function(list(hosts)), _placed(hosts)
+        if mine is None:
+            return f"hosts = {hosts}: yours is None. Is there a return?"
+        if len(mine) != len(wanted):
+            return f"hosts = {hosts}: yours has {len(mine)} items, expected one for each of {len(wanted)} ranks"
+        for rank, (yours, right) in enumerate(zip(mine, wanted, strict=True)):
+            if len(yours) != len(right):
+                return f"hosts = {hosts}, rank {rank}: yours {yours!r}, expected four numbers"
+            pairs: Iterable[tuple[str, Any, int]] = zip(names, list(yours)[which], list(right)[which], strict=True)
+            for name, a, b in pairs:
+                if a != b:
+                    return f"hosts = {hosts}, rank {rank}: {name} is {a!r} in yours, expected {b}"
+    return ""
+
+
+_EVEN = [["a"], ["a", "a"], ["a", "b"], ["a", "a", "b", "b"], ["b", "b", "a", "a"]]
+
+
+def local_in_order(function: Callable[..., Any]) -> str:
+    """local_rank and local_size, node after node."""
+    return _numbers(function, _EVEN, slice(0, 2))
+
+
+def cross_in_order(function: Callable[..., Any]) -> str:
+    """cross_rank and cross_size, node after node."""
+    return _numbers(function, _EVEN, slice(2, 4))
+
+
+def round_robin(function: Callable[..., Any]) -> str:
+    """Ranks that are dealt out to the nodes in turns."""
+    return _numbers(function, [["a", "b", "a", "b"], ["b", "a", "b", "a"], ["a", "b", "c"] * 2], slice(0, 4))
+
+
+def uneven(function: Callable[..., Any]) -> str:
+    """Nodes with different numbers of ranks, in any order."""
+    return _numbers(function, _hosts(6), slice(0, 4))
+
+
+# --- 12.hierarchical --------------------------------------------------------------------------------------
+
+
+def _sum_on(nodes: str, length: int) -> Case:
+    n = len(nodes)
+    random = np.random.default_rng([n, length])
+    arrays = [random.integers(-50, 50, length).astype(float) for _ in range(n)]
+    label = f"nodes {' '.join(nodes)}, length {length:,}"
+    return Case(n, label, [(list(nodes), array) for array in arrays])
+
+
+def _cases() -> list[Case]:
+    placements = ("a", "ab", "aa", "aab", "abb", "aba", "bacbac", "aaabbb", "abcdabc", "abab", "aabb")
+    return [_sum_on(nodes, length) for length in (1, 0, 10, 3000) for nodes in placements]
+
+
+def _between(case: Case, run: Run) -> Sequence[Bound]:
+    nodes, array = case.inputs[0]
+    m = len(set(nodes))
+    best = 2 * (m - 1) / m * array.nbytes
+    left = max(Topology(nodes).left(run).values())
+    rounds = Topology(nodes).rounds(run)
+    return [
+        Bound("bytes out of a node", left, best, 1.02 * best),
+        Bound("messages of a rank to other nodes", rounds, 2 * (m - 1), 2 * (m - 1)),
+    ]
+
+
+TASKS = [
+    PlainTask(
+        "12.local_ranks",
+        "who am I on my node?",
+        local_ranks,
+        (
+            "hosts[:rank] are the nodes of the ranks that come before. How often is this rank's own among them?",
+            "hosts[:rank].count(host) is local_rank, hosts.count(host) local_size. Make the list of all local ranks "
+            "first; the cross numbers come from it in the same way.",
+            "local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]; then for each rank (local[rank], "
+            "hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))",
+        ),
+        properties=[local_in_order, cross_in_order, round_robin, uneven],
+    ),
+    CommTask(
+        "12.hierarchical",
+        "an allreduce for several nodes",
+        hierarchical,
+        (
+            "Three parts: to the first rank of the node, here[0]; a ring among the first ranks; back from here[0].",
+            "Whoever is not here[0] only sends x to it and receives the result from it. here[0] receives from the "
+            "others of its node, adds, calls ring_among(comm, leaders, x), and sends the result to them.",
+            "if comm.rank != here[0]: comm.send(x, dest=here[0]); return comm.recv(source=here[0]). Otherwise: for "
+            "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
+            "here[1:]; return x.",
+        ),
+        cases=_cases,
+        expected=lambda case: [sum(array for _, array in case.inputs)] * case.n,
+        bounds=_between,
+        scored=_sum_on("abacbc", 30_000),
+        shown=_sum_on("aabb", 30_000),
+        points=2,
+    ),
+]

@@ -1,0 +1,286 @@
+"""Lesson 11, find the bug: cards 1 to 4. All hang, and the runtime tells who waits for whom.
+
+A card's name says what the program is to do, and its title what is seen; neither tells the cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from workbench import data
+from workbench.course.cards import PlainCard
+from workbench.course.judging.rank_threads import as_ranks_do
+from workbench.course.judging.task import Case
+
+# --- 1 ------------------------------------------------------------------------------------------------
+
+
+def epoch(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    """Train for one epoch; return the weights and the number of steps, the same on every rank.
+
+    batches: this rank's own, a list of (x, y). What is left over on some ranks waits for the next epoch.
+    """
+    steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, steps
+
+
+def _epoch(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = len(batches)
+    for x, y in batches:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, steps
+
+
+@cache
+def _digits() -> tuple[Any, Any]:
+    digits = data.digits()
+    return digits.train_x.reshape(len(digits.train_x), -1).astype(float), digits.train_y.astype(float)
+
+
+def _uneven(samples: int, n: int, first: int, size: int = 12) -> Case:
+    """Deal the digits out from rank ``first`` on."""
+    images, labels = _digits()
+    inputs = []
+    for rank in range(n):
+        mine = np.arange((rank - first) % n, samples, n)
+        parts = [mine[i : i + size] for i in range(0, len(mine), size)]
+        inputs.append((np.zeros(64), [(images[part], labels[part]) for part in parts], 0.01))
+    counts = [len(batches) for _, batches, _ in inputs]
+    return Case(n, f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} batches", inputs)
+
+
+def _trained(case: Case) -> list[Any]:
+    w, _, lr = case.inputs[0]
+    steps = min(len(batches) for _, batches, _ in case.inputs)
+    for k in range(steps):
+        parts = [batches[k] for _, batches, _ in case.inputs]
+        w = w - lr * sum(2 * x.T @ (x @ w - y) / len(y) for x, y in parts) / case.n
+    return [(w, steps)] * case.n
+
+
+EPOCH = PlainCard(
+    "11.epoch",
+    "the epoch never ends",
+    epoch,
+    (
+        "Read the error from the top: which rank waits, in which line, and what have the others done?",
+        "The name of the tensor is that of the training step. Count on paper how often each rank submits it.",
+        "The ranks have to agree on the number of steps before the first one: an allreduce of len(batches) with Min.",
+    ),
+    broken=_epoch,
+    causes=(
+        ("The ranks give their gradients different names.", "The error has one name. How often did each rank use it?"),
+        (
+            "An exception has ended the loop on some ranks.",
+            "The error would say so and show its traceback. These ranks are idle: their function has returned.",
+        ),
+        (
+            "One rank has a batch more than the others and waits for them in a step that they do not make.",
+            "Every step contains a collective, so all ranks must make equally many. 145 samples are 49, 48 and 48 on 3 "
+            "ranks, and one batch more on the first. Cures: agree on the smallest number, as here; let the sampler "
+            "drop or pad the end (lesson 05); or join(). Two ranks hardly ever show it, so try out with three.",
+        ),
+        (
+            "The learning rate is too large, and some ranks' weights are no numbers any more.",
+            "An allreduce carries NaN as well as any number. Which rank waits, and what have the others done?",
+        ),
+    ),
+    right="c",
+    properties=as_ranks_do(lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1)], _trained),
+)
+
+# --- 2 ------------------------------------------------------------------------------------------------
+
+
+def validate(hvd: Any, right: Any, log: Any) -> Any:
+    """Return the share of right answers over all ranks, on every rank, and the log; only rank 0 writes into it.
+
+    right: one 0 or 1 for each sample of this rank, equally many on all ranks.
+    """
+    accuracy = hvd.allreduce(np.mean(right), name="accuracy")
+    if hvd.rank() == 0:
+        log.append(f"accuracy {accuracy:.2f}")
+    return accuracy, log
+
+
+def _validate(hvd: Any, right: Any, log: Any) -> Any:
+    accuracy = np.mean(right)
+    if hvd.rank() == 0:
+        accuracy = hvd.allreduce(accuracy, name="accuracy")
+        log.append(f"accuracy {accuracy:.2f}")
+    return accuracy, log
+
+
+def _answers(n: int) -> Case:
+    return Case(n, "4 samples each", [([1] * (rank + 1) + [0] * (3 - rank), []) for rank in range(n)])
+
+
+def _validated(case: Case) -> list[Any]:
+    mean = float(np.mean([right for right, _ in case.inputs]))
+    return [(mean, [f"accuracy {mean:.2f}"] if rank == 0 else []) for rank in range(case.n)]
+
+
+VALIDATE = PlainCard(
+    "11.validate",
+    "training runs, validation hangs",
+    validate,
+    (
+        "How many ranks does the error list as waiting, and how many as idle? Which rank is the odd one?",
+        "A collective ends only when every rank has called it. Is there an `if` around it?",
+        "Call the allreduce on all ranks, before the `if`; what only rank 0 does is to write the log.",
+    ),
+    broken=_validate,
+    causes=(
+        (
+            "Only rank 0 calls the allreduce.",
+            "What stands inside `if rank == 0` must not contain a collective: not directly, nor in a function that is "
+            "called there, such as a metric's or a checkpoint's. Let all ranks compute, and rank 0 alone write.",
+        ),
+        (
+            "The accuracy is a single number, and allreduce takes arrays only.",
+            "A number travels as an array without dimensions. Which ranks does the error list as waiting?",
+        ),
+        (
+            "The ranks' shards are not equally long.",
+            "Then it would be a MismatchError that lists the shapes. This one says who is missing.",
+        ),
+        ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
+    ),
+    right="a",
+    properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated),
+)
+
+# --- 3 ------------------------------------------------------------------------------------------------
+
+
+def gradients(hvd: Any, found: Any) -> Any:
+    """Return the average of every gradient over the ranks, in the order of the names.
+
+    found: this rank's gradients by name, in the order in which its backward pass has finished them.
+    """
+    averages = {}
+    for name, gradient in sorted(found.items()):
+        averages[name] = hvd.allreduce(gradient, name=name)
+    return [averages[name] for name in sorted(averages)]
+
+
+def _gradients(hvd: Any, found: Any) -> Any:
+    averages = {}
+    for name, gradient in found.items():
+        averages[name] = hvd.allreduce(gradient, name=name)
+    return [averages[name] for name in sorted(averages)]
+
+
+def _finished(orders: Sequence[str]) -> Case:
+    """Letters are names. Gradients of one shape: who only drops the names adds up what does not belong together."""
+    inputs = [({name: np.full(2, 10.0 * ord(name) + rank) for name in order},) for rank, order in enumerate(orders)]
+    return Case(len(orders), f"finished as {' and '.join(orders)}", inputs)
+
+
+def _averaged(case: Case) -> list[Any]:
+    names = sorted(case.inputs[0][0])
+    return [[np.mean([found[name] for (found,) in case.inputs], axis=0) for name in names]] * case.n
+
+
+GRADIENTS = PlainCard(
+    "11.gradients",
+    "everybody waits, and nobody is missing",
+    gradients,
+    (
+        "No rank is idle. For which name does each of them wait?",
+        "Each rank waits for its first gradient to be complete before it submits its second. Which is its first?",
+        "Wait in one order on all ranks: sorted(found.items()). Or submit all with allreduce_async, then wait.",
+    ),
+    broken=_gradients,
+    causes=(
+        ("Two gradients have the same name.", "Then it would be a DuplicateNameError, and on one rank already."),
+        ("One rank has a gradient that the others lack.", "All have the same names. Who waits for which?"),
+        ("The gradients are too many to go at once.", "They go one by one. Which one does each rank wait for first?"),
+        (
+            "The ranks wait for the same tensors in different orders.",
+            "Backward passes finish gradients in an order of their own on every rank; so do sets, and folders that are "
+            "listed. Submitting in any order is allowed, if the tensors have names, but not waiting. So "
+            "DistributedOptimizer submits during the backward pass and waits for all at its end.",
+        ),
+    ),
+    right="d",
+    properties=as_ranks_do(
+        lambda: [_finished(orders) for orders in (("ab", "ab"), ("ab", "ba"), ("abc", "bca", "cab"))], _averaged
+    ),
+)
+
+# --- 4 ------------------------------------------------------------------------------------------------
+
+
+def two_heads(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    """Make one step with the average gradients; return the weights in the order of their names.
+
+    found: a gradient for each name, or None where this rank's batch has not used that weight: it counts as zero.
+    """
+    for name in sorted(weights):
+        if found[name] is None:
+            found[name] = np.zeros_like(weights[name])
+        weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
+    return [weights[name] for name in sorted(weights)]
+
+
+def _two_heads(hvd: Any, weights: Any, found: Any, lr: Any) -> Any:
+    for name in sorted(weights):
+        if found[name] is None:
+            continue
+        weights[name] = weights[name] - lr * hvd.allreduce(found[name], name=name)
+    return [weights[name] for name in sorted(weights)]
+
+
+def _heads(used: Sequence[str]) -> Case:
+    """By rank, the letters of the heads that its batch uses; t, the trunk, is used by all."""
+    weights = {"a": np.ones(2), "b": np.ones(3), "t": np.ones(4)}
+    inputs = [
+        (weights, {k: np.full(len(w), 1.0 + rank) if k in heads + "t" else None for k, w in weights.items()}, 0.5)
+        for rank, heads in enumerate(used)
+    ]
+    return Case(len(used), f"heads {', '.join(heads or 'none' for heads in used)}", inputs)
+
+
+def _stepped(case: Case) -> list[Any]:
+    weights, _, lr = case.inputs[0]
+    zeros = {name: np.zeros_like(w) for name, w in weights.items()}
+    given = [{k: zeros[k] if g is None else g for k, g in found.items()} for _, found, _ in case.inputs]
+    return [[weights[k] - lr * np.mean([one[k] for one in given], axis=0) for k in sorted(weights)]] * case.n
+
+
+TWO_HEADS = PlainCard(
+    "11.two_heads",
+    "it hangs at some batches only",
+    two_heads,
+    (
+        "Each rank waits for another name. What does the one have under the name for which the other waits?",
+        "The rank whose gradient is None goes on to the next name. The others wait for it.",
+        "Submit zeros in the place of None: np.zeros_like(weights[name]).",
+    ),
+    broken=_two_heads,
+    causes=(
+        ("The ranks submit in different orders.", "The names are sorted. Does every rank submit all of them?"),
+        (
+            "A rank whose batch does not use a weight leaves out its allreduce.",
+            "Whether a collective is called must not depend on a rank's own data. A gradient that is not there is a "
+            "zero: submit it. DistributedOptimizer does, in step(), for every parameter without a gradient.",
+        ),
+        ("The two heads differ in shape.", "Each has a name of its own. The shapes under one name are the same."),
+        ("A rank has run out of batches.", "Every rank has exactly one here. Which tensor is missing, and on whom?"),
+    ),
+    right="b",
+    properties=as_ranks_do(
+        lambda: [_heads(used) for used in (("ab", "ab"), ("a", "ab"), ("a", "b", "ab"), ("b", "b"))], _stepped
+    ),
+)
+
+TASKS = [EPOCH, VALIDATE, GRADIENTS, TWO_HEADS]

@@ -1,0 +1,257 @@
+"""Lesson 11, find the bug: cards 5 to 7. A mismatch, a model for each rank, and a step that is not the serial one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.cards import CommCard, PlainCard
+from workbench.course.judging.judge import about
+from workbench.course.judging.rank_threads import as_ranks_do, on_ranks
+from workbench.course.judging.task import Case
+from workbench.observe.table import RankTable
+
+# --- 5 ------------------------------------------------------------------------------------------------
+
+
+def restore(hvd: Any, weights: Any, path: Any) -> Any:
+    """Give the saved weights to all ranks, as float32. The file is on rank 0 only.
+
+    weights: as they are before, float32 on every rank.
+    """
+    if hvd.rank() == 0:
+        weights = np.array(path.read_text().split(), dtype=np.float32)
+    return hvd.broadcast(weights, root_rank=0, name="weights")
+
+
+def _restore(hvd: Any, weights: Any, path: Any) -> Any:
+    if hvd.rank() == 0:
+        weights = np.array(path.read_text().split(), dtype=float)
+    return hvd.broadcast(weights, root_rank=0, name="weights")
+
+
+class File:
+    """A small file of one machine.
+
+    Args:
+        text: what is in it; None where there is none.
+    """
+
+    def __init__(self, text: str | None) -> None:
+        self.text = text
+
+    def read_text(self) -> str:
+        """As a Path's."""
+        if self.text is None:
+            raise FileNotFoundError("weights.txt is on rank 0 only")
+        return self.text
+
+
+def _saved(n: int) -> Case:
+    text = "0.5 -1.25 2.0 0.75"
+    return Case(n, "4 weights", [(np.zeros(4, np.float32), File(None if rank else text)) for rank in range(n)])
+
+
+def _loaded(case: Case) -> list[Any]:
+    return [np.array(case.inputs[0][1].text.split(), np.float32)] * case.n
+
+
+def float32_everywhere(function: Callable[..., Any]) -> str:
+    """float32 on every rank."""
+    case = _saved(2)
+    kinds = [np.asarray(found).dtype.name for found in on_ranks(function, case.inputs)]
+    wrong = [rank for rank, kind in enumerate(kinds) if kind != "float32"]
+    return f"{about(case)}: rank {wrong[0]} returns {kinds[wrong[0]]}, expected float32" if wrong else ""
+
+
+RESTORE = PlainCard(
+    "11.restore",
+    "it trains, but does not resume from its file",
+    restore,
+    (
+        "The error lists what each rank has brought. What does rank 0 bring, and from where?",
+        "The weights are float32 on all ranks until rank 0 reads its file.",
+        "np.array(…, dtype=np.float32)",
+    ),
+    broken=_restore,
+    causes=(
+        (
+            "Rank 0 has the weights in another dtype than the others.",
+            "A broadcast has one dtype and one shape, and each rank says what it expects, so that nothing is misread. "
+            "What is read from a file is float64 or int64 unless somebody says otherwise.",
+        ),
+        ("The ranks name different roots.", "Then the error would list a root for each rank. What does it list?"),
+        ("The file is missing on the other ranks.", "They do not read it; they get what rank 0 has read."),
+        ("The file holds weights for another model.", "Then the error would list shapes. What does it list?"),
+    ),
+    right="a",
+    properties=[*as_ranks_do(lambda: [_saved(n) for n in (2, 3)], _loaded), float32_everywhere],
+)
+
+# --- 6 ------------------------------------------------------------------------------------------------
+
+
+def start(hvd: Any, seed: Any, batches: Any) -> Any:
+    """Train, from rank 0's weights on, and return the weights.
+
+    seed: another one on each rank, for each rank's noise is to be its own.
+    """
+    random = np.random.default_rng(seed)
+    w = random.normal(size=2)
+    w = hvd.broadcast(w, root_rank=0, name="w")
+    for x, y in batches:
+        x = x + 0.01 * random.normal(size=x.shape)
+        gradient = 2 * x * (np.sum(x * w) - y)
+        w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
+    return w
+
+
+def _start(hvd: Any, seed: Any, batches: Any) -> Any:
+    random = np.random.default_rng(seed)
+    w = random.normal(size=2)
+    for x, y in batches:
+        x = x + 0.01 * random.normal(size=x.shape)
+        gradient = 2 * x * (np.sum(x * w) - y)
+        w = w - 0.1 * hvd.allreduce(gradient, name="gradient")
+    return w
+
+
+def _seeded(n: int, steps: int) -> Case:
+    x = np.random.default_rng(0).normal(size=(n, steps, 2))
+    batches = [[(one, float(one[0] - one[1])) for one in mine] for mine in x]
+    return Case(n, f"{steps} steps", [(rank, batches[rank]) for rank in range(n)])
+
+
+def _from_rank_0(case: Case) -> list[Any]:
+    randoms = [np.random.default_rng(seed) for seed, _ in case.inputs]
+    drawn = [random.normal(size=2) for random in randoms]  # by all, but rank 0's count
+    w = drawn[0]
+    for parts in zip(*(batches for _, batches in case.inputs), strict=True):
+        noisy = [x + 0.01 * random.normal(size=2) for random, (x, _) in zip(randoms, parts, strict=True)]
+        found = [2 * x * (np.sum(x * w) - y) for x, (_, y) in zip(noisy, parts, strict=True)]
+        w = w - 0.1 * np.mean(found, axis=0)
+    return [w] * case.n
+
+
+def _starts() -> list[Case]:
+    return [_seeded(2, 0), _seeded(3, 5)]
+
+
+def one_model(function: Callable[..., Any]) -> str:
+    """one model on all ranks."""
+    for case in _starts():
+        weights = on_ranks(function, case.inputs)
+        prints = on_ranks(lambda hvd, w: hvd.fingerprint({"w": w}), [(w,) for w in weights])[0]
+        if not prints:
+            columns = ("rank", "weights", "largest difference")
+            rows = list(zip(*map(prints.table.column, columns), strict=True))
+            return f"{about(case)}: the fingerprints differ.\n{RankTable(columns, rows, foot=prints.table.foot)}"
+    return ""
+
+
+_RUNS, _RIGHT = as_ranks_do(_starts, _from_rank_0)
+
+START = PlainCard(
+    "11.start",
+    "no error, but accuracy is bad, and another one on every rank",
+    start,
+    (
+        "The check shows a fingerprint of the weights on each rank. Do they differ before the first step?",
+        "All ranks add the same average to their weights. So a difference that is there at the start stays.",
+        'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
+    ),
+    broken=_start,
+    causes=(
+        (
+            "Every rank adds noise of its own.",
+            "That is as it should be: the gradients differ in any case, and are averaged. What is different at step 0?",
+        ),
+        (
+            "The gradients are averaged, and should be summed.",
+            "Every rank gets the same result, so every rank makes the same step. From where?",
+        ),
+        (
+            "Every rank starts from weights of its own.",
+            "The same steps from different weights lead to different models, and nothing ever complains. Broadcast "
+            "rank 0's weights, and the optimizer's state, before the first step, and look at fingerprint() now and "
+            "then. One seed for all would do for the weights, but then the noise would be the same everywhere.",
+        ),
+        (
+            "The ranks add up in different orders, and rounding makes them drift apart.",
+            "Rounding is 1e-16 of a weight, and all ranks get the same bits. How large are these differences?",
+        ),
+    ),
+    right="c",
+    properties=[_RUNS, one_model, _RIGHT],
+)
+
+# --- 7 ------------------------------------------------------------------------------------------------
+
+
+def clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    """Make the step of one process that has all ranks' data: the average gradient, no longer than `longest`."""
+    gradient = comm.allreduce(gradient) / comm.size
+    length = np.linalg.norm(gradient)
+    if length > longest:
+        gradient = gradient * longest / length
+    return w - gradient
+
+
+def _clip(comm: Any, w: Any, gradient: Any, longest: Any) -> Any:
+    length = np.linalg.norm(gradient)
+    if length > longest:
+        gradient = gradient * longest / length
+    gradient = comm.allreduce(gradient) / comm.size
+    return w - gradient
+
+
+def _lengths(lengths: Sequence[float], angles: Sequence[float]) -> Case:
+    found = [length * np.array([np.cos(a), np.sin(a)]) for length, a in zip(lengths, angles, strict=True)]
+    label = f"gradients of length {' and '.join(f'{length:g}' for length in lengths)}, at most 1"
+    return Case(len(lengths), label, [(np.zeros(2), one, 1.0) for one in found])
+
+
+def _clipped(case: Case) -> list[Any]:
+    w, _, longest = case.inputs[0]
+    mean = np.mean([one for _, one, _ in case.inputs], axis=0)
+    return [w - mean * min(1.0, longest / np.linalg.norm(mean))] * case.n
+
+
+CLIP = CommCard(
+    "11.clip",
+    "no error, but four ranks do not train as one does",
+    clip,
+    (
+        "Which gradient does one process clip that has all the data? Compute the smallest case on paper.",
+        "Clipping is no sum: the average of clipped gradients is not the clipped average.",
+        "First the allreduce, then length and clipping.",
+    ),
+    broken=_clip,
+    causes=(
+        ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),
+        ("The limit must be multiplied by the number of ranks.", "Of one process it is 1, and that is to be repeated."),
+        (
+            "The allreduce changes the gradient that is clipped.",
+            "It returns a new one. Which one is clipped, and when?",
+        ),
+        (
+            "Every rank clips its own gradient, before they are averaged.",
+            "What is not linear must see the average. With DistributedOptimizer: loss.backward(), then "
+            "optimizer.synchronize(), clip, and step() within optimizer.skip_synchronize(). For zero_grad() the same "
+            "place is the wrong one: it belongs before backward().",
+        ),
+    ),
+    right="d",
+    cases=lambda: [
+        _lengths((0.5, 0.25), (0.0, 1.5)),
+        _lengths((4.0, 0.5), (0.0, 1.5)),
+        _lengths((4.0, 4.0), (0.0, 3.0)),
+        _lengths((9.0, 0.5, 0.25, 3.0), (0.0, 1.0, 2.0, 3.0)),
+    ],
+    expected=_clipped,
+    shown=_lengths((9.0, 0.5, 0.25, 3.0), (0.0, 1.0, 2.0, 3.0)),
+)
+
+TASKS = [RESTORE, START, CLIP]

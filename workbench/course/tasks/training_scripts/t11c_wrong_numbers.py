@@ -1,0 +1,240 @@
+"""Lesson 11, find the bug: cards 8 to 10. Nothing hangs; samples, seconds and shares are wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.cards import CommCard, PlainCard
+from workbench.course.drawing import coverage, space_time
+from workbench.course.judging.task import Case
+from workbench.course.simulator import Run, simulate
+from workbench.course.simulator.communicator import Array
+from workbench.observe.figure import Figure
+
+# --- 8 ------------------------------------------------------------------------------------------------
+
+
+def shards(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    """Return this rank's samples of an epoch. Together the ranks have all n, each once; every epoch shuffles anew."""
+    random = np.random.default_rng(epoch)
+    order = random.permutation(n)
+    return order[rank::size]
+
+
+def _shards(n: Any, epoch: Any, rank: Any, size: Any) -> Any:
+    random = np.random.default_rng([epoch, rank])
+    order = random.permutation(n)
+    return order[rank::size]
+
+
+def _dealt(function: Callable[..., Any], n: int, epoch: int, size: int) -> list[list[int]]:
+    return [[int(one) for one in function(n, epoch, rank, size)] for rank in range(size)]
+
+
+def complete(function: Callable[..., Any]) -> str:
+    """all samples, each once."""
+    for n, size in ((4, 2), (9, 3), (10, 3), (145, 4)):
+        for epoch in range(3):
+            dealt = _dealt(function, n, epoch, size)
+            counts = np.bincount([one for mine in dealt for one in mine], minlength=n)
+            if len(counts) > n:
+                return f"{n} samples, {size} ranks, epoch {epoch}: there is no sample {len(counts) - 1}"
+            if any(counts != 1):
+                nobody, twice = np.flatnonzero(counts == 0), np.flatnonzero(counts > 1)
+                text = f"{n} samples, {size} ranks, epoch {epoch}: {len(nobody)} with nobody"
+                return f"{text}, {len(twice)} with more than one rank: {_some('nobody has', nobody)}"
+            if max(map(len, dealt)) - min(map(len, dealt)) > 1:
+                return f"{n} samples, {size} ranks: the ranks have {', '.join(str(len(mine)) for mine in dealt)}"
+    return ""
+
+
+def _some(words: str, samples: Array) -> str:
+    return f"{words} {', '.join(str(one) for one in samples[:5])}{' …' if len(samples) > 5 else ''}"
+
+
+def shuffled(function: Callable[..., Any]) -> str:
+    """another order in every epoch."""
+    seen = [{*_dealt(function, 100, epoch, 4)[0]} for epoch in range(4)]
+    for epoch in range(1, 4):
+        if seen[epoch] == seen[0]:
+            return f"100 samples, 4 ranks: rank 0 has the same samples in epoch {epoch} as in epoch 0"
+    return ""
+
+
+def repeatable(function: Callable[..., Any]) -> str:
+    """the same when asked again."""
+    return "" if _dealt(function, 20, 1, 2) == _dealt(function, 20, 1, 2) else "20 samples, 2 ranks: another answer"
+
+
+def _drawn(function: Callable[..., Any]) -> Figure:
+    return coverage([_dealt(function, 24, epoch, 4) for epoch in range(3)], 24, "24 samples on 4 ranks")
+
+
+SHARDS = PlainCard(
+    "11.shards",
+    "no error, but more ranks learn less from the same data",
+    shards,
+    (
+        'Look at show("11.shards"): white is a sample that nobody has, struck through one with several ranks.',
+        "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
+        "All ranks need one order in each epoch: np.random.default_rng(epoch).",
+    ),
+    broken=_shards,
+    causes=(
+        ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
+        (
+            "The ranks take their places out of different orders.",
+            "A shard is a part of one order that all ranks share: the seed must be the same on all of them, and only "
+            "the place may depend on the rank. Nobody complains if it is not: some samples are never seen, others "
+            "twice. The opposite, a seed without the epoch (a forgotten set_epoch), is as silent.",
+        ),
+        ("order[rank::size] takes wrong places.", "Of one order, these places are everything, once. Is it one order?"),
+        ("Every epoch has the same order.", "The epoch is part of the seed. What else is?"),
+    ),
+    right="b",
+    draw=_drawn,
+    properties=[complete, shuffled, repeatable],
+)
+
+# --- 9 ------------------------------------------------------------------------------------------------
+
+
+def seconds(comm: Any, train: Any) -> Any:
+    """Return on every rank how many seconds train(comm) takes until all ranks have done it.
+
+    comm.now is the rank's clock, in seconds.
+    """
+    comm.barrier()
+    begin = comm.now
+    train(comm)
+    return comm.allreduce(comm.now - begin, max)
+
+
+def _seconds(comm: Any, train: Any) -> Any:
+    comm.barrier()
+    begin = comm.now
+    train(comm)
+    return comm.bcast(comm.now - begin, root=0)
+
+
+def _timed(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[float]) -> Run:
+    """Each rank comes late, averages something with the others, and computes for as long as it takes."""
+
+    def train(comm: Any) -> None:
+        comm.allreduce(1.0)
+        comm.compute(own_s[comm.rank], "train")
+
+    def rank(comm: Any) -> Any:
+        comm.compute(late_s[comm.rank], "load the data")
+        return function(comm, train)
+
+    return simulate(len(own_s), rank)
+
+
+def slowest(function: Callable[..., Any]) -> str:
+    """the slowest rank's time, on every rank."""
+    none = (0.0,) * 4
+    for late_s, own_s in ((none[:2], (0.02, 0.02)), (none[:3], (0.01, 0.03, 0.02)), (none, (0.04, 0.01, 0.02, 0.02))):
+        if wrong := _off(function, late_s, own_s):
+            return wrong
+    return ""
+
+
+def no_waiting(function: Callable[..., Any]) -> str:
+    """not the time before, in which ranks come late."""
+    return _off(function, (0.0, 0.5, 0.1), (0.03, 0.01, 0.02))
+
+
+def _off(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[float]) -> str:
+    """Is any rank's answer off by more than 2 %, which is ten times what an allreduce takes?"""
+    took = max(own_s)
+    for rank, mine in enumerate(_timed(function, late_s, own_s).results):
+        if mine is None or abs(float(mine) - took) > 0.02 * took:
+            yours = "None" if mine is None else f"{1e3 * float(mine):.1f} ms"
+            ranks = " and ".join(f"{1e3 * one:g}" for one in own_s)
+            late = " after waiting for a late rank" if any(late_s) else ""
+            return f"ranks that train for {ranks} ms{late}: rank {rank} says {yours}, expected {1e3 * took:.1f} ms"
+    return ""
+
+
+SECONDS = PlainCard(
+    "11.seconds",
+    "too fast to be true: the report says 10 ms, the clock on the wall 30",
+    seconds,
+    (
+        'show("11.seconds") draws when each rank computes. Which of them does the program ask?',
+        "The job has ended when its slowest rank has. Every rank knows its own time only.",
+        "comm.allreduce(comm.now - begin, max)",
+    ),
+    broken=_seconds,
+    causes=(
+        (
+            "The time told is that of rank 0, whatever the others do.",
+            "A job takes as long as its slowest rank: take the maximum, or let a barrier come before the clock is "
+            "read. The barrier before `begin` is as needed, or the wait for whoever comes late is counted, too. On "
+            "real machines warm up first, wait for the GPU, and take the median of several rounds.",
+        ),
+        ("The barrier is part of the measured time.", "The clock is read after it. Whose clock ends up in the report?"),
+        ("The first round includes warming up.", "The simulator does not warm up. Compare the ranks in the picture."),
+        ("The clocks of the ranks do not agree.", "Each difference is between two readings of one clock. Of which?"),
+    ),
+    right="a",
+    draw=lambda function: space_time(_timed(function, (0.0, 0.0, 0.0), (0.01, 0.03, 0.02)), "11.seconds on 3 ranks"),
+    properties=[slowest, no_waiting],
+)
+
+# --- 10 -----------------------------------------------------------------------------------------------
+
+
+def accuracy(comm: Any, right: Any) -> Any:
+    """Return the share of right answers among all ranks' samples, on every rank.
+
+    right: one True or False for each of this rank's samples; ranks have different numbers of them.
+    """
+    share = comm.allreduce(np.sum(right)) / comm.allreduce(len(right))
+    return share
+
+
+def _accuracy(comm: Any, right: Any) -> Any:
+    share = comm.allreduce(np.mean(right)) / comm.size
+    return share
+
+
+def _shares(counts: Sequence[tuple[int, int]]) -> Case:
+    label = " and ".join(f"{good} of {count}" for good, count in counts) + " right"
+    return Case(len(counts), label, [(np.arange(count) < good,) for good, count in counts])
+
+
+ACCURACY = CommCard(
+    "11.accuracy",
+    "no error, but the accuracy changes with the number of ranks",
+    accuracy,
+    (
+        "The smallest wrong case: what is the share over all samples, counted by hand?",
+        "A rank with one sample must not weigh as much as one with three. Weigh by the number of samples.",
+        "Two sums over the ranks: of right answers, and of samples. Then divide.",
+    ),
+    broken=_accuracy,
+    causes=(
+        ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
+        (
+            "A mean over ranks is taken of means over different numbers of samples.",
+            "Sum what is right, sum what there is, and divide once. So it is for losses, for the statistics of "
+            "BatchNorm, for every metric that is a mean. Equal shards hide it, and a last, short batch shows it.",
+        ),
+        ("The sum over the ranks is not divided by their number.", "It is. Should it be?"),
+        ("Each rank returns the share of its own samples.", "The allreduce gives all ranks the same. Is it the mean?"),
+    ),
+    right="b",
+    cases=lambda: [
+        _shares(counts)
+        for counts in (((1, 2), (2, 2)), ((0, 1), (3, 3)), ((1, 4), (2, 3), (2, 2)), ((0, 0), (2, 3), (0, 5), (1, 1)))
+    ],
+    expected=lambda case: [float(np.mean(np.concatenate([right for (right,) in case.inputs])))] * case.n,
+    shown=_shares(((1, 4), (2, 3), (2, 2))),
+)
+
+TASKS = [SHARDS, SECONDS, ACCURACY]

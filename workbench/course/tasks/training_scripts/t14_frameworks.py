@@ -1,0 +1,207 @@
+"""Lesson 14, every framework: the six steps for one that nobody has wrapped, with two verbs on plain arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from workbench import data
+from workbench.course.judging.judge import difference, told
+from workbench.course.judging.rank_threads import on_ranks
+from workbench.course.judging.task import PlainTask
+from workbench.errors import NotInitializedError
+
+_LR = 0.5
+
+
+def six_steps(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
+    """Train for one epoch on all ranks together; return the pair (number of this rank's GPU, weights).
+
+    gradient(weights, x, y): a list of arrays, the gradient of the mean loss over the samples that it is given.
+    weights: a list of arrays, other ones on each rank; rank 0's count. x, y: all samples, on every rank.
+    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch, and each rank its share.
+    """
+    ### BEGIN SOLUTION
+    hvd.init()
+    local_batch = batch // hvd.size()
+    gpu = hvd.local_rank()
+    weights = [hvd.broadcast(w, root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]
+    for start in range(0, len(x), batch):
+        first = start + hvd.rank() * local_batch
+        mine = slice(first, first + local_batch)
+        found = [hvd.allreduce(g, name=f"gradient {i}") for i, g in enumerate(gradient(weights, x[mine], y[mine]))]
+        weights = [w - lr * g for w, g in zip(weights, found, strict=True)]
+    return gpu, weights
+    ### END SOLUTION
+
+
+# --- what is watched --------------------------------------------------------------------------------------
+
+
+@cache
+def _digits(count: int) -> tuple[Any, Any]:
+    digits = data.digits()
+    return digits.train_x[:count].reshape(count, -1).astype(float), digits.train_y[:count]
+
+
+def _gradient(weights: Any, x: Any, y: Any) -> Any:
+    """Of softmax regression."""
+    w, b = weights
+    scores = np.exp(x @ w + b)
+    off = (scores / scores.sum(axis=1, keepdims=True) - np.eye(10)[y]) / len(y)
+    return [x.T @ off, off.sum(axis=0)]
+
+
+def _start(rank: int) -> list[Any]:
+    random = np.random.default_rng(rank)
+    return [random.normal(size=(64, 10)) / 8, random.normal(size=10) / 8]
+
+
+class _OwnMachine:
+    """The workbench as a script finds it where each rank has a machine to itself: nothing works before init()."""
+
+    def __init__(self, hvd: Any) -> None:
+        self._hvd, self._open = hvd, False
+
+    def init(self) -> None:
+        """Meet the other ranks."""
+        self._open = True
+
+    def __getattr__(self, name: str) -> Any:
+        if not self._open:
+            raise NotInitializedError(f"hvd.{name}() before hvd.init().")
+        return (lambda: 0) if name == "local_rank" else getattr(self._hvd, name)
+
+
+@dataclass
+class _Seen:
+    """What one rank did: the weights and samples of each call of ``gradient``, and what was returned."""
+
+    calls: list[tuple[Any, Any]] = field(default_factory=list)
+    returned: Any = None
+
+    def gradient(self, weights: Any, x: Any, y: Any) -> Any:
+        """Watched."""
+        self.calls.append(([np.array(each) for each in weights], np.array(x)))
+        return _gradient(weights, x, y)
+
+
+class _Watch:
+    """Runs the learner's function on 1, 2 and 3 ranks, once for all properties.
+
+    Args:
+        sizes: numbers of ranks.
+        batch, steps: of the epoch.
+    """
+
+    def __init__(self, sizes: Sequence[int] = (1, 2, 3), batch: int = 24, steps: int = 4) -> None:
+        self.sizes, self.batch, self.steps = sizes, batch, steps
+        self.found: list[list[_Seen]] = []
+
+    def runs(self, function: Callable[..., Any]) -> str:
+        """1: it runs, on one, two and three ranks."""
+        self.found.clear()
+        x, y = _digits(self.batch * self.steps)
+        for n in self.sizes:
+            seen = [_Seen() for _ in range(n)]
+            inputs = [(rank, _start(rank), x, y, self.batch, _LR) for rank in range(n)]
+
+            def alone(hvd: Any, rank: int, *given: Any, seen: list[_Seen] = seen) -> Any:
+                return function(_OwnMachine(hvd), seen[rank].gradient, *given)
+
+            try:
+                results = on_ranks(alone, inputs)
+            except Exception as error:  # noqa: BLE001 - the learner's own mistake
+                return f"n = {n}: {told(error)}"
+            for one, result in zip(seen, results, strict=True):
+                one.returned = result
+            if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
+                return f"n = {n}: it returns {type(results[0]).__name__}, expected the pair (GPU, weights)"
+            self.found.append(seen)
+        return ""
+
+    def local_batch(self, function: Callable[..., Any]) -> str:
+        """2: each rank takes its share of each batch."""
+        for n, seen in zip(self.sizes, self.found, strict=True):
+            for rank, one in enumerate(seen):
+                sizes = [len(x) for _, x in one.calls]
+                if sizes != [self.batch // n] * self.steps:
+                    return (
+                        f"n = {n}, rank {rank}: the batches have {sizes} samples, expected {self.steps} of "
+                        f"{self.batch // n}"
+                    )
+        return ""
+
+    def device(self, function: Callable[..., Any]) -> str:
+        """3: each rank takes the GPU of its local rank."""
+        for n, seen in zip(self.sizes, self.found, strict=True):
+            for rank, one in enumerate(seen):
+                if one.returned[0] != 0:
+                    return f"n = {n}: rank {rank} takes GPU {one.returned[0]}, and its machine has only GPU 0"
+        return ""
+
+    def samples(self, function: Callable[..., Any]) -> str:
+        """4: together the ranks see the samples of each step, each once."""
+        x, _ = _digits(self.batch * self.steps)
+        for n, seen in zip(self.sizes, self.found, strict=True):
+            for step in range(self.steps):
+                mine = sorted(row.tobytes() for one in seen for row in one.calls[step][1])
+                right = sorted(row.tobytes() for row in x[step * self.batch : (step + 1) * self.batch])
+                if mine != right:
+                    there = len(set(mine) & set(right))
+                    return f"n = {n}, step {step}: {there} of the {self.batch} samples are seen, expected all, once"
+        return ""
+
+    def same_start(self, function: Callable[..., Any]) -> str:
+        """5: all ranks begin with rank 0's weights."""
+        for n, seen in zip(self.sizes, self.found, strict=True):
+            for rank, one in enumerate(seen):
+                pairs = zip(one.calls[0][0], _start(0), strict=True)
+                if not all(np.array_equal(mine, right) for mine, right in pairs):
+                    return f"n = {n}: rank {rank} begins with other weights"
+        return ""
+
+    def one_process(self, function: Callable[..., Any]) -> str:
+        """6: in the end all have the weights of one process."""
+        x, y = _digits(self.batch * self.steps)
+        weights = _start(0)
+        for start in range(0, len(x), self.batch):
+            part = slice(start, start + self.batch)
+            weights = [w - _LR * g for w, g in zip(weights, _gradient(weights, x[part], y[part]), strict=True)]
+        for n, seen in zip(self.sizes, self.found, strict=True):
+            if wrong := difference([list(one.returned[1]) for one in seen], [weights] * n):
+                return f"n = {n}: {wrong}"
+        return ""
+
+
+_WATCH = _Watch()
+
+TASKS = [
+    PlainTask(
+        "14.six_steps",
+        "the six steps for a framework that nobody has wrapped",
+        six_steps,
+        (
+            "All frameworks do it with two verbs: which one gives all ranks the same start, and which one averages?",
+            "Rank r takes the samples start + r * local_batch to start + (r + 1) * local_batch of the step that begins "
+            "at start. hvd.allreduce(array, name=…) returns the average; each array needs a name of its own.",
+            "hvd.init(); local_batch = batch // hvd.size(); gpu = hvd.local_rank(); weights = [hvd.broadcast(w, "
+            'root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]; then per step: found = '
+            '[hvd.allreduce(g, name=f"gradient {i}") for i, g in enumerate(gradient(weights, x[mine], y[mine]))], and '
+            "weights = [w - lr * g for w, g in zip(weights, found)].",
+        ),
+        properties=[
+            _WATCH.runs,
+            _WATCH.local_batch,
+            _WATCH.device,
+            _WATCH.samples,
+            _WATCH.same_start,
+            _WATCH.one_process,
+        ],
+        points=3,
+    ),
+]

@@ -1,0 +1,1 @@
+"""A training script on N ranks: recorded, compared with one process, timed."""

@@ -1,0 +1,221 @@
+"""Run a training script on N ranks and alone, and look at what it does: the lights of lesson 10.
+
+    print(watch(["steps/09_done.py"])[0])
+
+The script runs as it is, by its file. It only has to
+
+- be over when its last line is (no ``if __name__ == "__main__"`` is needed; it is true),
+- call its model ``model`` and its result on the test digits ``accuracy``, and say ``EPOCHS``,
+- train on ``data.digits()``, pixels as they are, in float64,
+- write its checkpoint into the current folder, and go on from one that it finds there.
+
+Each rank gets a folder of its own, as on a machine of its own, random numbers of its own, no GPU, and as many threads
+as the machine has cores. The script runs twice: the second time rank 0 finds the checkpoint of the first, and the
+others find nothing. What is compared is the second run. For "alone", the same in a world of one rank.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import io
+import os
+import runpy
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.course.training.behaviour import LIGHTS, Recorder, Seen, title, weights
+from workbench.errors import LaunchError
+from workbench.runner import run
+
+DEADLINE_S = 120.0
+_FIRST_SEED = 1
+_AFTER_OTHERS_S = 5.0
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What a script did, alone and on N ranks."""
+
+    script: str
+    alone: Seen
+    ranks: Sequence[Seen]
+
+    def lights(self) -> dict[str, str]:
+        """By title of a light, what is wrong; "" where it is green."""
+        return {title(light): light(self.alone, self.ranks) for light in LIGHTS}
+
+    def __str__(self) -> str:
+        """One line for each light."""
+        lines = [
+            f"{'✗' if wrong else '✓'} {name}{f': {wrong}' if wrong else ''}" for name, wrong in self.lights().items()
+        ]
+        return "\n".join([self.script, *(f"  {line}" for line in lines)])
+
+
+def watch(scripts: Sequence[str | Path], n: int = 2, deadline_s: float = DEADLINE_S) -> list[Watched]:
+    """Run scripts one after the other, on n ranks that are started once, as by ``workbench run``.
+
+    Args:
+        scripts: their files.
+        n: ranks.
+        deadline_s: for all of them together.
+
+    Raises:
+        RankFailedError: a script raised; its traceback is in the text.
+        DeadlineError: they took too long.
+    """
+    paths = [str(Path(script).resolve()) for script in scripts]
+    env = {"CUDA_VISIBLE_DEVICES": "", "OMP_WAIT_POLICY": "passive"}  # too many threads do not also wait busily
+    found = run(_on_a_rank, args=(paths,), np=n, timeout_s=deadline_s, use_gloo=True, env=env)
+    return [
+        Watched(Path(path).name, found[0][i][0], [of_rank[i][1] for of_rank in found]) for i, path in enumerate(paths)
+    ]
+
+
+def difference(before: str | Path, after: str | Path) -> str:
+    r"""The lines that differ between two files, with - and + before them.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     old, new = Path(folder, "old.py"), Path(folder, "new.py")
+        ...     _ = old.write_text("a = 1"), new.write_text("a = 2")
+        ...     difference(old, new)
+        '- a = 1\n+ a = 2'
+    """
+    lines = difflib.ndiff(Path(before).read_text().splitlines(), Path(after).read_text().splitlines())
+    return "\n".join(line for line in lines if line[0] in "+-")
+
+
+def table(all_watched: Sequence[Watched]) -> str:
+    """One column for each script, one row for each light."""
+    columns = [watched.lights() for watched in all_watched]
+    width = max(map(len, columns[0]))
+    head = " " * width + "".join(f"{watched.script[:2]:>4}" for watched in all_watched)
+    rows = [
+        f"{name:{width}}" + "".join("   ✗" if column[name] else "   ✓" for column in columns) for name in columns[0]
+    ]
+    return "\n".join([head, *rows])
+
+
+def turned_green(before: Watched, after: Watched) -> list[str]:
+    """Titles of the lights that are green after a step, and were not before."""
+    red = before.lights()
+    return [name for name, wrong in after.lights().items() if red[name] and not wrong]
+
+
+# --- in a rank --------------------------------------------------------------------------------------------
+
+
+def _on_a_rank(scripts: Sequence[str]) -> list[tuple[Seen, Seen]]:
+    """For each script what was seen alone, and what together."""
+    from workbench import api, config
+
+    rank = config.launch().rank
+    found = []
+    for script in scripts:
+        alone = Seen()
+        if rank == 0:  # meanwhile the others wait, so that it has the machine for itself
+            alone = api.run_threads(1, lambda script=script: _twice(script, 0, lambda: None), DEADLINE_S)[0]  # type: ignore[misc]
+        try:
+            found.append((alone, _twice(script, rank, api.shutdown)))
+        except LaunchError:  # another rank raised and does not come again: its words come first
+            time.sleep(_AFTER_OTHERS_S)
+            raise
+    return found
+
+
+def _twice(script: str, rank: int, leave: Callable[[], object]) -> Seen:
+    """The script from nothing, and again from what it left; only rank 0 finds that."""
+    with tempfile.TemporaryDirectory(prefix="workbench-") as folder, _inside(folder):
+        first = _once(script, rank)
+        leave()  # a rank that has ended says so to one that still waits for it
+        if rank:
+            for path in Path(folder).iterdir():
+                path.unlink()
+        second = _once(script, rank + 1000)
+        leave()
+        second.files = first.files
+        return second
+
+
+def _once(script: str, rank: int) -> Seen:
+    import torch
+
+    from workbench import api, data
+
+    digits, words = data.digits(), io.StringIO()
+    recorder = Recorder(digits.train_x)
+    cores = os.cpu_count() or 1
+    torch.manual_seed(_FIRST_SEED + rank)
+    torch.set_num_threads(max(2, cores))
+    before = torch.get_default_dtype()
+    try:
+        with _hooks(recorder), contextlib.redirect_stdout(words), _arguments(script):
+            names = runpy.run_path(script, run_name="__main__")
+    finally:
+        torch.set_default_dtype(before)
+    seen = recorder.seen
+    if api.is_initialized():
+        seen.rank, seen.size = api.rank(), api.size()
+    seen.cores, seen.threads, seen.epochs = cores, torch.get_num_threads(), int(names["EPOCHS"])
+    seen.end, seen.reported = weights(names["model"]), names["accuracy"]
+    seen.measured = accuracy(names["model"], digits)
+    seen.files, seen.lines = sorted(os.listdir()), words.getvalue().splitlines()
+    return seen
+
+
+def accuracy(model: Any, digits: Any) -> float:
+    """Of a model on all test digits."""
+    import torch
+
+    images, labels = torch.from_numpy(digits.test_x), torch.from_numpy(digits.test_y)
+    with torch.no_grad():
+        guesses = model(images.to(next(model.parameters()).dtype)).argmax(dim=1)
+    return float((guesses == labels).double().mean())
+
+
+@contextlib.contextmanager
+def _inside(folder: str) -> Iterator[None]:
+    kept = os.getcwd()
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(kept)
+
+
+@contextlib.contextmanager
+def _arguments(script: str) -> Iterator[None]:
+    kept, sys.argv = sys.argv, [script]
+    try:
+        yield
+    finally:
+        sys.argv = kept
+
+
+@contextlib.contextmanager
+def _hooks(recorder: Recorder) -> Iterator[None]:
+    """Look at all modules and optimizers of this process."""
+    from torch.nn.modules import module
+    from torch.optim import optimizer
+
+    handles = [
+        module.register_module_forward_pre_hook(recorder.before_forward),
+        module.register_module_forward_hook(recorder.after_forward, always_call=True),
+        optimizer.register_optimizer_step_pre_hook(recorder.before_step),
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+__all__ = ["DEADLINE_S", "Watched", "accuracy", "difference", "table", "turned_green", "watch"]

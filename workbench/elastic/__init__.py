@@ -1,0 +1,202 @@
+"""Go on after a failure: what is trained is kept in a *state*, committed now and then, and restored when needed.
+
+::
+
+    @elastic.run                    sync ──► train ──► done
+    def train(state):                ▲         │
+        while state.step < 1000:     │         ├── CollectiveError: restore the last commit ────────┐
+            ...                      │         └── HostsUpdatedInterrupt, raised by a commit ───────┤
+            state.commit()           └── on_reset ◄── shutdown() and init(): a new job begins ◄─────┘
+
+Which error leads where:
+
+1. A :class:`~workbench.errors.CollectiveError` reaches the ranks that the failed collective concerns. They restore
+   their last commit and leave the job to begin a new one. That ends the waits of all others: they get
+   ``ShutDownError``, a CollectiveError too, and come along. After the sync, rank 0's state is everybody's.
+2. ``RankFailedError`` and ``PeerLostError`` (:data:`LASTING`) say that a rank is not to come again. A world of fixed
+   size cannot begin anew without it, so whoever gets one restores the last commit and raises the error at once.
+3. Any other exception is the training function's own. It leaves ``run`` on the rank that raised it, and the state
+   stays as it was in that moment. For the others this is case 2, when the exception ends the script or the notebook's
+   cell. A rank that catches it outside of ``run`` and then never comes back is waited for. A ``WaitTimeoutError`` is
+   such an exception: one rank's ``wait(timeout_s)`` ended, and no collective failed.
+
+Framework-free. Source of names and semantics: Horovod 0.28 (``horovod/common/elastic.py``).
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+
+from workbench import api
+from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
+from workbench.errors import CollectiveError, PeerLostError, RankFailedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+S = TypeVar("S", bound=State)
+
+LASTING: tuple[type[CollectiveError], ...] = (RankFailedError, PeerLostError)
+"""Errors after which the same ranks cannot form a job again; a launcher that replaces lost ranks passes ``()``."""
+
+RESET_LIMIT = 10
+"""So many resets with no commit between them: the same thing fails over and over."""
+
+
+class Listener(Protocol):
+    """Who wants to hear of new and lost hosts: a :class:`State`."""
+
+    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """Called from any thread."""
+
+
+class Notifications:
+    """Hands what a launcher finds out about hosts to the states in training.
+
+    Example:
+        >>> notifications, state = Notifications(), ObjectState(lambda obj: obj, lambda: 0)
+        >>> with notifications.listening(state):
+        ...     notifications.hosts_updated(1.0, HostUpdate.ADDED)
+        >>> state.commit()
+        Traceback (most recent call last):
+        workbench.elastic.state.HostsUpdatedInterrupt: Ranks join this job.
+    """
+
+    def __init__(self) -> None:
+        self._listeners: tuple[Listener, ...] = ()
+
+    @contextmanager
+    def listening(self, listener: Listener) -> Iterator[None]:
+        """``listener`` hears of changes within the block."""
+        self._listeners += (listener,)
+        try:
+            yield
+        finally:
+            self._listeners = tuple(each for each in self._listeners if each is not listener)
+
+    def hosts_updated(self, timestamp: float, update_res: int) -> None:
+        """For the launcher: tell all listeners; from any thread. See :meth:`State.on_hosts_updated`."""
+        for listener in self._listeners:
+            listener.on_hosts_updated(timestamp, update_res)
+
+
+NOTIFICATIONS = Notifications()
+"""Between whoever watches the hosts and the training function, which do not know each other. One per process."""
+
+
+def restart() -> None:
+    """Leave the job and begin a new one with the same ranks."""
+    api.shutdown()
+    api.init()
+
+
+def run_fn(
+    func: Callable[Concatenate[S, P], T],
+    reset: Callable[[], Any],
+    reset_limit: int | None = RESET_LIMIT,
+    lasting: tuple[type[CollectiveError], ...] = LASTING,
+    notifications: Notifications = NOTIFICATIONS,
+    own_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Callable[Concatenate[S, P], T]:
+    """Wrap a training function in the loop of the module's figure.
+
+    Args:
+        func: takes the state first; called again after every reset, so it goes on from what the state says.
+        reset: leaves the job and begins a new one.
+        reset_limit: give up after so many resets with no commit between them; None for never.
+        lasting: errors that are raised again after the restore, without a reset.
+        notifications: where news of hosts come from.
+        own_errors: a block in which what a framework has made of our errors is ours again.
+
+    Raises:
+        CollectiveError: a lasting error, or the limit was reached; the state is the last commit.
+    """
+
+    @functools.wraps(func)
+    def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        cause: Exception
+        resets, commits, skip_sync = 0, -1, False
+        with notifications.listening(state):
+            while True:
+                try:
+                    if not skip_sync:
+                        state.sync()
+                    with own_errors():
+                        return func(state, *args, **kwargs)
+                except CollectiveError as error:
+                    state.restore()
+                    if isinstance(error, lasting):
+                        raise
+                    cause, skip_sync = error, False
+                except HostsUpdatedInterrupt as interrupt:
+                    cause, skip_sync = interrupt, interrupt.skip_sync
+                resets = resets + 1 if commits == state.commits else 1
+                commits = state.commits
+                _say(resets, reset_limit, cause)
+                del cause  # and, with its traceback, what the failed step has left
+                reset()
+                state.on_reset()
+
+    return wrapper  # type: ignore[return-value]  # may be given as state=, too, which Concatenate cannot say
+
+
+def _say(resets: int, limit: int | None, cause: Exception) -> None:
+    """Why there is a reset; or that there is none any more."""
+    reason = f"{type(cause).__name__}: {cause}"
+    if limit is not None and resets > limit:
+        raise CollectiveError(
+            f"Training failed again after {limit} resets without a commit between them. Find what fails each time, "
+            f"commit more often, or raise reset_limit. The last failure: {reason}"
+        ) from cause
+    logging.getLogger("workbench").warning("elastic: reset %d since the last commit, after %s", resets, reason)
+
+
+@overload
+def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]: ...
+@overload
+def run(*, reset_limit: int | None) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]: ...
+def run(func: Any = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
+    """Make a training function elastic; see the module. ``@run`` and ``@run(reset_limit=3)`` both work.
+
+    Let no collective stand before the call of the decorated function: a rank that joins later begins there.
+
+    Args:
+        func: takes a :class:`State` first.
+        reset_limit: see :func:`run_fn`.
+
+    Example:
+        >>> failures = [CollectiveError("a rank has left the job")]
+        >>> @run
+        ... def train(state):
+        ...     while state.step < 3:
+        ...         state.step += 1
+        ...         if state.step == 2 and failures:
+        ...             raise failures.pop()
+        ...         state.commit()
+        ...     return state.step
+        >>> api.init()
+        >>> train(ObjectState(lambda obj: obj, api.rank, step=0))
+        3
+        >>> api.shutdown()
+    """
+    if func is None:
+        return functools.partial(run_fn, reset=restart, reset_limit=reset_limit)
+    return run_fn(func, restart, reset_limit)
+
+
+__all__ = [
+    "LASTING",
+    "NOTIFICATIONS",
+    "RESET_LIMIT",
+    "HostUpdate",
+    "HostsUpdatedInterrupt",
+    "Notifications",
+    "ObjectState",
+    "State",
+    "restart",
+    "run",
+    "run_fn",
+]

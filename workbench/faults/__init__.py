@@ -1,0 +1,1 @@
+"""Which rank is missing, and why."""

@@ -1,0 +1,71 @@
+"""What a notebook's cells leave behind, and may not meet what later cells submit."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from workbench.common.text import rank_list
+from workbench.core.coordinator import Error, WaitingNames
+from workbench.core.messages import Key
+
+
+class Cells:
+    """The cells of all ranks.
+
+    After a cell has failed on some rank, the others may have come further than that rank: under one name it may mean
+    the next step's tensor. A rank is *unsettled* from then on until it begins another cell.
+
+    Args:
+        size: number of ranks.
+
+    Example:
+        >>> cells = Cells(size=2)
+        >>> cells.began(0); cells.began(1); cells.failed(); cells.began(0)
+        >>> kind, text = cells.veto((0, "x"), [0, 1])
+        >>> print(text.partition(".")[0])
+        'x': rank 1 submitted it in a cell that failed, the others in a later one
+        >>> cells.veto((0, "x"), [0]), cells.veto((0, "x"), [1])
+        (None, None)
+    """
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._ranks: set[int] = set()  # that run cells, and no script
+        self.unsettled: set[int] = set()
+
+    def failed(self) -> None:
+        """A cell has failed on some rank."""
+        self.unsettled = set(self._ranks)
+
+    def began(self, rank: int) -> None:
+        """A rank begins a cell."""
+        self._ranks.add(rank)
+        self.unsettled.discard(rank)
+
+    def void(self, waiting: WaitingNames, idle: Sequence[int]) -> list[Key]:
+        """The names to be given up, now that the cells of ``idle`` have ended.
+
+        1. After a cell that failed on some rank: all that a rank has submitted whose cell has ended, too.
+        2. When the cells of all ranks have ended: unnamed tensors, for with their number the others may mean another
+           one. What has a name may wait for later cells.
+        """
+        void = {key for rank in idle if rank in self.unsettled for key in announced_by(waiting, rank)}
+        if len(idle) == self._size:
+            void.update(key for key in waiting if ".noname." in key[1])
+        return sorted(void)
+
+    def veto(self, key: Key, ranks: Collection[int]) -> Error | None:
+        """Some of these ranks are still in the cell that failed, and the rest has begun another one: why not to go on.
+
+        See :data:`workbench.core.coordinator.Veto`.
+        """
+        late = self.unsettled.intersection(ranks) if self.unsettled else set()
+        if not late or len(late) == len(ranks):
+            return None
+        text = f"{key[1]!r}: {rank_list(late)} submitted it in a cell that failed, the others in a later one. "
+        return "MissingRanksError", f"{text}Begin a cell when the last one has ended everywhere."
+
+
+def announced_by(waiting: WaitingNames, rank: int) -> list[Key]:
+    """The names that a rank has announced."""
+    return [key for key, one in waiting.items() if rank in one.requests]

@@ -1,0 +1,84 @@
+"""What ranks disagree about, in words: what failed, the value on each rank, what to do.
+
+The first line is in the words of Horovod's coordinator, which people search for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.common.text import by_rank
+from workbench.core.agreement import Requests
+from workbench.core.messages import Kind
+from workbench.core.verbs import verb
+
+_WORDS = {
+    "operations": (
+        "One rank did an {0}, but another rank did an {1}.",
+        "Call the same function under this name on every rank.",
+    ),
+    "data types": (
+        "One rank had type {0}, but another rank had type {1}.",
+        "Convert the tensor to one dtype on every rank.",
+    ),
+    "process sets": (
+        "One rank gave the ranks {0}, but another rank gave {1}.",
+        "Give the same ranks on every rank.",
+    ),
+    "device selection": (
+        "One rank specified device {0}, but another rank specified device {1}.",
+        "Put the tensor on the same kind of device on every rank.",
+    ),
+    "groups": (
+        "One rank submitted it in the group (name, size) {0}, but another rank in {1}.",
+        "Group the same tensors on every rank.",
+    ),
+    "tensor shapes": (
+        "One rank sent a tensor of shape {0}, but another rank sent a tensor of shape {1}.",
+        "Send the same shape on every rank.",
+    ),
+    "reduction operation": (
+        "One rank asked for {0}, but another rank asked for {1}.",
+        "Give the same op= on every rank.",
+    ),
+    "prescale and/or postscale factors": (
+        "One rank gave {0}, but another rank gave {1}.",
+        "Give the same prescale_factor= and postscale_factor= on every rank.",
+    ),
+    "root ranks": (
+        "One rank specified root rank {0}, but another rank specified root rank {1}.",
+        "Give the same root_rank= on every rank.",
+    ),
+}
+"""By the end of what differs: Horovod's sentence, and what to do."""
+_RAGGED = (
+    "All dimensions but the first must be equal (dimensions, shape after the first): {0} and {1}.",
+    "Only the first dimension may differ between ranks.",
+)
+_ALLREDUCE = "Send the same shape on every rank, or use allgather for rows that differ in number."
+
+
+def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
+    """See :data:`workbench.core.agreement.Explain`.
+
+    Example:
+        >>> from workbench.core.messages import Request
+        >>> requests = {rank: Request("x", Kind.BROADCAST, root=rank) for rank in range(2)}
+        >>> print(explain("broadcast root ranks", requests, {0: 0, 1: 1}))
+        Mismatched broadcast root ranks: One rank specified root rank 0, but another rank specified root rank 1.
+          in 'x':
+          rank 0: 0
+          rank 1: 1
+        Give the same root_rank= on every rank.
+    """
+    request = next(iter(requests.values()))
+    phrase, cure = next(words for end, words in _WORDS.items() if what.endswith(end))
+    if what.endswith("tensor shapes"):
+        if verb(request.kind).ragged:
+            phrase, cure = _RAGGED
+        elif request.kind is Kind.ALLREDUCE:
+            cure = _ALLREDUCE
+    shown = {rank: list(value) if isinstance(value, tuple) else value for rank, value in values.items()}
+    one, other = list(dict.fromkeys(map(str, shown.values())))[:2]
+    lines = [f"Mismatched {what}: {phrase.format(one, other)}", f"  in {request.name!r}:"]
+    return "\n".join([*lines, *by_rank({rank: str(value) for rank, value in shown.items()}), cure])

@@ -1,0 +1,1 @@
+"""``workbench doctor`` and ``workbench check-build``: is everything here that a job needs, and does it work?"""

@@ -1,0 +1,161 @@
+"""The results of grading, and how they are written: on the terminal, as CSV, as JUnit's XML. Values in, text out."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from workbench.common import junit
+from workbench.common.text import count, first_line
+
+# What XML cannot hold or a terminal might obey: the texts are a learner's.
+_BAD = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_LONGEST = 2000
+_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark")
+_WIDTH = 110
+
+
+class State(Enum):
+    """The state of an exercise; the value is its symbol."""
+
+    PASSED = "✓"
+    FAILED = "✗"
+    NOT_DONE = "–"
+    NOT_JUDGED = "?"
+
+
+_OUTCOMES = {State.PASSED: "", State.FAILED: "failure", State.NOT_DONE: "skipped", State.NOT_JUDGED: "error"}
+
+
+@dataclass
+class ExerciseResult:
+    """One exercise of one notebook.
+
+    Args:
+        name: ``03.ring_allreduce``.
+        of: the most points.
+        state: NOT_JUDGED until there is a result.
+        text: the first red line, or why it was not judged.
+        seconds: the duration of judging.
+    """
+
+    name: str
+    of: int
+    state: State = State.NOT_JUDGED
+    text: str = ""
+    seconds: float = 0.0
+
+    @property
+    def points(self) -> int:
+        """All of them or none."""
+        return self.of if self.state is State.PASSED else 0
+
+
+@dataclass
+class NotebookResult:
+    """One notebook.
+
+    Args:
+        path: as it was given.
+        exercises: by name, in the notebook's order.
+        notes: by number of a code cell that did not end well, what happened.
+        problem: why nothing of it could be graded; "" if it could.
+    """
+
+    path: str
+    exercises: dict[str, ExerciseResult] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
+    problem: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Was each exercise judged?"""
+        return not self.problem and all(result.state is not State.NOT_JUDGED for result in self.exercises.values())
+
+
+def clean(text: str) -> str:
+    r"""Without control characters and without end.
+
+    Example:
+        >>> clean("a\x1b[31mb\ud800")
+        'a?[31mb?'
+    """
+    return _BAD.sub("?", text[:_LONGEST])
+
+
+def table(notebook: NotebookResult) -> Iterator[str]:
+    r"""The lines for the terminal.
+
+    Example:
+        >>> good = ExerciseResult("03.a", 2, State.PASSED, "", 0.25)
+        >>> bad = ExerciseResult("03.b", 1, State.FAILED, "right: no")
+        >>> print("\n".join(table(NotebookResult("kim.ipynb", {"03.a": good, "03.b": bad}, {4: "NameError: x"}))))
+        kim.ipynb: 2 of 3 points
+          ✓ 03.a  2/2   0.2 s
+          ✗ 03.b  0/1   0.0 s  right: no
+            code cell 4: NameError: x
+    """
+    if notebook.problem:
+        yield f"{notebook.path}: not graded: {notebook.problem}"
+        return
+    results = notebook.exercises.values()
+    points, of = sum(result.points for result in results), sum(result.of for result in results)
+    yield f"{notebook.path}: {points} of {of} points"
+    width = max(len(result.name) for result in results)
+    for result in results:
+        line = f"  {result.state.value} {result.name:{width}}  {result.points}/{result.of} {result.seconds:5.1f} s"
+        yield f"{line}  {first_line(result.text, _WIDTH)}".rstrip()
+    for cell, text in sorted(notebook.notes.items()):
+        yield f"    code cell {cell}: {first_line(text, _WIDTH)}".rstrip(": ")
+
+
+def summary(notebooks: Sequence[NotebookResult]) -> str:
+    """The last line.
+
+    Example:
+        >>> kim = NotebookResult("kim.ipynb", {"03.a": ExerciseResult("03.a", 2, State.PASSED)})
+        >>> summary([kim, NotebookResult("b.ipynb", problem="empty")])
+        '2 notebooks: 1 exercise judged, 1 passed; 1 notebook not graded'
+    """
+    states = [result.state for notebook in notebooks for result in notebook.exercises.values()]
+    unjudged = states.count(State.NOT_JUDGED)
+    text = f"{count(len(notebooks), 'notebook')}: {count(len(states) - unjudged, 'exercise')} judged"
+    text += f", {states.count(State.PASSED)} passed"
+    if unjudged:
+        text += f"; {count(unjudged, 'exercise')} not judged in time"
+    bad = sum(bool(notebook.problem) for notebook in notebooks)
+    return text + (f"; {count(bad, 'notebook')} not graded" if bad else "")
+
+
+def as_csv(notebooks: Iterable[NotebookResult]) -> str:
+    """One line per exercise; one for a notebook that could not be notebooks."""
+    out = io.StringIO()
+    lines = csv.writer(out, lineterminator="\n")
+    lines.writerow(_COLUMNS)
+    for notebook in notebooks:
+        if notebook.problem:
+            lines.writerow([clean(notebook.path), "", "not graded", 0, 0, "0.0", " ".join(notebook.problem.split())])
+        for result in notebook.exercises.values():
+            state, remark = result.state.name.lower().replace("_", " "), " ".join(result.text.split())
+            seconds = f"{result.seconds:.1f}"
+            lines.writerow([clean(notebook.path), result.name, state, result.points, result.of, seconds, remark])
+    return out.getvalue()
+
+
+def as_junit(notebooks: Iterable[NotebookResult]) -> str:
+    """One testsuite per notebook, one testcase per exercise."""
+    return junit.document(junit.suites(junit.suite(clean(notebook.path), _cases(notebook)) for notebook in notebooks))
+
+
+def _cases(notebook: NotebookResult) -> Iterator[junit.Case]:
+    name = clean(notebook.path)
+    if notebook.problem:
+        yield junit.Case(name, "notebook", "error", notebook.problem, seconds=0.0)
+    for result in notebook.exercises.values():
+        message = "" if result.state is State.PASSED else first_line(result.text, _WIDTH)
+        text = "" if result.state is State.PASSED else result.text
+        yield junit.Case(name, result.name, _OUTCOMES[result.state], message, text, result.seconds)

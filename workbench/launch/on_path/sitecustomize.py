@@ -1,0 +1,96 @@
+"""In each rank of ``workbench run``: a script that fails ends its process, though MPI_Finalize would wait for others.
+
+mpi4py calls MPI_Finalize at the end of a process whose script has imported it, and there MPI waits for all ranks. They
+may be in ``init()``, which waits for this one. So after an exception that nobody caught, or ``sys.exit`` with anything
+but 0, the process ends just before that, when all of Python's own exit functions have run. The launcher then sees its
+exit code, and ends the job.
+
+Python imports this by its name at each start, for ``workbench run`` puts its folder first on PYTHONPATH. Another
+``sitecustomize`` further back on the path is run as well.
+"""
+
+from __future__ import annotations
+
+import atexit
+import builtins
+import contextlib
+import importlib.machinery
+import importlib.util
+import os
+import sys
+import threading
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # this runs at each start of Python
+    from collections.abc import Callable
+    from typing import NoReturn
+
+_codes: list[object] = []  # of a SystemExit that nobody caught
+
+
+class _Mark:
+    """Hangs on a SystemExit, and dies with it: in the frame that caught it or, where nobody did, in no frame."""
+
+    def __init__(self, code: object) -> None:
+        self.code = code
+
+    def __del__(self) -> None:
+        if sys._getframe().f_back is None and threading.current_thread() is threading.main_thread():
+            _codes.append(self.code)
+
+
+def _marking(leave: Callable[..., object]) -> Callable[..., NoReturn]:
+    """``sys.exit``, or the ``exit`` and ``quit`` that ``site`` makes, with a mark on what it raises."""
+
+    def exit(*args: object, **named: object) -> NoReturn:
+        try:
+            leave(*args, **named)
+        except SystemExit as error:
+            error.__dict__["workbench"] = _Mark(error.code)
+            raise
+        raise AssertionError("not reached")
+
+    return exit
+
+
+def _failed() -> int:
+    """The code of a process that ends by an exception; 0 where it just ends."""
+    # Python sets last_value before it calls sys.excepthook, whosever that is. Who has caught an exception may set it as
+    # well, such as pytest; but that one has not left the outermost frame.
+    trace = getattr(getattr(sys, "last_value", None), "__traceback__", None)
+    if trace is not None and trace.tb_frame.f_back is None:
+        return 130 if isinstance(sys.last_value, KeyboardInterrupt) else 1
+    code = _codes[-1] if _codes else None
+    return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
+
+
+def _watch() -> None:
+    def leave() -> None:
+        mpi = sys.modules.get("mpi4py.MPI")
+        code = _failed()
+        if not code or os.getpid() != pid or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
+            return
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        os._exit(code)
+
+    pid = os.getpid()
+    sys.exit = _marking(sys.exit)
+    if quitter := getattr(builtins, "exit", None):
+        type(quitter).__call__ = _marking(type(quitter).__call__)
+    atexit.register(leave)  # the first one registered, so the last one called
+
+
+def _other() -> None:
+    """Run the ``sitecustomize`` that this one stands before."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = [folder for folder in sys.path if os.path.abspath(folder or ".") != here]
+    spec = importlib.machinery.PathFinder.find_spec("sitecustomize", path)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+if threading.current_thread() is threading.main_thread():
+    _watch()
+_other()

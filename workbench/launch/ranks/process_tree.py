@@ -1,0 +1,154 @@
+"""A process tree: processes that are started one by one and end together, even when their parent is killed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import secrets
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from workbench.common.backoff import Backoff
+from workbench.errors import LaunchError
+from workbench.launch.ranks.watchdog import TAG, Leftovers, Watchdog
+
+_POLL_S = 0.02
+_STOP_TIMEOUT_S = 10.0
+_LOG_LINES = 15
+
+
+class ProcessTree:
+    """Processes with a common tag, a folder for their files and logs, and a watchdog.
+
+    Args:
+        env: the processes' environment, to which the tag is added.
+
+    Attributes:
+        id: the random tag; every process has it in its variable ``WORKBENCH_CLUSTER``.
+        env: the environment of the next process; a caller may add to it.
+        folder: a temporary folder, deleted by :meth:`stop`.
+
+    Example:
+        >>> job = ProcessTree(os.environ)
+        >>> job.start("sleeper", ["sleep", "60"])
+        >>> job.running(), job.stop(), job.running()
+        (True, None, False)
+    """
+
+    def __init__(self, env: Mapping[str, str]) -> None:
+        self.id = secrets.token_hex(8)
+        self.folder = Path(tempfile.mkdtemp(prefix="workbench-job-"))
+        self.env = dict(env) | {TAG: self.id}
+        self._owner = os.getpid()
+        self._stopped = False
+        self._commands: dict[str, list[str]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._leftovers = Leftovers(self.id, str(self.folder))
+        self._watchdog = Watchdog(self._leftovers, self.env)
+        atexit.register(self.stop)
+
+    def start(self, name: str, command: list[str]) -> None:
+        """Start a process; what it prints goes to ``<folder>/<name>.log``.
+
+        Raises:
+            LaunchError: the program does not exist or may not be run.
+        """
+        self._commands[name] = command
+        with self.log(name).open("ab") as log:
+            try:
+                self._processes[name] = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self.env,
+                    start_new_session=True,  # Ctrl-C in a terminal is for the program, not for its job
+                )
+            except OSError as error:
+                raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
+        self.follow([self._processes[name].pid])
+
+    def follow(self, pids: Iterable[int]) -> None:
+        """Record processes that belong to the job, in case one loses its tag and its parents.
+
+        Raises:
+            LaunchError: the watchdog has died, so nothing would end the job after the parent's death.
+        """
+        self._watchdog.follow(pids)
+        if not self._watchdog.alive():
+            raise LaunchError("the watchdog, which ends the job when its parent dies, has died.")
+
+    def owned(self) -> bool:
+        """Did this process start the job? False in a forked child."""
+        return os.getpid() == self._owner
+
+    def running(self) -> bool:
+        """Do all processes run? False in a forked child, which cannot know."""
+        return (
+            self.owned() and not self._stopped and all(process.poll() is None for process in self._processes.values())
+        )
+
+    def stopped(self) -> bool:
+        """Has :meth:`stop` been called? Then the folder is deleted."""
+        return self._stopped
+
+    def ended(self) -> list[str]:
+        """The names of the processes that have ended."""
+        return [name for name, process in self._processes.items() if process.poll() is not None]
+
+    def wait(self, what: str, done: Callable[[], bool], deadline: float) -> None:
+        """Wait, asking every 20 ms at least, as long as all processes run.
+
+        Args:
+            what: the event's name in error texts.
+            done: has it happened?
+            deadline: a time of ``time.monotonic()``.
+
+        Raises:
+            LaunchError: a process ended first, or the deadline passed.
+        """
+        backoff = Backoff(deadline - time.monotonic(), longest_s=_POLL_S)
+        while not done():
+            for name, process in self._processes.items():
+                if process.poll() is not None:
+                    raise LaunchError(f"{name} ended with exit code {process.returncode} before {what}.")
+            if not backoff.pause():
+                raise LaunchError(f"the deadline passed before {what}.")
+
+    def report(self) -> str:
+        """For each process: its command, and the last lines of its log."""
+        lines = []
+        for name, command in self._commands.items():
+            lines += [f"{name}: {' '.join(command)}"]
+            tail = self.log(name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            lines += [f"  | {line}" for line in tail or ["(no output)"]]
+        return "\n".join(lines)
+
+    def stop(self) -> None:
+        """Kill every process and delete every file of the job. A second call does nothing, nor one in a forked child.
+
+        The processes get SIGKILL at once: a rank that waits in MPI does not react to SIGTERM.
+
+        Raises:
+            LaunchError: processes outlived SIGKILL; the text names them.
+        """
+        if self._stopped or not self.owned():  # a forked child must not end its parent's job
+            return
+        self._stopped = True
+        atexit.unregister(self.stop)
+        left = self._leftovers.wipe(_STOP_TIMEOUT_S)
+        if left:  # the watchdog keeps running, and tries again when this process ends
+            raise LaunchError(
+                f"Processes {left} survived SIGKILL for {_STOP_TIMEOUT_S:.0f} s, so they hang in the operating system "
+                "(a device or a network disk). They are tried again when this process ends."
+            )
+        for process in self._processes.values():
+            process.wait(_STOP_TIMEOUT_S)
+        self._watchdog.dismiss()
+
+    def log(self, name: str) -> Path:
+        """The log of a process: its stdout and stderr; others may append to it."""
+        return self.folder / f"{name}.log"

@@ -1,0 +1,258 @@
+"""The options of ``workbench run``: horovodrun's, under their names."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import LaunchError
+from workbench.launch.start.flag_variables import VARIABLES, has_effect
+
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option.
+
+    Args:
+        names: as typed.
+        help: one line.
+        kind: what its value is: int, float, str; bool for an option without a value.
+        const: for bool, what it sets.
+        dest: the attribute; by default from the last name.
+        choices: what is allowed.
+        idle: it has no meaning here; whoever gives it is told so.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    kind: Any = bool
+    const: bool = True
+    dest: str = ""
+    choices: tuple[str, ...] | None = None
+    idle: bool = False
+
+    @property
+    def target(self) -> str:
+        """The attribute that it sets."""
+        return self.dest or self.names[-1].lstrip("-").replace("-", "_")
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        """Add it to a parser's group."""
+        common: dict[str, Any] = {"dest": self.target, "default": None, "help": self.help}
+        if self.kind is bool:
+            group.add_argument(*self.names, action="store_const", const=self.const, **common)
+        else:
+            metavar = None if self.choices else {int: "N", float: "X", str: "TEXT"}[self.kind]
+            group.add_argument(*self.names, type=self.kind, choices=self.choices, metavar=metavar, **common)
+
+
+def _numbers(kind: Any, **texts: str) -> list[Flag]:
+    return [Flag((f"--{name.replace('_', '-')}",), text, kind) for name, text in texts.items()]
+
+
+def _switches(**texts: str) -> list[Flag]:
+    """Each with its ``--no-`` form."""
+    return [
+        flag
+        for name, text in texts.items()
+        for flag in (
+            Flag((f"--{name.replace('_', '-')}",), text),
+            Flag((f"--no-{name.replace('_', '-')}",), "the opposite", const=False, dest=name),
+        )
+    ]
+
+
+def _idle(kind: Any, **texts: str) -> list[Flag]:
+    return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=True) for name, text in texts.items()]
+
+
+GROUPS: dict[str, list[Flag]] = {
+    "ranks": [
+        Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
+        Flag(("-H", "--hosts"), "host:slots,… All must be this machine: several hosts come later", str),
+        Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
+        Flag(("--mpi",), "insist on mpiexec"),
+        Flag(("--gloo",), "plain processes that talk over Gloo"),
+        Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
+        Flag(("--start-timeout",), "seconds until all ranks must run (default: HOROVOD_START_TIMEOUT, or 30)", float),
+        Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
+        Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
+    ],
+    "output": [
+        Flag(("--output-filename",), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
+        Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
+        Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
+        Flag(("--log-with-timestamp",), "the opposite", const=False, dest="log_without_timestamp"),
+        Flag(("--verbose",), "say what is started, and how"),
+    ],
+    "tuning": [
+        *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
+        *_numbers(float, cycle_time_ms="how long an announcement waits when more gradients are known to come"),
+        *_numbers(int, cache_capacity="names whose negotiation is remembered; 0: none"),
+        *_switches(hierarchical_allreduce="reduce within hosts first", hierarchical_allgather="gather likewise"),
+        *_switches(torus_allreduce="reduce along rows and columns of ranks"),
+        Flag(("--autotune",), "find threshold and cycle time while training"),
+        *_numbers(str, autotune_log_file="what autotune tried, as CSV"),
+        *_numbers(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
+        *_numbers(int, autotune_bayes_opt_max_samples="samples until it settles"),
+        *_numbers(float, autotune_gaussian_process_noise="noise of the samples, 0 to 1"),
+    ],
+    "timeline": [
+        *_numbers(str, timeline_filename="trace of all tensors, for chrome://tracing"),
+        Flag(("--timeline-mark-cycles",), "mark the engine's rounds in it"),
+        Flag(("--no-timeline-mark-cycles",), "the opposite", const=False, dest="timeline_mark_cycles"),
+    ],
+    "stall check": [
+        Flag(("--no-stall-check",), "do not report tensors that some ranks have not submitted"),
+        Flag(("--stall-check",), "the opposite", const=False, dest="no_stall_check"),
+        *_numbers(float, stall_check_warning_time_seconds="report after so long"),
+        *_numbers(float, stall_check_shutdown_time_seconds="end the job after so long; 0: never"),
+    ],
+    "library": [
+        *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
+        *_numbers(str, thread_affinity="cores of the engines' threads, one per rank"),
+        Flag(("--mpi-threads-disable",), "initialise MPI for one thread"),
+        Flag(("--no-mpi-threads-disable",), "the opposite", const=False, dest="mpi_threads_disable"),
+    ],
+    "accepted for horovodrun's sake": [
+        *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
+        Flag(("--binding-args",), "ranks are not bound to cores", str, idle=True),
+        Flag(("--min-np", "--min-num-proc"), "elastic jobs come later", int, idle=True),
+        Flag(("--max-np", "--max-num-proc"), "elastic jobs come later", int, idle=True),
+        *_idle(int, slots_per_host="elastic jobs come later", reset_limit="elastic jobs come later"),
+        *_idle(int, elastic_timeout="elastic jobs come later"),
+        *_idle(str, blacklist_cooldown_range="elastic jobs come later"),
+        *_idle(str, host_discovery_script="elastic jobs come later"),
+        Flag(("-p", "--ssh-port"), "there is one host", int, idle=True),
+        Flag(("-i", "--ssh-identity-file"), "there is one host", str, idle=True),
+        Flag(("--network-interface", "--network-interfaces"), "there is one host", str, idle=True),
+    ],
+}
+FLAGS = [flag for flags in GROUPS.values() for flag in flags]
+
+# Sections of a YAML file → what stands before a key's name in the option's.
+_SECTIONS = {
+    "params": "",
+    "autotune": "autotune_",
+    "timeline": "timeline_",
+    "stall_check": "stall_check_",
+    "library_options": "",
+    "logging": "log_",
+}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add all options, and the command."""
+    for title, flags in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            flag.add_to(group)
+    parser.add_argument("--config-file", metavar="FILE", help="options as YAML, as for horovodrun; typed ones win")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
+
+
+def apply_file(args: argparse.Namespace, path: str) -> None:
+    """Set what was not typed from a YAML file.
+
+    Raises:
+        LaunchError: the file cannot be read, or something in it is unknown or of the wrong type.
+    """
+    for name, value in _options(path, _load(path)):
+        flag = next((flag for flag in FLAGS if flag.target == name and flag.const is True), None)
+        if flag is None:
+            raise LaunchError(f"{path}: there is no option {name!r}.")
+        if getattr(args, name) is None:
+            setattr(args, name, _convert(path, flag, value))
+
+
+def _load(path: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise LaunchError("--config-file needs PyYAML: pip install pyyaml") from None
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise LaunchError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise LaunchError(f"{path} holds no sections such as `params:`.")
+    return found
+
+
+def _options(path: str, content: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Names and values of options, from what a file holds."""
+    for section, values in content.items():
+        if section in _SECTIONS and not isinstance(values or {}, dict):
+            raise LaunchError(f"{path}: {section}: {values!r} is no list of options such as `name: value`.")
+        if section == "controller":
+            yield str(values).lower(), True
+        elif section not in _SECTIONS:
+            yield section, values
+        for name, value in (values or {}).items() if section in _SECTIONS else ():
+            match section, name:
+                case "autotune", "enabled":
+                    yield "autotune", value
+                case "stall_check", "enabled":
+                    yield "no_stall_check", not value
+                case "logging", "hide_timestamp" | "without_timestamp":
+                    yield "log_without_timestamp", value
+                case "logging", "with_timestamp":
+                    yield "log_without_timestamp", not value
+                case _:
+                    yield _SECTIONS[section] + name, value
+
+
+def _convert(path: str, flag: Flag, value: Any) -> Any:
+    wrong = isinstance(value, bool) != (flag.kind is bool)
+    try:
+        found = value if wrong else flag.kind(value)
+    except (TypeError, ValueError):
+        wrong = True
+    if wrong or (flag.choices and found not in flag.choices):
+        wanted = " or ".join(flag.choices) if flag.choices else flag.kind.__name__
+        raise LaunchError(f"{path}: {flag.target}: {value!r} is not {wanted}.")
+    return found
+
+
+def variables(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that become variables of the ranks, see :data:`workbench.launch.start.flag_variables.VARIABLES`."""
+    return {name: getattr(args, name) for name in VARIABLES}
+
+
+def warnings(args: argparse.Namespace) -> list[str]:
+    """One line for each option that was given and changes nothing."""
+    lines = []
+    for flag in FLAGS:
+        value = getattr(args, flag.target)
+        if value is None or (flag.kind is bool and value != flag.const):
+            continue
+        if flag.idle:
+            lines.append(f"{flag.names[-1]} has no effect here: {flag.help}.")
+        elif flag.target in VARIABLES and not has_effect(flag.target):
+            lines.append(f"{flag.names[-1]} sets {VARIABLES[flag.target][0]}, which nothing here reads yet.")
+    return lines
+
+
+def command(args: argparse.Namespace) -> list[str]:
+    """The command, without the ``--`` that may stand before it."""
+    words: list[str] = args.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def mpi_words(args: argparse.Namespace) -> list[str]:
+    """The words of ``--mpi-args``.
+
+    Raises:
+        LaunchError: a quote in it has no end.
+    """
+    try:
+        return shlex.split(args.mpi_args or "")
+    except ValueError as error:
+        raise LaunchError(f"--mpi-args {args.mpi_args!r} cannot be split into words: {error}.") from None

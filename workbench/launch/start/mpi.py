@@ -1,0 +1,238 @@
+"""Which ``mpiexec`` starts the ranks, and with which flags and environment.
+
+An ``mpiexec`` only starts programs whose MPI library speaks its protocol: with another vendor's every rank
+becomes an MPI world of size 1, or MPI_Init aborts. So the vendor of mpi4py's library decides, and of the
+``mpiexec`` commands at hand the first one of the same family is taken, by its full path.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Sequence
+from pathlib import Path
+
+import workbench.errors
+from workbench.errors import LaunchError
+from workbench.launch.start import gforker
+
+# Text in `mpiexec --version` or MPI_Get_library_version() → vendor. The first hit counts: Intel MPI and Cray
+# name MPICH or Hydra as well.
+VENDORS = {
+    "Open MPI": "Open MPI",
+    "OpenRTE": "Open MPI",
+    "Intel(R) MPI": "Intel MPI",
+    "HYDRA": "MPICH",
+    "MPICH": "MPICH",
+    "MVAPICH": "MPICH",
+}
+
+# Ranks of one machine need no network. MPICH's UCX and libfabric, Gloo and NCCL keep to loopback; Open MPI's own way
+# over TCP, which would listen everywhere, is left out: it has another one through memory.
+_LOOPBACK = dict.fromkeys(
+    ("UCX_NET_DEVICES", "FI_TCP_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+    "lo0" if sys.platform == "darwin" else "lo",
+) | {"OMPI_MCA_btl": "^tcp"}
+
+# Prints the library's version without MPI_Init, which a notebook's kernel must never call.
+_ASK_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
+_ASK_TIMEOUT_S = 30.0
+
+
+def vendor_of(text: str) -> str:
+    """The MPI vendor that a version text names: ``MPICH``, ``Intel MPI``, ``Open MPI``, or "" for none.
+
+    Example:
+        >>> vendor_of("mpiexec (OpenRTE) 4.1.4"), vendor_of("HYDRA build details:")
+        ('Open MPI', 'MPICH')
+    """
+    return next((vendor for name, vendor in VENDORS.items() if name in text), "")
+
+
+def same_family(one: str, other: str) -> bool:
+    """Can the ``mpiexec`` of one vendor start programs of the other? MPICH and Intel MPI share Hydra.
+
+    Example:
+        >>> same_family("MPICH", "Intel MPI"), same_family("MPICH", "Open MPI")
+        (True, False)
+    """
+    return one == other or {one, other} == {"MPICH", "Intel MPI"}
+
+
+@functools.cache
+def library_vendor() -> str:
+    """The vendor of the MPI library that mpi4py loads, asked in a process of its own.
+
+    Raises:
+        LaunchError: mpi4py cannot be imported, or its library is of no known vendor.
+    """
+    try:
+        text = _output([sys.executable, "-c", _ASK_LIBRARY])
+    except LaunchError as error:
+        raise LaunchError(f"mpi4py does not load: {error} Install both: pip install mpi4py mpich") from error
+    if vendor := vendor_of(text):
+        return vendor
+    raise LaunchError(f"mpi4py's MPI library is of no known vendor: {text!r}. Install mpich: pip install mpich")
+
+
+@functools.cache
+def mpiexec_vendor(path: str) -> str:
+    """The vendor of the ``mpiexec`` at ``path``, or "" when its ``--version`` names none.
+
+    Raises:
+        LaunchError: the command cannot be run.
+    """
+    return vendor_of(_output([path, "--version"]))
+
+
+def _output(command: list[str]) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
+    if done.returncode:
+        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["no output"]
+        raise LaunchError(f"{command[0]} ended with exit code {done.returncode}: {last[0]}.")
+    return (done.stdout + done.stderr).strip()
+
+
+def candidates() -> list[str]:
+    """Full paths of the ``mpiexec`` commands at hand: the Python environment's own, then the first on PATH."""
+    own = shutil.which("mpiexec", path=str(Path(sys.executable).parent))
+    return list(dict.fromkeys(path for path in (own, shutil.which("mpiexec")) if path))
+
+
+def find_mpiexec(path: str = "") -> str:
+    """The full path of an ``mpiexec`` that can start mpi4py programs of this Python.
+
+    Args:
+        path: take this one and no other.
+
+    Raises:
+        LaunchError: there is none, or each is of another vendor than mpi4py's library.
+
+    Example:
+        >>> find_mpiexec()  # doctest: +SKIP
+        '/home/ada/venv/bin/mpiexec'
+    """
+    found = [path] if path else candidates()
+    if not found:
+        raise LaunchError(
+            f"No mpiexec beside {sys.executable} nor on PATH. Install one (pip install mpich), or load your site's "
+            "MPI module before you start Jupyter or workbench run. A notebook can name it: up(n, mpiexec=...)."
+        )
+    if path and not shutil.which(path):
+        raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or none.")
+    vendors = {}
+    for each in found:
+        try:
+            vendors[each] = mpiexec_vendor(each)
+        except LaunchError:
+            if len(found) == 1:
+                raise
+            vendors[each] = "broken"  # the next one may do
+        if same_family(vendors[each], library_vendor()):
+            return each
+    seen = " and ".join(f"{each} is {vendor or 'of an unknown vendor'}" for each, vendor in vendors.items())
+    raise LaunchError(
+        f"mpiexec and mpi4py do not match: {seen}, but mpi4py uses {library_vendor()}. Put the mpiexec of "
+        f"{library_vendor()} first on PATH (a notebook can name it: up(n, mpiexec=...)), or reinstall mpi4py."
+    )
+
+
+def flags(vendor: str, root: bool) -> list[str]:
+    """Flags without which a vendor's ``mpiexec`` refuses or crawls on a small machine. Hydra needs none.
+
+    Open MPI refuses root and more ranks than cores, binds each rank to one core (so its threads would share
+    it), and spins in waits, which starves the other ranks where they share cores.
+
+    Example:
+        >>> flags("MPICH", root=True)
+        []
+    """
+    if vendor != "Open MPI":
+        return []
+    quiet = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    return (["--allow-run-as-root"] if root else []) + quiet
+
+
+def command(
+    n: int, mpiexec: str = "", alone: bool = False, hosts: Sequence[tuple[str, int]] = (), words: Sequence[str] = ()
+) -> list[str]:
+    """What starts ranks on this machine, ready for the program's own words.
+
+    MPICH's mpiexec listens on all interfaces. Where MPICH brings its launcher for one machine, which listens nowhere,
+    that one is taken, unless somebody asks for what only mpiexec does: see :mod:`workbench.launch.start.gforker`.
+
+    Args:
+        n: how many ranks.
+        mpiexec: the one to use; found when empty.
+        alone: where a rank dies the others live on, to say who it was. MPICH's mpiexec else kills them at once.
+        hosts: names of this machine and their slots; MPICH's mpiexec takes several for several hosts.
+        words: further words for mpiexec.
+
+    Raises:
+        LaunchError: as :func:`find_mpiexec`.
+    """
+    path = find_mpiexec(mpiexec)
+    vendor = mpiexec_vendor(path)
+    if vendor != "MPICH":
+        return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0), *words]
+    if forker(path) and not mpiexec and not words and len(hosts) < 2:
+        return gforker.command(forker(path), n)
+    survive = ["-disable-auto-cleanup"] if alone else []
+    # Within a batch job it would start ranks on all of the job's nodes.
+    here = ["-launcher", "fork", "-hosts", ",".join(f"{name}:{slots}" for name, slots in hosts or [("localhost", n)])]
+    return [path, *survive, "-n", str(n), *here, *words]
+
+
+def forker(path: str) -> str:
+    """The launcher for one machine that MPICH may bring beside its mpiexec at ``path``; "" for none."""
+    return shutil.which(gforker.NAME, path=str(Path(path).parent)) or ""
+
+
+def usable_cores() -> int:
+    """The cores that this process may use; containers and batch systems allow fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def threads_per_rank(n: int) -> int:
+    """How many threads each of ``n`` ranks gets, so that together they fill the cores and no more."""
+    return max(1, usable_cores() // n)
+
+
+def environment(threads: int) -> dict[str, str]:
+    """This process's environment, changed for a rank of this machine: its threads, and ``workbench`` importable.
+
+    Variables that tie a process to another ipyparallel cluster are left out. What libraries open for their ranks they
+    open on loopback, unless it was said otherwise.
+    """
+    env = _LOOPBACK | {name: text for name, text in os.environ.items() if not name.startswith("IPP_")}
+    env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
+    home = str(Path(workbench.errors.__file__).resolve().parent.parent)
+    if home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        env["PYTHONPATH"] = os.pathsep.join(filter(None, (home, env.get("PYTHONPATH", ""))))
+    return env
+
+
+def session_folder(folder: str) -> dict[str, str]:
+    """Variables that make an mpiexec keep its files in ``folder``: one that is killed leaves them.
+
+    Open MPI 4 and 5 know such a folder. MPICH writes the machine's topology into /tmp, unless a variable names
+    a file with it; if that does not exist, it looks for itself.
+    """
+    found = dict.fromkeys(("OMPI_MCA_orte_tmpdir_base", "PRTE_MCA_prte_tmpdir_base"), folder)
+    return found | {"HWLOC_XMLFILE": f"{folder}/no-topology"}
+
+
+def whoami() -> tuple[int, int, int]:
+    """MPI rank, MPI size and pid of the rank that calls this. Initializes MPI."""
+    from mpi4py import MPI
+
+    return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, os.getpid()

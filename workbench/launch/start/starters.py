@@ -1,0 +1,233 @@
+"""The two starters for the ranks of a job on this machine: mpiexec, or one process per rank as torchrun does."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import shlex
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import workbench.errors
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.launch.ranks import supervisor
+from workbench.launch.start import mpi
+
+_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+# Below the ephemeral ports, so that no other process is given the port before rank 0 listens.
+_PORTS = range(20000, 32000)
+
+FOLDER = "{folder}"
+"""A word of a task's command; it is replaced by the path of the folder with its files."""
+FILES = "files"
+"""The name of that folder, within the job's."""
+MEETING = "meeting"
+"""The rendezvous file in the job's folder, for ranks without MPI."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What to start.
+
+    Args:
+        n: how many ranks.
+        command: each rank's. The word :data:`FOLDER` becomes the folder with ``files``.
+        env: each rank's whole environment, see :func:`environment`.
+        starter: ``mpi``; ``gloo`` for plain processes; or ``auto``: MPI where it works.
+        hosts: names and slots; all of them are this machine. MPICH takes several for several hosts.
+        mpi_args: further arguments of mpiexec.
+        start_timeout_s: deadline until all ranks run.
+        timeout_s: deadline of the whole job; None for none.
+        files: by name, the contents of that folder at the start; its contents at the end are in the outcome.
+    """
+
+    n: int
+    command: Sequence[str]
+    env: Mapping[str, str]
+    starter: str = "auto"
+    hosts: Sequence[tuple[str, int]] = ()
+    mpi_args: Sequence[str] = ()
+    start_timeout_s: float = 30.0
+    timeout_s: float | None = None
+    files: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Process:
+    """A process that the launcher starts itself: mpiexec, or one rank's supervisor."""
+
+    name: str
+    command: list[str]
+    env: dict[str, str] = field(default_factory=dict)
+
+
+def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) -> str:
+    """The starter that was asked for, by options or by the variables that choose a backend.
+
+    Raises:
+        LaunchError: both starters were.
+
+    Example:
+        >>> choose(None, True, {"WORKBENCH_BACKEND": "shm"}), choose(None, None, {"WORKBENCH_BACKEND": "gloo"})
+        ('gloo', 'gloo')
+    """
+    chosen = config.settings(env).backend
+    wanted = {"mpi"} if use_mpi else set[str]()
+    wanted |= {"gloo"} if use_gloo else set()
+    wanted |= {chosen} & {"mpi", "gloo"}  # all others go with both
+    if len(wanted) > 1:
+        raise LaunchError(
+            "MPI and Gloo exclude each other: ask for one of them, by an option or with WORKBENCH_BACKEND or "
+            f"HOROVOD_CPU_OPERATIONS (now: {chosen})."
+        )
+    return wanted.pop() if wanted else "auto"
+
+
+def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Process]:
+    """What to start for a task.
+
+    Args:
+        task: what to start.
+        folder: the job's; it has the supervisors' named pipes.
+        say: gets the reason for not using MPI, and a note about unused hosts of a batch job.
+
+    Raises:
+        LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
+    """
+    command = [str(folder / FILES) if word == FOLDER else word for word in task.command]
+    supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command]
+    if task.starter != "gloo":
+        try:
+            started = [Process("mpiexec", [*mpi.command(task.n, hosts=task.hosts, words=task.mpi_args), *supervised])]
+        except LaunchError as error:
+            if task.starter == "mpi":
+                raise
+            say(f"No MPI ({error}) So the ranks are plain processes, and talk over Gloo.")
+        else:
+            _say_who_idles(task, f"--mpi={'pmix' if mpi.library_vendor() == 'Open MPI' else 'pmi2'} ", say)
+            return started
+    _say_who_idles(task, "", say)
+    common = _common(task, folder)
+    return [Process(f"rank {i}", supervised, _launcher_variables(i, task.n) | common) for i in range(task.n)]
+
+
+def _say_who_idles(task: Task, srun: str, say: Callable[[str], None]) -> None:
+    """Report unused hosts of a batch job, unless this one was asked for by name; ``srun``: its further arguments."""
+    if not task.hosts and (idle := idle_hosts(f"`workbench run` starts all {task.n} ranks")):
+        command = shlex.join(task.command)
+        say(f"{idle} To use all: srun {srun}-n {task.n} {command} (to mean this one alone: -H localhost:{task.n})")
+
+
+def idle_hosts(who: str) -> str:
+    """A note about unused hosts, within a batch job of several hosts; else ""."""
+    n, names = config.batch_hosts()
+    return f"This batch job has {n} hosts ({names}), but {who} on this one, {socket.gethostname()}." if n > 1 else ""
+
+
+def _common(task: Task, folder: Path) -> dict[str, str]:
+    """The ranks' rendezvous: a file in the job's folder, which no other user can open.
+
+    The port is for scripts that use ``torch.distributed`` by themselves. The workbench does not listen there.
+    """
+    found = {
+        "WORKBENCH_MEETING": str(folder / MEETING),
+        "WORKBENCH_SECRET": secrets.token_hex(32),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(free_port()),
+    }
+    gloo = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
+    return found | dict.fromkeys(gloo[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
+
+
+def _launcher_variables(i: int, n: int) -> dict[str, str]:
+    """Torchrun's variables, and those of Horovod's that scripts read."""
+    torchrun = {"RANK": i, "WORLD_SIZE": n, "LOCAL_RANK": i, "LOCAL_WORLD_SIZE": n}
+    horovod = {"RANK": i, "SIZE": n, "LOCAL_RANK": i, "LOCAL_SIZE": n, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+    return {
+        **{name: str(number) for name, number in torchrun.items()},
+        **{f"HOROVOD_{name}": str(number) for name, number in horovod.items()},
+    }
+
+
+def free_port() -> int:
+    """A free port below the ephemeral ones.
+
+    Raises:
+        LaunchError: a hundred ports were all taken.
+    """
+    for port in random.sample(_PORTS, 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise LaunchError(f"A hundred ports between {_PORTS.start} and {_PORTS.stop} are all taken.")
+
+
+def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment of each of ``n`` ranks: this process's, with what a rank needs.
+
+    1. ``workbench`` can be imported, and with ``as_horovod`` it is what ``import horovod`` finds.
+    2. Threads share the cores, unless OMP_NUM_THREADS says otherwise.
+    3. ``python`` is the Python that runs this, unless its environment is activated anyway.
+    4. What a rank prints comes at once.
+    5. What another launcher said to this process is left out.
+    6. A script that raises ends, and does not wait in MPI_Finalize: see ``on_path/sitecustomize.py``.
+
+    Args:
+        n: how many ranks.
+        as_horovod: see above.
+        env: further variables, which win.
+    """
+    mine = dict(os.environ) | dict(env or {})
+    chosen = {name: text for name, text in mine.items() if name in _THREADS}
+    found = {**mpi.environment(mpi.threads_per_rank(n)), **(env or {})}
+    if "OMP_NUM_THREADS" in chosen:
+        found = {name: text for name, text in found.items() if name not in _THREADS}
+    home = Path(workbench.errors.__file__).resolve().parent
+    found["PYTHONPATH"] = _before(str(home / "launch" / "on_path"), found.get("PYTHONPATH", ""))
+    if as_horovod:
+        found["PYTHONPATH"] = _before(str(home / "as_horovod" / "on_path"), found.get("PYTHONPATH", ""))
+    bin_folder = str(Path(sys.executable).parent)
+    if bin_folder not in found.get("PATH", "").split(os.pathsep):
+        found["PATH"] = _before(bin_folder, found.get("PATH", ""))
+    return config.without_launcher({"PYTHONUNBUFFERED": "1", **found, **chosen})
+
+
+def _before(folder: str, path: str) -> str:
+    return os.pathsep.join(filter(None, (folder, path)))
+
+
+def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
+    """Check that the first word is a program, and that the timeline can be written.
+
+    Raises:
+        LaunchError: it is not, or it cannot.
+    """
+    if not shutil.which(command[0], path=env.get("PATH")):
+        raise LaunchError(f"There is no program {command[0]!r}.")
+    timeline = config.settings(env).timeline
+    folder = Path(timeline).absolute().parent
+    if timeline and timeline.lower() != "dynamic" and not (folder.is_dir() and os.access(folder, os.W_OK)):
+        why = "may not be written to" if folder.is_dir() else "is not there"
+        raise LaunchError(
+            f"The timeline {timeline} cannot be written: the folder {folder} {why}. Make it, or name another."
+        )
+
+
+__all__ = [
+    "FILES",
+    "FOLDER",
+    "Process",
+    "Task",
+    "check_command",
+    "choose",
+    "environment",
+    "free_port",
+    "idle_hosts",
+    "processes",
+]

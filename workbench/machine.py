@@ -1,0 +1,100 @@
+"""This machine: who else is on it, who has ended, and how many files may a process open here?
+
+The ranks tell each other ``machine()`` and ``host_id()`` to find out who shares memory, sockets and process ids. A
+process may have only so many open files, and a job of many ranks needs more than a tight limit allows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import socket
+from pathlib import Path
+
+from workbench.errors import LaunchError
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+def machine() -> str:
+    """Equal for processes of one machine: its name, and what its kernel drew at its start.
+
+    Machines may bear the same name, above all containers and what was made from one image.
+    """
+    try:
+        drawn = _BOOT_ID.read_text().strip()
+    except OSError:  # not Linux, or hidden
+        drawn = ""
+    return f"{socket.gethostname()}/{drawn}"
+
+
+def host_id() -> str:
+    """Equal for two processes that can see each other's process ids: :func:`machine`, and there the namespace of ids.
+
+    The first namespace bears the same number on every machine.
+    """
+    try:
+        return f"{machine()}/{os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return machine()
+
+
+def has_ended(pid: int) -> bool:
+    """Is there no such process any more, or only a zombie of it? Of one that may not be looked at: no."""
+    import psutil  # not at the top: `workbench --help` needs none of it
+
+    try:
+        return bool(psutil.Process(pid).status() in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD))
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.Error:
+        return False
+
+
+def make_room(more: int, what: str) -> None:
+    """See to it that this process, and those that it starts, can open so many files more.
+
+    The soft limit is raised as far as needed and no further: programs that close all files up to it would crawl.
+
+    Args:
+        more: how many.
+        what: begins the error's text, and is followed by how many files.
+
+    Raises:
+        LaunchError: the hard limit does not allow it.
+
+    Example:
+        >>> make_room(3, "3 ranks need")
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = _open_now() + more
+    if soft == resource.RLIM_INFINITY or needed <= soft:
+        return
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        raise LaunchError(f"{what} {needed} open files, but a process here may have no more than {_cure(hard, needed)}")
+    with contextlib.suppress(ValueError, OSError):  # macOS has a limit of its own beyond the one that it names
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def ran_out(error: OSError) -> str:
+    """What to say where a file could not be opened for this reason; "" where it was another."""
+    if error.errno not in (errno.EMFILE, errno.ENFILE):
+        return ""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return f"{error.strerror}: a process here may have no more than {_cure(hard, 2 * hard)}"
+
+
+def _cure(hard: int, needed: int) -> str:
+    return (
+        f"{hard} (ulimit -Hn). Allow more, with ulimit -n {needed} as root, nofile in /etc/security/limits.conf, or "
+        f"--ulimit nofile={needed} for a container; or start fewer ranks."
+    )
+
+
+def _open_now() -> int:
+    for folder in ("/proc/self/fd", "/dev/fd"):
+        with contextlib.suppress(OSError):
+            return len(os.listdir(folder))
+    return 64

@@ -1,0 +1,280 @@
+"""The timeline as SVG, written by hand: the same tracks give the same bytes, and a bar's tooltip is its ``<title>``.
+
+The picture has a ground of its own, light or dark as the reader's system is, so it can be read on any page.
+
+What happens at a time says so, for the player (``player.py``): ``data-begin`` and ``data-end``, in µs. ``data-axis`` of
+the document is where time begins, where it ends, and how long it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from xml.sax.saxutils import escape
+
+from workbench.common.text import count
+from workbench.observe.tracks import PHASES, Bar, Span, Track, length, waited_s
+
+# JupyterLab shows an SVG as large as it says, and in a window 1,280 wide it has room for 830.
+WIDTH, LEFT, RIGHT, TOP = 820.0, 100.0, 18.0, 50.0
+_STRIP, _ROW, _GAP, _MARGIN = 7.0, 18.0, 3.0, 16.0  # heights: compute, a bar, between bars, between tracks
+_LETTER = 5.6  # width, in a label of a bar
+_NAMED = 6  # tensors that a tooltip names
+_CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+# Phase → (fill, letters on it), which differ in lightness too.
+COLOURS = {
+    "compute": ("#a8b0b8", "#1b1f24"),
+    "submit": ("#7cc4ee", "#1b1f24"),
+    "wait": ("#c24a32", "#ffffff"),
+    "negotiate": ("#b392d6", "#1b1f24"),
+    "queue": ("#e6d36a", "#1b1f24"),
+    "pack": ("#eda540", "#1b1f24"),
+    "reduce": ("#0b6e99", "#ffffff"),
+    "unpack": ("#3f9c77", "#1b1f24"),
+    "send": ("#0b6e99", "#ffffff"),
+    "receive": ("#8fd0b5", "#1b1f24"),
+}
+_STYLE = (
+    ".wbt-ground{fill:#ffffff}.wbt-text{fill:#24292f}.wbt-line{stroke:#d5dae0}.wbt-mark{fill:#c8102e}"
+    ".wbt-arrow{stroke:#24292f;stroke-width:1.2}.wbt-head{fill:#24292f}"
+    "@media(prefers-color-scheme:dark)"
+    "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}"
+    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}}"
+)
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """A message from a bar of one track to a bar of another; times in µs, rows as the bars'.
+
+    Args:
+        tooltip: what it is, in words.
+    """
+
+    source: int
+    source_row: int
+    begin: float
+    dest: int
+    dest_row: int
+    end: float
+    tooltip: str = ""
+
+
+def svg(tracks: Sequence[Track], arrows: Sequence[Arrow] = (), text: str = "") -> str:
+    """The document.
+
+    Args:
+        tracks: what the ranks did.
+        arrows: what went from one to another.
+        text: what it shows, in words; found from the tracks if empty.
+
+    Example:
+        >>> reduce = Span("reduce", 0.0, 250.0)
+        >>> bar = Bar((0, 0), "allreduce", ("x",), 4096, (reduce,), None, 0.0, 0, "MPI_ALLREDUCE", "")
+        >>> document = svg([Track(0, (bar,), ())])
+        >>> document.startswith("<svg"), "<title>reduce (MPI_ALLREDUCE): 250 µs" in document
+        (True, True)
+    """
+    end = length(tracks) or 1.0
+    tops, bottom = [], TOP
+    for track in tracks:
+        tops.append(bottom)
+        bottom += _height(track) + _MARGIN
+    text = text or describe(tracks)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
+        f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
+        f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" font-family="sans-serif" font-size="11">',
+        f"<style>{_STYLE}</style>",
+        f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
+        _text(12, 18, text, size=12),
+        *_legend(tracks),
+        '<g class="wbt-axis">',
+        *_axis(end, bottom - _MARGIN / 2),
+        "</g>",
+        *(line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end)),
+        *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def describe(tracks: Sequence[Track]) -> str:
+    """The picture in one line.
+
+    Example:
+        >>> describe([Track(0, (), ())])
+        'Timeline: nothing recorded on 1 rank'
+    """
+    batches = {bar.batch for track in tracks for bar in track.bars}
+    ranks = count(len(tracks), "rank")
+    if not batches:
+        return f"Timeline: nothing recorded on {ranks}"
+    waits = waited_s(tracks)
+    culprit = max(waits, key=lambda rank: waits[rank])
+    text = f"Timeline: {count(len(batches), 'collective')} of {ranks}, {duration(length(tracks))}"
+    if not waits[culprit]:
+        return text
+    return f"{text}; the longest waits were for rank {culprit}: {duration(waits[culprit] * 1e6)} in all"
+
+
+def duration(us: float) -> str:
+    """Microseconds for a reader.
+
+    Example:
+        >>> duration(3.21), duration(1234.5), duration(2.5e6)
+        ('3.2 µs', '1.23 ms', '2.5 s')
+    """
+    for limit, unit in ((1e6, "s"), (1e3, "ms")):
+        if us >= limit:
+            return f"{us / limit:.3g} {unit}"
+    return f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs"
+
+
+def size(nbytes: int) -> str:
+    """Bytes for a reader.
+
+    Example:
+        >>> size(0), size(4096), size(3 << 20)
+        ('no data', '4.1 kB', '3.15 MB')
+    """
+    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
+        if nbytes >= limit:
+            return f"{nbytes / limit:.3g} {unit}"
+    return f"{nbytes} bytes" if nbytes else "no data"
+
+
+def caption(span: Span, bar: Bar | None) -> str:
+    """A phase in a word or two."""
+    return f"wait for rank {bar.last}" if bar is not None and span.phase == "wait" else span.phase
+
+
+def _legend(tracks: Sequence[Track]) -> Iterable[str]:
+    x = 12.0
+    used = {span.phase for track in tracks for bar in track.bars for span in bar.spans}
+    messages = used & {"send", "receive"}
+    for phase in ("compute", "wait", "send", "receive") if messages else PHASES:
+        yield f'<rect x="{x:g}" y="28" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
+        yield _text(x + 14, 37, phase)
+        x += 34 + 5.6 * len(phase)
+    if messages:
+        return
+    yield _marker(x + 4, 29, "")
+    yield _text(x + 14, 37, "came last")
+
+
+def _axis(end: float, bottom: float) -> Iterable[str]:
+    step = _step(end)
+    for i in range(int(end / step) + 1):
+        x = _x(i * step, end)
+        yield f'<line class="wbt-line" x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 4:g}" y2="{bottom:g}"/>'
+        yield _text(x, bottom + 14, duration(i * step) if i else "0", anchor="middle", size=10)
+
+
+def _step(end: float) -> float:
+    """A round number of µs, so that there are 4 to 10 of them in ``end``."""
+    power = 1.0
+    while power * 10 <= end / 4:
+        power *= 10
+    while power > end / 4:
+        power /= 10
+    return next(power * factor for factor in (5, 2, 1) if power * factor <= end / 4)
+
+
+def _track(track: Track, tracks: Sequence[Track], top: float, end: float) -> Iterable[str]:
+    theirs = [bar for bar in track.bars if bar.last is not None]
+    yield f'<g data-rank="{track.rank}">'
+    yield _text(12, top + 14, f"rank {track.rank}", size=13)
+    if theirs and theirs[0].announced >= 0:  # not so in a simulated run
+        times = sum(bar.last == track.rank for bar in theirs)
+        yield _text(12, top + 28, f"last in {times} of {len(theirs)}", size=10)
+    for span in track.compute:
+        yield _span(span, None, top, _STRIP, end, f"compute: {duration(span.end - span.begin)}, nothing in flight")
+    for bar in track.bars:
+        y = top + _STRIP + _GAP + bar.row * (_ROW + _GAP)
+        for span in bar.spans:
+            yield _span(span, bar, y, _ROW, end, _tooltip(span, bar))
+        if bar.last == track.rank:
+            mark = _marker(_x(bar.announced, end), y - 4, _last_words(bar, tracks))
+            yield f"<g{_times(bar.announced, bar.announced)}>{mark}</g>"
+        if bar.error:
+            words = _text(_x(bar.announced, end) + 3, y + 13, f"✕ {bar.error}", size=10, kind="mark")
+            yield f"<g{_times(bar.announced, bar.announced)}>{words}</g>"
+    yield "</g>"
+
+
+def _arrow(arrow: Arrow, tops: Sequence[float], end: float) -> Iterable[str]:
+    """From the middle of the sender's bar to the middle of the receiver's."""
+    down = arrow.dest > arrow.source
+    x1, x2 = _x(arrow.begin, end), _x(arrow.end, end)
+    y1 = tops[arrow.source] + _STRIP + _GAP + arrow.source_row * (_ROW + _GAP) + (_ROW if down else 0.0)
+    y2 = tops[arrow.dest] + _STRIP + _GAP + arrow.dest_row * (_ROW + _GAP) + (0.0 if down else _ROW)
+    yield f'<g class="wbt-message"{_times(arrow.begin, arrow.end)}><title>{clean(arrow.tooltip)}</title>'
+    yield f'<line class="wbt-arrow" x1="{x1:.2f}" y1="{y1:g}" x2="{x2:.2f}" y2="{y2:g}"/>'
+    tip = -6.0 if down else 6.0
+    yield f'<path class="wbt-head" d="M{x2:.2f} {y2:g}l-4 {tip:g}h6z"/></g>'
+
+
+def _height(track: Track) -> float:
+    rows = max((bar.row + 1 for bar in track.bars), default=1)
+    return max(34.0, _STRIP + rows * (_ROW + _GAP))
+
+
+def _span(span: Span, bar: Bar | None, y: float, height: float, end: float, tooltip: str) -> str:
+    x, width = _x(span.begin, end), max(0.4, _x(span.end, end) - _x(span.begin, end))
+    fill, ink = COLOURS[span.phase]
+    words = caption(span, bar)
+    box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{fill}"/>'
+    fits = bar is not None and width > _LETTER * len(words) + 6
+    inside = _text(x + width / 2, y + 13, words, anchor="middle", size=10, fill=ink) if fits else ""
+    return f"<g{_times(span.begin, span.end)}><title>{clean(tooltip)}</title>{box}{inside}</g>"
+
+
+def _tooltip(span: Span, bar: Bar) -> str:
+    what = f"{caption(span, bar)} ({bar.activity})" if span.phase == "reduce" else caption(span, bar)
+    more = len(bar.names) - _NAMED
+    names = ", ".join(bar.names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
+    of = "" if bar.kind in ("send", "receive") else "of "
+    lines = [f"{what}: {duration(span.end - span.begin)}", f"{bar.kind} {of}{names}", size(bar.nbytes)]
+    return "\n".join(lines + ([f"ended with {bar.error}"] if bar.error else []))
+
+
+def _last_words(bar: Bar, tracks: Sequence[Track]) -> str:
+    waits = {track.rank: other.took("wait") for track in tracks for other in track.bars if other.batch == bar.batch}
+    waited = [f"rank {rank} waited {duration(us)}" for rank, us in waits.items() if us]
+    return "\n".join([f"rank {bar.last} came last", *waited])
+
+
+def _marker(x: float, y: float, tooltip: str) -> str:
+    title = f"<title>{clean(tooltip)}</title>" if tooltip else ""
+    return f'<path class="wbt-mark" d="M{x - 4:.2f} {y:g}h8l-4 7z">{title}</path>'
+
+
+def _text(x: float, y: float, words: str, anchor: str = "", size: int = 11, fill: str = "", kind: str = "text") -> str:
+    place = f' text-anchor="{anchor}"' if anchor else ""
+    paint = f' fill="{fill}"' if fill else f' class="wbt-{kind}"'
+    return f'<text x="{x:.2f}" y="{y:g}" font-size="{size}"{place}{paint}>{clean(words)}</text>'
+
+
+def _times(begin: float, end: float) -> str:
+    return f' data-begin="{_number(begin)}" data-end="{_number(end)}"'
+
+
+def _number(us: float) -> str:
+    return f"{round(us, 6):.12g}"
+
+
+def clean(words: str) -> str:
+    r"""A text as it stands in XML, which has no control characters.
+
+    Example:
+        >>> print(clean("a<b & \x00"))
+        a&lt;b &amp; �
+    """
+    return escape(_CONTROL.sub("�", words))
+
+
+def _x(us: float, end: float) -> float:
+    return LEFT + us / end * (WIDTH - LEFT - RIGHT)

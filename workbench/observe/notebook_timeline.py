@@ -1,0 +1,185 @@
+"""The timeline as a picture in the notebook: what the last collectives did on every rank, and who was waited for.
+
+::
+
+    %%px
+    for images, labels in batches: step(...)
+
+    workbench.timeline()            # in the kernel: asks the engines; last=20 batches
+    workbench.timeline().save("steps.svg")
+    workbench.timeline().chrome_trace("steps.json")     # for https://ui.perfetto.dev or chrome://tracing
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from workbench import api
+from workbench.common.text import rank_list
+from workbench.context import HOLDER
+from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
+from workbench.observe.drawing import caption, describe, svg
+from workbench.observe.figure import Figure
+from workbench.observe.recorder import OWN, Snapshot
+from workbench.observe.tracks import Bar, Track, tracks, waited_s
+
+
+class Picture(Figure):
+    """The last collectives of all ranks. A notebook shows it; hovering over a phase tells its tensors and bytes.
+
+    Args:
+        snapshots: what the ranks have recorded, by rank.
+        last: how many batches to show.
+
+    Attributes:
+        tracks: the same as data, see :mod:`workbench.observe.tracks`.
+
+    Example:
+        >>> Picture([{"host": "a", "wall_ns": 0, "collectives": [], "answers": []}], last=20)
+        Timeline: nothing recorded on 1 rank
+    """
+
+    def __init__(self, snapshots: Sequence[Snapshot], last: int) -> None:
+        self.tracks = tracks(snapshots, last)
+        super().__init__(svg(self.tracks), describe(self.tracks))
+
+    @property
+    def lanes(self) -> list[Track]:
+        """The old name of :attr:`tracks`, for one more release."""
+        warnings.warn("timeline().lanes is now timeline().tracks.", DeprecationWarning, stacklevel=2)
+        return self.tracks
+
+    def _repr_html_(self) -> str:
+        """The same. Jupyter puts an SVG into an ``<img>``, where there are no tooltips."""
+        return self.svg
+
+    @property
+    def waited_s(self) -> dict[int, float]:
+        """For each rank how long the others waited for it, in seconds."""
+        return waited_s(self.tracks)
+
+    def save(self, path: str | Path) -> None:
+        """Write the SVG."""
+        Path(path).write_text(self.svg, encoding="utf-8")
+
+    def chrome_trace(self, path: str | Path) -> None:
+        """Write the events as JSON that Perfetto and chrome://tracing open: a process per rank, a thread per row."""
+        trace = {"traceEvents": list(trace_events(self.tracks)), "displayTimeUnit": "ms"}
+        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+
+
+def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
+    """Draw the last collectives of every rank: compute, negotiation, the wait for whom, packing, transfer, unpacking.
+
+    On ranks (``%%px``, mpiexec) it is a collective: all call it, and each gets the picture. In a kernel with a running
+    cluster it asks the engines, which must be idle. It looks back only; what is in flight is not shown.
+
+    Ranks of one machine share a clock, so what stands above each other happened at one time, to the microsecond.
+    Ranks of other machines are aligned on the arrival of the same responses, which is exact to the spread of the
+    network's delay, about 0.1 ms. That the last rank has announced is the moment when rank 0 heard of it.
+
+    Args:
+        last: how many batches; tensors that travelled together are one. At most 512 are remembered.
+        timeout_s: in the kernel: how long the engines have to answer.
+
+    Raises:
+        NotInitializedError: ``init()`` was not called, here or on an engine.
+        DeadlineError, PeerLostError: in the kernel: an engine did not answer, or is gone.
+
+    Example:
+        >>> def job():
+        ...     api.allreduce(np.ones(3), name="x")
+        ...     return timeline()
+        >>> [len(track.bars) for track in api.run_threads(2, job)[1].tracks]
+        [1, 1]
+    """
+    cluster = _cluster()
+    if cluster is not None and not (api.is_initialized() and api.size() > 1):
+        return Picture(_ask(cluster, last, timeout_s), last)
+    return Picture(_gather(last), last)
+
+
+def recorded(last: int) -> Snapshot | None:
+    """What this rank has recorded, with some batches more than are asked for, to see what it did before them."""
+    if not api.is_initialized():
+        return None
+    return HOLDER.get().timeline.recorder.snapshot(2 * last)
+
+
+def trace_events(shown: Sequence[Track]) -> Iterator[dict[str, Any]]:
+    """The tracks as Chrome trace events; phases lie within their batch, and a category is a phase."""
+    for track in shown:
+        yield _name("process", track.rank, 0, f"rank {track.rank}")
+        yield {"ph": "M", "name": "process_sort_index", "pid": track.rank, "args": {"sort_index": track.rank}}
+        yield _name("thread", track.rank, 0, "compute")
+        for row in sorted({bar.row for bar in track.bars}):
+            yield _name("thread", track.rank, row + 1, f"collectives {row + 1}")
+        for span in track.compute:
+            yield _complete(track.rank, 0, span.phase, span.phase, span.begin, span.end)
+        for bar in track.bars:
+            yield from _batch_events(track.rank, bar)
+
+
+def _batch_events(rank: int, bar: Bar) -> Iterator[dict[str, Any]]:
+    if not bar.spans:
+        return
+    tensors = {"tensors": list(bar.names), "bytes": bar.nbytes, "last": bar.last, "error": bar.error}
+    begin, end = bar.spans[0].begin, bar.spans[-1].end
+    yield _complete(rank, bar.row + 1, bar.names[0], bar.kind, begin, end) | {"args": tensors}
+    for span in bar.spans:
+        yield _complete(rank, bar.row + 1, caption(span, bar), span.phase, span.begin, span.end)
+
+
+def _complete(rank: int, thread: int, name: str, category: str, begin: float, end: float) -> dict[str, Any]:
+    where = {"ph": "X", "pid": rank, "tid": thread, "name": name, "cat": category}
+    return where | {"ts": round(begin, 3), "dur": round(end - begin, 3)}
+
+
+def _name(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": f"{what}_name", "pid": rank, "tid": thread, "args": {"name": name}}
+
+
+def _gather(last: int) -> list[Snapshot]:
+    """Everybody's records, to everybody, by an allgather that is not recorded itself."""
+    mine = json.dumps(HOLDER.get().timeline.recorder.snapshot(2 * last)).encode() + b"\n"
+    lines = api.allgather(np.frombuffer(mine, np.uint8), name=OWN).tobytes().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def _cluster() -> Any:
+    """The cluster that this process has started, if any; it has been imported then."""
+    module = sys.modules.get("workbench.cluster")
+    return module._running[-1] if module is not None and module._running else None
+
+
+def _ask(cluster: Any, last: int, timeout_s: float) -> list[Snapshot]:
+    """The engines' records, through the client."""
+    gone = [rank for rank in range(cluster.n) if rank not in cluster.client.ids]
+    if gone:
+        raise PeerLostError(f"timeline(): there is no engine any more for {rank_list(gone)}. See cluster.rescue().")
+    until = time.monotonic() + timeout_s
+    answers = [cluster.client[rank].apply_async(recorded, last) for rank in range(cluster.n)]
+    for answer in answers:
+        answer.wait(max(0.01, until - time.monotonic()))
+    silent = [rank for rank, answer in enumerate(answers) if not answer.ready()]
+    if silent:
+        raise DeadlineError(
+            f"timeline(): {rank_list(silent)} did not answer within {timeout_s:g} s. Is a cell still running there? "
+            "Wait for it, or see cluster.rescue()."
+        )
+    found: list[Snapshot | None] = [answer.get() for answer in answers]
+    without = [rank for rank, one in enumerate(found) if one is None]
+    if without:
+        raise NotInitializedError(f"timeline(): call init() on all engines first; {rank_list(without)} did not.")
+    return [one for one in found if one is not None]
+
+
+__all__ = ["Picture", "recorded", "timeline", "trace_events"]

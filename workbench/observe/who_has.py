@@ -1,0 +1,91 @@
+"""``who_has("x")``: what stands behind a name on each engine of the notebook's cluster."""
+
+from __future__ import annotations
+
+import reprlib
+from typing import Any
+
+from workbench.cluster.asking import Silent, ask, running
+from workbench.observe.leaves import as_dtype, as_shape, digest, digest_all, leaves
+from workbench.observe.table import RankTable
+
+_COLUMNS = ("rank", "there", "type", "shape", "dtype", "value")
+_SHORT = 4  # so many numbers are shown, of more a checksum
+_LARGE_BYTES = 256 << 20  # of what is larger a checksum would take longer than the deadline
+
+
+def who_has(name: str, timeout_s: float = 2.0) -> RankTable:
+    """Which ranks have a variable, and is it the same on all of them? Call it in the notebook, without ``%%px``.
+
+    Args:
+        name: of a variable in the engines' cells.
+        timeout_s: an engine that has not answered by then is ``busy``; one that has died is ``gone``.
+
+    Returns:
+        A table by rank: type, shape and dtype of arrays and tensors, and the value: as text if it is short, else of an
+        array or what has a ``state_dict()`` a checksum.
+
+    Raises:
+        LaunchError: no cluster runs in this kernel.
+        ValueError: not a name.
+
+    Example:
+        >>> who_has("weights")  # doctest: +SKIP
+        rank  there  type          shape   dtype    value
+           0  yes    torch.Tensor  (3, 4)  float32  checksum 1c7d93aa
+           1  busy
+    """
+    if not name.isidentifier():
+        raise ValueError(f"{name!r} is not a name. Give the name of a variable, as in who_has('model').")
+    answers = ask(running(), look, name, timeout_s=timeout_s)
+    return RankTable(_COLUMNS, tuple((str(rank), *_cells(answer)) for rank, answer in sorted(answers.items())))
+
+
+def _cells(answer: Any) -> tuple[str, ...]:
+    if isinstance(answer, Silent):
+        return answer.why, "", "", "", ""
+    if isinstance(answer, Exception):
+        return "?", "", "", "", reprlib.repr(answer)
+    return ("no", "", "", "", "") if answer is None else ("yes", *answer)
+
+
+def look(name: str) -> tuple[str, str, str, str] | None:
+    """What an engine says: type, shape, dtype and value, or None if there is nothing of this name."""
+    from IPython import get_ipython
+
+    shell: Any = get_ipython()
+    return describe(shell.user_ns[name]) if name in shell.user_ns else None
+
+
+def describe(value: Any) -> tuple[str, str, str, str]:
+    """Type, shape, dtype and value as text.
+
+    Example:
+        >>> import numpy as np
+        >>> describe(np.ones(3)), describe([1, 2])
+        (('numpy.ndarray', '(3,)', 'float64', '[1.0, 1.0, 1.0]'), ('list', '', '', '[1, 2]'))
+    """
+    kind = type(value)
+    name = (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
+    try:
+        shape = as_shape(value)
+        text = _text(value, shape)
+    except Exception as error:  # noqa: BLE001 - whatever a foreign class does when it is looked at
+        return name, "", "", f"({type(error).__name__} when looked at)"
+    return name, "" if shape is None else str(shape), "" if shape is None else as_dtype(value), text
+
+
+def _text(value: Any, shape: tuple[int, ...] | None) -> str:
+    if shape is not None:
+        if getattr(value, "nbytes", 0) > _LARGE_BYTES:
+            return f"{value.nbytes >> 20} MiB"
+        count = 1
+        for length in shape:
+            count *= length
+        return str(value.tolist()) if count <= _SHORT else f"checksum {digest(value)[:8]}"
+    if hasattr(value, "state_dict") and not isinstance(value, type):
+        state = leaves(value.state_dict())
+        return f"checksum {digest_all({path: digest(leaf) for path, leaf in state.items()})[:8]}"
+    return reprlib.repr(value)

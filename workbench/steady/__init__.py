@@ -1,0 +1,1 @@
+"""What makes a steady training step cheap."""

@@ -1,0 +1,1 @@
+"""Input pipelines that run in other processes: TensorFlow's data service, started by ``compute_worker``."""

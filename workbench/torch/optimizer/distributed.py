@@ -1,0 +1,338 @@
+"""DistributedOptimizer: any torch optimizer, with gradients averaged over all ranks before its step.
+
+A hook on every parameter submits the gradient when backward has finished it (``gradient_hooks.py``). ``step()`` waits
+for all of them and lets the wrapped optimizer do the rest.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from workbench.api import Average, ReduceOp
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.torch.ops import allreduce_async
+from workbench.torch.optimizer.adasum import adasum_step
+from workbench.torch.optimizer.gradient_hooks import GradientHooks
+from workbench.torch.optimizer.grads import Grads
+from workbench.torch.optimizer.sharded import check_elementwise
+from workbench.torch.tensors import Compression
+from workbench.training.compression import Compressor
+
+Named = Iterable[tuple[str, torch.nn.Parameter]]
+Groups = Sequence[Sequence[torch.nn.Parameter]]
+
+_ZERO_GRAD = (
+    "optimizer.zero_grad() was called after loss.backward() but before optimizer.step() or optimizer.synchronize(). "
+    "This is prohibited as it can cause a race condition."
+)
+_STEP_TWICE = (
+    "optimizer.step() called without optimizer.skip_synchronize() context after optimizer.synchronize(). "
+    "This can cause training slowdown. You may want to consider using optimizer.skip_synchronize() context if you use "
+    "optimizer.synchronize() in your code."
+)
+_SCALER = (
+    "GradScaler looks at gradients that are still on their way to the other ranks. Call optimizer.synchronize() after "
+    "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
+    "optimizer.skip_synchronize()."
+)
+
+_SCALER_SHARDED = (
+    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
+    "Use bfloat16, which needs no GradScaler, or leave sharded=True out."
+)
+
+
+class DistributedOptimizer(torch.optim.Optimizer):
+    """Wrap an optimizer so that every rank steps with the gradients of all.
+
+    It shares the wrapped optimizer's ``param_groups`` and ``state``, so learning-rate schedulers,
+    checkpoints and ``isinstance`` see the optimizer they know. Made again for the same parameters, the new one
+    takes over, and the old one can only be dropped.
+
+    Args:
+        optimizer: any ``torch.optim`` optimizer; it is used from now on through this object only.
+        named_parameters: ``model.named_parameters()``: names for errors and timeline. All or none of the
+            optimizer's parameters have a name.
+        compression: ``Compression.none``, ``.fp16``, ``.bf16`` or ``.topk(ratio)``.
+        backward_passes_per_step: gradients are accumulated locally over so many passes, then summed up over ranks;
+            they are not divided by this number.
+        op: Average (default), Sum, Min, Max, Product, or Adasum, which combines the changes of the weights instead
+            of the gradients and takes no account of ``backward_passes_per_step`` and groups.
+        gradient_predivide_factor: divide by it before the sum and multiply after; keeps fp16 in range.
+        num_groups: split the parameters into so many groups, each reduced at once when it is complete.
+        groups: the groups themselves, lists of parameters; the others are sent one by one. A number means num_groups.
+        sparse_as_dense: turn sparse gradients into dense ones before the reduction, and back for SparseAdam, which
+            takes no others; otherwise they are reduced as they are, in ``step()``.
+        process_set: the ranks to average over; a rank outside of it trains on its own.
+        sharded: each rank updates its part of the parameters and keeps the optimizer's state for that part only (see
+            ``sharded.py``): less memory, less to compute, the same result. It begins with the second step. For SGD,
+            Adam and others that treat each element by itself, with op=Average, without compression and groups. On one
+            machine the parameters then are one memory for all its ranks: who changes them by hand does so on one rank.
+            ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+
+    Raises:
+        ValueError: names missing, twice, or not strings; num_groups negative; a group of unknown parameters; sharded
+            with what does not go with it.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> model = torch.nn.Linear(2, 1)
+        >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        >>> optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> hvd.shutdown()
+    """
+
+    _distributed: GradientHooks
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Named | None = None,
+        compression: Compressor = Compression.none,
+        backward_passes_per_step: int = 1,
+        op: ReduceOp = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Groups | int | None = None,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+        *,
+        sharded: bool = False,
+    ) -> None:
+        if gradient_predivide_factor != 1.0 and op is not Average:
+            raise ValueError("gradient_predivide_factor goes with op=Average only.")
+        if isinstance(optimizer, DistributedOptimizer):  # wrapped again, by a notebook's cell that is run again
+            if optimizer._distributed.shards:
+                raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
+            optimizer = optimizer._distributed.optimizer
+        params = _named(optimizer, named_parameters)
+        if sharded:
+            check_elementwise(optimizer)
+            if op is not Average or compression is not Compression.none or num_groups or groups is not None:
+                raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
+        chosen = _groups(params, num_groups, groups)
+        grads = Grads(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, chosen)
+        self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded)
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:  # isinstance(optimizer, torch.optim.SGD) stays true
+        return (
+            type(self.__dict__["_distributed"].optimizer) if "_distributed" in self.__dict__ else DistributedOptimizer
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        # Optimizer.__init__ was not called: state, parameter groups and hooks are those of the wrapped optimizer.
+        if name == "_distributed":
+            raise AttributeError(name)
+        return getattr(self._distributed.optimizer, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # ``step`` stays here, for learning-rate schedulers replace it by one that counts.
+        if name in ("_distributed", "step"):
+            object.__setattr__(self, name, value)
+        else:
+            setattr(self._distributed.optimizer, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        if name in self.__dict__:
+            object.__delattr__(self, name)
+        else:
+            delattr(self._distributed.optimizer, name)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Wait for all gradients, then step.
+
+        Args:
+            closure: evaluates the model again and returns the loss; gradients are reduced after each call.
+
+        Raises:
+            CollectiveError: a reduction failed; no parameter has changed.
+            RuntimeError: another DistributedOptimizer has taken the parameters over.
+        """
+        mine = self._distributed
+        if mine.adasum:
+            self._reduce()
+            params = {name: mine.grads.params[name] for name in mine.trained()}
+            return adasum_step(mine.optimizer, params, mine.grads.compression, mine.grads.process_set, closure)
+        if closure is not None:
+
+            def synced() -> Any:
+                loss = closure()
+                self._reduce()
+                self._hand_over()
+                return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
+
+            loss = mine.optimizer.step(synced)
+            self._publish()
+            return loss
+        if mine.should_synchronize:
+            if mine.synchronized:
+                warnings.warn(_STEP_TWICE, stacklevel=2)
+            self._reduce()
+        mine.synchronized = False
+        self._hand_over()
+        mine.optimizer.step()
+        self._publish()
+        return None
+
+    def _reduce(self) -> None:
+        self._distributed.zeros.drop()
+        self._distributed.synchronize()
+
+    def _hand_over(self) -> None:
+        """The wrapped optimizer steps next."""
+        self._distributed.zeros.drop()
+        self._distributed.shard()
+
+    def _publish(self) -> None:
+        """If sharded, wait until all ranks have updated their parts."""
+        if shards := self._distributed.shards:
+            shards.publish()
+
+    def _average(self, loss: Any) -> Any:
+        """The ranks' average of a loss; anything else as it is."""
+        if self._distributed.alone or not isinstance(loss, (float, torch.Tensor)):
+            return loss
+        mine = torch.as_tensor(loss).detach().contiguous()
+        mean = allreduce_async(mine, name="closure", process_set=self._distributed.grads.process_set).wait()
+        return mean.item() if isinstance(loss, float) else mean
+
+    def synchronize(self) -> None:
+        """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
+        self._reduce()
+        if shards := self._distributed.shards:
+            shards.complete()
+        self._distributed.synchronized = True
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Within it, ``step()`` takes the gradients as they are.
+
+        Example::
+
+            optimizer.synchronize()
+            scaler.unscale_(optimizer)  # with a GradScaler
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            with optimizer.skip_synchronize():
+                optimizer.step()  # or scaler.step(optimizer)
+        """
+        self._distributed.should_synchronize = False
+        try:
+            yield
+        finally:
+            self._distributed.should_synchronize = True
+
+    def abandon_step(self) -> None:
+        """End a step that was broken off by an error: what is in flight is waited for, and forgotten.
+
+        Parameters and gradients stay as they are; ``zero_grad()`` is allowed afterwards.
+        """
+        self._distributed.abandon()
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Accumulate over so many passes from the next step on."""
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
+        self._distributed.reducer.passes = passes
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As the wrapped optimizer's. A parameter that is frozen and had a gradient has zeros afterwards, and not None.
+
+        Raises:
+            AssertionError: gradients are in flight.
+        """
+        mine = self._distributed
+        mine.forget_failed_cell()
+        if mine.reducer.in_flight:
+            raise AssertionError(_ZERO_GRAD)
+        frozen = mine.zeros.frozen()
+        mine.optimizer.zero_grad(set_to_none=set_to_none)
+        if mine.shards:
+            mine.shards.zero_grad(set_to_none)
+        else:
+            mine.zeros.give_to(frozen)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
+        if self._distributed.reducer.in_flight:
+            raise RuntimeError(_SCALER)
+        if self._distributed.sharded:
+            raise RuntimeError(_SCALER_SHARDED)
+        return getattr(self._distributed.optimizer, "_step_supports_amp_scaling", False)
+
+    @property
+    def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        # Horovod's name for it; scripts and Lightning read it.
+        return self._distributed.names
+
+    def state_dict(self) -> Any:
+        """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
+        shards = self._distributed.shards
+        return shards.state_dict() if shards else self._distributed.optimizer.state_dict()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
+        self._distributed.optimizer.add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """As the wrapped optimizer's, whose class knows how."""
+        (self._distributed.shards or self._distributed.optimizer).load_state_dict(state_dict)
+
+    def __repr__(self) -> str:
+        return f"Distributed{self._distributed.optimizer!r}"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("A DistributedOptimizer cannot be pickled: save its state_dict().")
+
+
+def _named(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, torch.nn.Parameter]:
+    """The optimizer's parameters by name, in its order."""
+    params = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
+    if named is None:
+        return {f"noname.{g}.{i}": param for g, i, param in params}
+    pairs = list(named)
+    if any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
+        raise ValueError(
+            "named_parameters should be a sequence of tuples (name, parameter), usually model.named_parameters()."
+        )
+    names = [name for name, _ in pairs]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}.")
+    given = {param: name for name, param in reversed(pairs)}
+    unnamed = sum(param not in given for _, _, param in params)
+    if unnamed:
+        raise ValueError(
+            f"named_parameters was specified, but {unnamed} of the optimizer's parameters have no name in it."
+        )
+    return {given[param]: param for _, _, param in params}
+
+
+def _groups(
+    params: dict[str, torch.nn.Parameter], num_groups: int, groups: Groups | int | None
+) -> Sequence[Sequence[str]]:
+    """The groups asked for, as names and checked; frozen parameters left out."""
+    if isinstance(groups, int):
+        if groups < 1:
+            raise ValueError(f"groups={groups}: give at least 1, or a list of lists of parameters.")
+        num_groups, groups = groups, None
+    if num_groups < 0:
+        raise ValueError(f"num_groups={num_groups}: give 0 (no groups) or more.")
+    trained = [name for name, param in params.items() if param.requires_grad]
+    if groups is not None:
+        names = {param: name for name, param in params.items()}
+        flat = [param for group in groups for param in group]
+        if any(param not in names for param in flat) or len(set(flat)) < len(flat):
+            raise ValueError("groups must be lists of the optimizer's parameters, each in one group at most.")
+        return [[names[param] for param in group if param.requires_grad] for group in groups]
+    size = -(-len(trained) // max(1, min(num_groups, len(trained))))
+    return [trained[i : i + size] for i in range(0, len(trained), size)] if num_groups else []

@@ -1,0 +1,238 @@
+"""When the gradients of an optimizer are reduced: hooks on its parameters, and what is left at ``step()``.
+
+A gradient's way::
+
+    Hook ──► GradientHooks.ready ──► GradientReducer.ready ──► Grads.take, Grads.entries ──► entries.submit ──► engine
+    .grad ◄── Grads.store ◄── GradientReducer.finish ◄── GradientHooks.synchronize ◄── optimizer.step()
+
+Parameters live longer than optimizers: a notebook's cell that makes an optimizer is run again and again on one model.
+So a hook keeps nothing alive, and a new optimizer's hooks replace those of an older one.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+
+import torch
+
+from workbench import api
+from workbench.api import Adasum, Average, Sum
+from workbench.context import HOLDER
+from workbench.errors import CollectiveError
+from workbench.torch.optimizer.grads import Grads
+from workbench.torch.optimizer.initial_zeros import InitialZeros
+from workbench.torch.optimizer.sharded import Shards
+from workbench.torch.tensors import Compression, fits_a_bucket
+from workbench.training.buckets import bucket_bytes
+from workbench.training.step_reducer import GradientReducer
+
+_REPLACED = (
+    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. "
+    "Use the new one."
+)
+
+
+class GradientHooks:
+    """What DistributedOptimizer adds to an optimizer.
+
+    Args:
+        optimizer: the wrapped one.
+        grads: of its parameters.
+        passes: backward passes per step.
+        sharded: each rank updates a part of the parameters.
+
+    Attributes:
+        names: by parameter; what is added later comes last.
+        alone: there is nobody to average with.
+        zeros: gradients before there are any.
+        should_synchronize, synchronized: see ``skip_synchronize()``.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool = False) -> None:
+        self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
+        self.should_synchronize, self.synchronized = True, False
+        self.names = {param: name for name, param in grads.params.items()}
+        self._hooks: dict[str, Hook] = {}
+        self._replaced = False
+        self._failures = 0  # of cells and collectives, when a gradient was last ready
+        self.alone = self._is_alone()
+        if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
+            grads.sparse.keep_forms()
+        if sharded and any(param.device.type != "cpu" for param in grads.params.values()):
+            raise ValueError(
+                "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
+                "leave it out, or shard with torch's own fully_shard()."
+            )
+        trained = [name for name, param in grads.params.items() if param.requires_grad]
+        self.reducer = GradientReducer(trained, grads, api.submit, passes)
+        for name in trained:
+            self._watch(name)
+        self.zeros = InitialZeros(optimizer, grads.params)
+        self.zeros.give()
+
+    @property
+    def shards(self) -> Shards | None:
+        """The parts that the ranks update, from the second step on."""
+        return self.grads.shards
+
+    @property
+    def adasum(self) -> bool:
+        """Are changes of the weights combined, and no gradients?"""
+        return self.grads.op is Adasum and not self.alone
+
+    def ready(self, name: str) -> None:
+        """The hook: backward has finished a gradient. A dense one is submitted at once, a sparse one at the step."""
+        if self.alone or self.adasum or self.grads.sparse.topk:
+            return
+        self.forget_failed_cell()
+        self.reducer.ready(name)
+
+    def synchronize(self) -> None:
+        """Reduce what is left, wait for all, and put the results into ``.grad``.
+
+        Raises:
+            RuntimeError: another optimizer has taken the parameters over.
+            CollectiveError: a reduction failed.
+        """
+        if self._replaced:
+            raise RuntimeError(_REPLACED)
+        trained, grads, sparse = self.trained(), self.grads, self.grads.sparse
+        if self.alone or self.adasum:
+            for name in trained if sparse.dims is None else ():
+                grads.by_name.dense(name)
+            return
+        if sparse.topk:
+            waits = {name: sparse.gather(name) for name in trained}
+        else:
+            reduced, buckets = self.reducer.finish(trained), grads.buckets
+            # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
+            self._plan_buckets([name for name in trained if name not in buckets and reduced[name] is not None])
+            grads.store(reduced, buckets)
+            if sparse.dims is not None:
+                sparse.give_form_back([name for name in trained if reduced[name] is not None])
+            rest = [name for name in trained if reduced[name] is None]  # no rank has a dense gradient
+            waits = sparse.gather_all(rest) if rest else {}
+        for name, wait in waits.items():
+            grads.params[name].grad = wait()
+
+    def trained(self) -> list[str]:
+        """What to reduce now: also what was added or unfrozen since the last step, without what was frozen."""
+        params, shards = self.grads.params, self.shards
+        found = [name for name in shards.names if params[name].requires_grad] if shards else []
+        for g, group in enumerate(self.optimizer.param_groups):
+            for i, param in enumerate(group["params"]):
+                if not param.requires_grad or (shards and shards.owns(param)):
+                    continue
+                name = self.names.setdefault(param, f"noname.{g}.{i}")
+                found.append(name)
+                if name not in self._hooks:
+                    params[name] = param
+                    self.reducer.add(name)
+                    self._watch(name)
+        return found
+
+    def _plan_buckets(self, new: Sequence[str]) -> None:
+        """From the next step on these gradients live in buckets.
+
+        The first time a gradient is reduced under its own name, so that ranks which disagree about it hear its name.
+        What is decided here follows from the results alone, which are the same on every rank.
+        """
+        grads, limit = self.grads, bucket_bytes()
+        suits = grads.op in (Average, Sum) and grads.compression is Compression.none and not grads.groups
+        new = [name for name in new if fits_a_bucket(grads.params[name])]
+        if suits and limit and new and not self.shards:  # else, what comes later is updated as a whole on every rank
+            grads.plan([name for name in grads.params if name in grads.buckets or name in new], limit)
+
+    def abandon(self) -> None:
+        """End a step that was broken off: wait for what is in flight, and take no notice of it."""
+        self._drop()
+        self.synchronized = False
+        self.alone = self._is_alone()  # the job may be another one
+
+    def forget_failed_cell(self) -> None:
+        """After a cell that failed not all ranks have come as far: a step that began in it is given up.
+
+        And gradients are reduced by name once more, for some ranks may not have come to where buckets are planned.
+        """
+        context = HOLDER.find()
+        failures = context.failures if context else 0
+        if failures == self._failures:
+            return
+        self._failures = failures
+        if self.reducer.begun:
+            self.abandon()
+        if self.grads.buckets and not self.shards:
+            self.grads.set_buckets([])
+
+    def give_way(self) -> None:
+        """Another optimizer takes the parameters over."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self._replaced = True
+        self._drop()
+
+    def shard(self) -> None:
+        """A step begins. If sharded, give the wrapped optimizer the gradients of its slices."""
+        grads = self.grads
+        if self.sharded and not grads.shards and grads.buckets:
+            buckets = list(dict.fromkeys(grads.buckets.values()))
+            grads.shards = Shards(self.optimizer, grads.params, buckets, grads.process_set)
+            for name in grads.shards.names:
+                self._hooks[name].in_common = True
+        if grads.shards:
+            grads.shards.check()
+            grads.shards.choose()
+
+    def _drop(self) -> None:
+        with suppress(CollectiveError):
+            self.reducer.finish(())
+
+    def _watch(self, name: str) -> None:
+        param = self.grads.params[name]
+        for old in list((param._post_accumulate_grad_hooks or {}).values()):
+            if isinstance(old, Hook):
+                old.remove()
+                owner = old.owner()
+                if owner is not None:
+                    owner.give_way()
+        self._hooks[name] = Hook(self, name, param)
+
+    def _is_alone(self) -> bool:
+        process_set = self.grads.process_set
+        included = process_set.included()
+        if included is None:
+            raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
+        return not included or process_set.size() == 1
+
+
+class Hook:
+    """On a parameter: tells its owner, if there still is one, that the gradient is ready.
+
+    Attributes:
+        owner: weak, so that a model and its optimizer are freed as soon as nobody else has them.
+        in_common: the parameter's memory is that of all ranks.
+    """
+
+    in_common = False
+
+    def __init__(self, owner: GradientHooks, name: str, param: torch.nn.Parameter) -> None:
+        self.owner, self._name, self._param = weakref.ref(owner), name, weakref.ref(param)
+        self._handle = param.register_post_accumulate_grad_hook(self)
+
+    def __call__(self, param: torch.Tensor) -> None:
+        """``param.grad`` is ready."""
+        owner = self.owner()
+        if owner is not None:
+            owner.ready(self._name)
+
+    def remove(self) -> None:
+        """Hear no more of the parameter; it is this rank's own again."""
+        self._handle.remove()
+        param = self._param()
+        if self.in_common and param is not None:
+            self.in_common, param.data = False, param.data.clone()
+
+
+__all__ = ["GradientHooks", "Hook"]

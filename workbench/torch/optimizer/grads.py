@@ -1,0 +1,242 @@
+"""The gradients of an optimizer's parameters: from ``.grad`` to an entry for the engine, and the result back.
+
+In the first step each gradient is reduced under its own name (``grads_by_name.py``). From the second step on are in
+buckets (:mod:`workbench.training.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
+adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward makes
+a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench import api
+from workbench.api import ReduceOp
+from workbench.context import HOLDER
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
+from workbench.process_sets import ProcessSet
+from workbench.torch.optimizer.grads_by_name import CHANGED, GradsByName
+from workbench.torch.optimizer.sparse import SparseGradients
+from workbench.torch.tensors import about, dtype_name, on_gpu, tensor_of, view
+from workbench.training import memory
+from workbench.training.buckets import Bucket, Piece, plan_by_place
+from workbench.training.compression import Compressor
+
+if TYPE_CHECKING:
+    from workbench.torch.optimizer.sharded import Shards
+
+Params = Mapping[str, torch.nn.Parameter]
+
+
+class Grads:
+    """The gradients of a step; a :class:`~workbench.training.step_reducer.GradientSource`.
+
+    Args:
+        params: by name; may grow.
+        compression: of dense gradients without a bucket.
+        op, predivide: how gradients become one; see DistributedOptimizer.
+        sparse_as_dense: no gradient stays sparse.
+        process_set: who takes part.
+        groups: names that are submitted together; no bucket is made then.
+
+    Attributes:
+        buckets: for each name the bucket that it lives in, if it does.
+        shards: what each rank updates, if sharded.
+        sparse: what is gathered.
+        by_name: what has no bucket.
+    """
+
+    def __init__(
+        self,
+        params: dict[str, torch.nn.Parameter],
+        compression: Compressor,
+        op: ReduceOp,
+        predivide: float,
+        sparse_as_dense: bool,
+        process_set: ProcessSet,
+        groups: Sequence[Sequence[str]] = (),
+    ) -> None:
+        self.params, self.compression, self.op, self.process_set = params, compression, op, process_set
+        self._fields: dict[str, Any] = {"op": op, "process_set": process_set}
+        if predivide != 1.0:
+            self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
+        self.sparse = SparseGradients(params, compression, op, sparse_as_dense, process_set)
+        self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields)
+        self.groups = {name: tuple(group) for group in groups for name in group}
+        self.buckets: dict[str, GradBucket] = {}
+        self._planned_for: Any = None
+        self.shards: Shards | None = None
+
+    # --- from .grad to an entry -----------------------------------------------------------------------
+
+    def prepare(self, name: str | None) -> None:
+        """Leave the buckets of another job, where others begin without, and those of another dtype or device."""
+        if not self.buckets:
+            return
+        if self._planned_for is not HOLDER.get().world:
+            if self.shards:
+                self.shards.check()
+            self.set_buckets([])
+        elif name in self.buckets and not self.buckets[name].suits(name):
+            self.set_buckets([])
+
+    def group_of(self, name: str) -> Sequence[str]:
+        """All of its bucket, or the group that the user made, or itself."""
+        bucket = self.buckets.get(name)
+        return bucket.layout.names if bucket is not None else self.groups.get(name, (name,))
+
+    def take(self, name: str) -> bool:
+        """Copy the gradient into its bucket, if it is not there already. A sparse one is for the step."""
+        if self.sparse.dims is not None:
+            self.sparse.note_form(name)
+        bucket = self.buckets.get(name)
+        if bucket is None:
+            return self.by_name.dense(name) is not None
+        bucket.take(name)
+        return True
+
+    def entries(self, names: Sequence[str]) -> list[Entry] | Entry:
+        """A bucket as one entry, or each dense gradient as it is now."""
+        for name in names if self.sparse.dims is not None else ():
+            self.sparse.note_form(name)
+        bucket = self.buckets.get(names[0])
+        if bucket is None:
+            return self.by_name.entries(names)
+        bucket.fill()
+        if self.shards:
+            return self.shards.entry(bucket)
+        array, name = bucket.array, bucket.layout.name
+        entry = api.entry(Kind.ALLREDUCE, array, name, target=array, **bucket.about, **self._fields)
+        return entry if len(names) > 1 else [entry]  # one gradient may still be packed with the next
+
+    # --- from a result to .grad -----------------------------------------------------------------------
+
+    def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
+        """Put results where the optimizer looks for them; None if no rank had a dense gradient: as in a serial run.
+
+        Args:
+            reduced: by name.
+            buckets: in which some of them were reduced.
+
+        Raises:
+            RuntimeError: a gradient was changed in the meantime.
+            MismatchError: this rank's gradient is sparse, and another rank's is dense.
+        """
+        for bucket in dict.fromkeys(buckets[name] for name in reduced if name in buckets):
+            for name in bucket.changed():
+                raise RuntimeError(CHANGED.format(name))
+            if not self.shards:
+                bucket.give()
+        for name, result in reduced.items():
+            if name not in buckets:
+                self.by_name.store(name, result)
+
+    # --- buckets --------------------------------------------------------------------------------------
+
+    def plan(self, names: Sequence[str], limit_bytes: int) -> None:
+        """From the next step on these gradients live in buckets."""
+        pieces = []
+        for name in names:
+            param = self.params[name]
+            layout = "" if param.is_contiguous() else str(param.stride())
+            pieces.append((param.device, param.element_size(), Piece(name, param.numel(), dtype_name(param), layout)))
+        self.set_buckets([GradBucket(each, self.params) for each in plan_by_place(pieces, limit_bytes)])
+
+    def set_buckets(self, buckets: Sequence[GradBucket]) -> None:
+        """From now on, while nothing is in flight, these."""
+        self.buckets = {name: bucket for bucket in buckets for name in bucket.layout.names}
+        self._planned_for = HOLDER.get().world
+
+
+class GradBucket:
+    """A bucket, and the ``.grad`` of its parameters as views of it.
+
+    Attributes:
+        layout: which gradient is where.
+        array: all of it, as the engine takes it.
+        flat: the same as a tensor.
+        views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
+            tensor can give it other memory, as ``model.float()`` does.
+        about: what an entry says beside the array.
+    """
+
+    def __init__(self, layout: Bucket, params: Params) -> None:
+        self.layout, self._params = layout, params
+        like = params[layout.names[0]]
+        if on_gpu(like):  # any memory will do there
+            self.flat = torch.zeros(layout.length, dtype=like.dtype, device=like.device)
+            self.array = view(self.flat)
+        else:
+            self.array = memory.zeros(layout.length, "uint16" if like.dtype is torch.bfloat16 else layout.dtype)
+            self.flat = tensor_of(self.array, like)
+        self.about = about(self.flat)
+        self._flags = self.flat[layout.flags :]
+        self.views = self.shaped(self.flat if on_gpu(like) else self.array)
+        self._given = {name: view.data for name, view in self.views.items()}
+        self._versions: dict[str, int] = {}
+        self._absent: list[str] = []
+
+    def shaped(self, whole: api.Array | torch.Tensor) -> dict[str, torch.Tensor]:
+        """The parts of an array with this layout, each shaped like its parameter and in its order in memory."""
+        shaped = {}
+        for name, part in self.layout.parts(whole).items():
+            param = self._params[name]
+            tensor = part if isinstance(part, torch.Tensor) else tensor_of(part, param)
+            # .data: it counts its changes by itself, and to torch it is no view, which could not be detached in place.
+            shaped[name] = tensor.as_strided(param.shape, param.stride()).data
+        return shaped
+
+    def take(self, name: str) -> None:
+        """Bring this rank's gradient into the bucket, if it is not there already."""
+        param, view = self._params[name], self.views[name]
+        grad = param.grad
+        if grad is None or (grad is self._given[name] and grad.data_ptr() == view.data_ptr()):
+            return
+        with torch.no_grad():
+            view.copy_(grad.to_dense() if grad.layout is not torch.strided else grad)
+        self.show(name)
+
+    def show(self, name: str) -> None:
+        """Let the parameter's ``.grad`` be its part of the bucket."""
+        given = self._given[name]
+        if given.data_ptr() != self.views[name].data_ptr():
+            given = self._given[name] = self.views[name].data
+        self._params[name].grad = given
+
+    def suits(self, name: str) -> bool:
+        """Has the parameter still the bucket's dtype, and is it where the bucket is?"""
+        param = self._params[name]
+        return param.dtype is self.flat.dtype and param.device == self.flat.device
+
+    def fill(self) -> None:
+        """Before the reduction: take what is there, zeros for what is not, and note which is which."""
+        self._absent, self._versions = [], {}
+        with torch.no_grad():
+            self._flags.fill_(1)
+            for i, (name, view) in enumerate(self.views.items()):
+                self.take(name)
+                grad = self._params[name].grad
+                if grad is None:
+                    view.zero_()
+                    self._flags[i] = 0
+                    self._absent.append(name)
+                else:
+                    self._versions[name] = grad._version
+
+    def changed(self) -> list[str]:
+        """Names of gradients that somebody changed during the reduction."""
+        now = {name: self._params[name].grad for name in self._versions}
+        return [name for name, grad in now.items() if grad is not None and grad._version != self._versions[name]]
+
+    def give(self) -> None:
+        """After the reduction: parameters without a gradient here get that of the others, if any has one."""
+        for name in self._absent:
+            if self._flags[self.layout.names.index(name)] != 0:
+                self.show(name)
+
+
+__all__ = ["GradBucket", "Grads"]

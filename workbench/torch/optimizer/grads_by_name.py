@@ -1,0 +1,104 @@
+"""Gradients without a bucket: each is reduced under its own name, in place or compressed.
+
+So are all in the first step, so that ranks which disagree about one hear its name, and always with compression, groups,
+or an op that looks at each tensor as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from workbench import api
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
+from workbench.errors import MismatchError
+from workbench.torch.tensors import about, in_place, tensor_of
+from workbench.training.compression import Compressor
+from workbench.training.step_reducer import group_fields
+
+CHANGED = (
+    "The gradient of {!r} was changed while it was on its way to the other ranks. Call optimizer.synchronize() after "
+    "backward(), change the gradients then, and call step() within optimizer.skip_synchronize()."
+)
+
+
+class GradsByName:
+    """From ``.grad`` to an entry, and the result back.
+
+    Args:
+        params: by name; may grow.
+        compression: of what is sent.
+        as_dense: a sparse gradient becomes dense; else it is no concern of this class.
+        fields: of each request.
+    """
+
+    def __init__(
+        self,
+        params: Mapping[str, torch.nn.Parameter],
+        compression: Compressor,
+        as_dense: bool,
+        fields: Mapping[str, Any],
+    ) -> None:
+        self._params, self._compression, self._as_dense, self._fields = params, compression, as_dense, fields
+        # What was compressed, its context, and the gradient's version, which torch counts up at every change.
+        self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
+
+    def entries(self, names: Sequence[str]) -> list[Entry]:
+        """Each dense gradient as it is now."""
+        return [self._entry(name, group_fields(names)) for name in names]
+
+    def dense(self, name: str) -> torch.Tensor | None:
+        """The gradient, made dense where it is to be; None without one, or with one that stays sparse."""
+        grad = self._params[name].grad
+        if grad is None or (grad.is_sparse and not self._as_dense):
+            return None
+        if grad.layout is not torch.strided:
+            self._params[name].grad = grad = grad.to_dense()
+        return grad
+
+    def _entry(self, name: str, group: dict[str, Any]) -> Entry:
+        """Without a gradient this rank contributes zeros, or nothing if no rank has one."""
+        param, grad = self._params[name], self.dense(name)
+        fields = {**self._fields, **group}
+        if grad is None:
+            zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
+            small, ctx = self._compression.compress(zeros)
+            self._in_flight[name] = param.new_empty(0, dtype=small.dtype), ctx, 0
+            shape = tuple(small.shape)
+            return api.entry(Kind.ALLREDUCE, None, name, shape=shape, absent=True, **about(small), **fields)
+        small, ctx = self._compression.compress(grad.detach())
+        small = small.contiguous()
+        self._in_flight[name] = small, ctx, grad._version
+        array, convert = in_place(small)
+        return api.entry(Kind.ALLREDUCE, array, name, target=array, convert=convert, **about(small), **fields)
+
+    def store(self, name: str, reduced: Any) -> None:
+        """Put a result into ``.grad``; None: no rank had a dense gradient.
+
+        Raises:
+            RuntimeError: the gradient was changed in the meantime.
+            MismatchError: this rank's gradient is sparse, and another rank's is dense.
+        """
+        param, (small, ctx, version) = self._params[name], self._in_flight.pop(name)
+        if reduced is None:
+            return
+        if small.numel() and param.grad is not None and param.grad._version != version:
+            raise RuntimeError(CHANGED.format(name))
+        if param.grad is not None and param.grad.is_sparse:
+            raise MismatchError(
+                f"The gradient of {name!r} is sparse on rank {api.rank()}, but dense on another rank. "
+                "Give DistributedOptimizer sparse_as_dense=True on every rank."
+            )
+        if not isinstance(reduced, torch.Tensor):
+            reduced = tensor_of(reduced, small)
+        whole = self._compression.decompress(reduced, ctx)
+        if param.grad is None:
+            param.grad = whole
+        elif whole.data_ptr() != param.grad.data_ptr():
+            param.grad.copy_(whole)
+
+
+__all__ = ["CHANGED", "GradsByName"]

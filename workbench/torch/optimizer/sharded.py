@@ -1,0 +1,293 @@
+"""ZeRO, stage 1: each rank updates its part of the parameters, and keeps the optimizer's state for that part only.
+
+Rajbhandari et al. 2020, arXiv:1910.02054. A step with n ranks:
+
+1. The buckets of gradients are reduce-scattered: rank r ends with chunk r of each, reduced.
+2. The wrapped optimizer steps on *slices*: those parts of the parameters whose gradients are in chunk r. To it they are
+   parameters like others, so it makes state for them alone, 1/n of the whole.
+3. Every rank gets all slices. On one machine there is nothing to do: the parameters of all its ranks are one memory, in
+   which each has updated its part, and they only wait for each other. Otherwise the slices are gathered.
+
+That is right for optimizers that treat each element by itself, and for no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from inspect import unwrap
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench import api
+from workbench.collectives.ring import chunk_lengths
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
+from workbench.process_sets import ProcessSet
+from workbench.torch.optimizer.grads import GradBucket
+from workbench.torch.tensors import tensor_of
+from workbench.training import memory
+from workbench.training.objects import allgather_object
+
+_ELEMENTWISE = tuple(
+    getattr(torch.optim, name)
+    for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
+)
+
+_MOVED = (
+    "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded=True) "
+    "was made, and what it updates is no longer the model's. Make a new one."
+)
+_LOST = (
+    "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
+    "with it. Make a new one, and load a state_dict() that was taken before."
+)
+
+
+@dataclass
+class Slice:
+    """This rank's part of one parameter.
+
+    Args:
+        start, stop: of its elements, in the order of the parameter's memory.
+        param: what the wrapped optimizer updates.
+        grad: its gradient, a part of a bucket.
+    """
+
+    start: int
+    stop: int
+    param: torch.nn.Parameter
+    grad: torch.Tensor
+
+
+class Shards:
+    """The parts of all parameters that live in buckets.
+
+    Args:
+        optimizer: the wrapped one; its parameters are replaced by slices.
+        params: by name.
+        buckets: of their gradients, which hold the first step's, reduced.
+        process_set: who shares.
+
+    Attributes:
+        names: of the parameters that are updated in parts.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        params: Mapping[str, torch.nn.Parameter],
+        buckets: Sequence[GradBucket],
+        process_set: ProcessSet,
+    ) -> None:
+        self._optimizer, self._set, self._job = optimizer, process_set, api.world()
+        self.names = [name for name in params if any(name in bucket.views for bucket in buckets)]
+        self._params = {name: params[name] for name in self.names}
+        self._index = {param: name for name, param in self._params.items()}
+        self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
+        self._slices = {name: part for each in self._memory for name, part in each.slices.items()}
+        self._owned = {part.param for part in self._slices.values()}
+        self._whole = [list(group["params"]) for group in optimizer.param_groups]
+        for group in optimizer.param_groups:
+            group["params"] = [part for param in group["params"] for part in self._parts(param)]
+        for name, param in self._params.items():
+            state, part = optimizer.state.pop(param, None), self._slices.get(name)
+            if state and part:
+                optimizer.state[part.param] = {key: _cut(value, part, param) for key, value in state.items()}
+
+    def owns(self, param: torch.Tensor) -> bool:
+        """Is it one of the slices?"""
+        return param in self._owned
+
+    def entry(self, bucket: GradBucket) -> Entry:
+        """Reduces a bucket so that each rank has its chunk."""
+        array = bucket.array[: bucket.layout.flags]
+        about: dict[str, Any] = {"dtype": bucket.layout.dtype, "target": array, "process_set": self._set}
+        return api.entry(Kind.REDUCESCATTER, array, bucket.layout.name, op=api.Average, **about)
+
+    def choose(self) -> None:
+        """Give the slices their gradients, but for parameters of which no rank has one: as in a serial run."""
+        there = self._there()
+        for name, part in self._slices.items():
+            part.param.grad = part.grad if name in there else None
+
+    def complete(self) -> None:
+        """Bring every rank's part of the gradients to all, for who wants to look at them or clip them."""
+        there = self._there()
+        for each in self._memory:
+            each.complete(there)
+
+    def _there(self) -> set[str]:
+        """Names of parameters of which some rank has a gradient."""
+        present = np.array([self._params[name].grad is not None for name in self.names], np.uint8)
+        about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self._set}
+        api.submit([api.entry(Kind.ALLREDUCE, present, "which gradients there are", **about)])[0].wait()
+        return {name for name, found in zip(self.names, present.tolist(), strict=True) if found}
+
+    def publish(self) -> None:
+        """After the update: every rank has all parameters when this returns."""
+        if all(each.shared for each in self._memory):
+            api.submit([api.entry(Kind.BARRIER, None, "updated", process_set=self._set)])[0].wait()
+        else:
+            for each in self._memory:
+                each.publish()
+
+    def check(self) -> None:
+        """Raise a RuntimeError if the slices are no longer what the model trains with."""
+        if self._job is not api.world():
+            raise RuntimeError(_LOST)
+        for each in self._memory:
+            for name, view in each.views.items():
+                if self._params[name].data_ptr() != view.data_ptr():
+                    raise RuntimeError(_MOVED.format(name))
+
+    def zero_grad(self, set_to_none: bool) -> None:
+        """As an optimizer's, for the parameters as the model knows them."""
+        for param in self._params.values():
+            if set_to_none:
+                param.grad = None
+            elif param.grad is not None:
+                param.grad.zero_()
+
+    # --- checkpoints ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> Any:
+        """The state of all ranks together, as the optimizer would have it on its own. All ranks call it."""
+        mine = {
+            name: (part.start, dict(self._optimizer.state[part.param]))
+            for name, part in self._slices.items()
+            if part.param in self._optimizer.state
+        }
+        everybody = allgather_object(mine, "sharded state", self._set)
+        found = self._optimizer.state_dict()
+        state: dict[int, Any] = {}
+        for number, param in enumerate(param for group in self._groups() for param in group):
+            name = self._index.get(param)
+            pieces = [rank[name] for rank in everybody if name in rank] if name else []
+            if pieces:
+                state[number] = _joined(pieces, param)
+            elif name is None and param in self._optimizer.state:
+                state[number] = dict(self._optimizer.state[param])
+        ends = np.cumsum([0, *map(len, self._groups())]).tolist()
+        groups = [
+            {**group, "params": list(range(ends[i], ends[i + 1]))} for i, group in enumerate(found["param_groups"])
+        ]
+        return {**found, "state": state, "param_groups": groups}
+
+    def load_state_dict(self, whole: Any) -> None:
+        """Take this rank's part of what :meth:`state_dict` gave; each rank takes it on its own."""
+        state, groups, number, slot = {}, [], 0, 0
+        for params, group in zip(self._groups(), whole["param_groups"], strict=True):
+            slots = []
+            for param in params:
+                for part in self._parts(param):
+                    if number in whole["state"]:
+                        piece = self._slices.get(self._index.get(param, ""))
+                        values = whole["state"][number].items()
+                        state[slot] = {key: _cut(value, piece, param) if piece else value for key, value in values}
+                    slots.append(slot)
+                    slot += len([part])
+                number += 1
+            groups.append({**group, "params": slots})
+        self._optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
+
+    def _groups(self) -> list[list[torch.nn.Parameter]]:
+        """The model's parameters in their groups, with those that were added later."""
+        return [*self._whole, *(group["params"] for group in self._optimizer.param_groups[len(self._whole) :])]
+
+    def _parts(self, param: torch.nn.Parameter) -> list[torch.nn.Parameter]:
+        """What stands for a parameter on this rank: its slice, nothing, or itself if it does not live in a bucket."""
+        name = self._index.get(param)
+        if name is None:
+            return [param]
+        return [self._slices[name].param] if name in self._slices else []
+
+
+class _Memory:
+    """The parameters of one bucket, one behind the other as their gradients are.
+
+    Attributes:
+        shared: is it the memory of all ranks?
+        views: of all its parameters, by name.
+        slices: this rank's, by name.
+    """
+
+    def __init__(self, bucket: GradBucket, params: Mapping[str, torch.nn.Parameter], process_set: ProcessSet) -> None:
+        self._bucket, self._set = bucket, process_set
+        plan, like = bucket.layout, params[bucket.layout.names[0]]
+        lengths = chunk_lengths(plan.flags, int(process_set.size() or 1))
+        rank = int(process_set.rank() or 0)
+        self._start, self._stop = sum(lengths[:rank]), sum(lengths[: rank + 1])
+        together = memory.shared(plan.flags, bucket.array.dtype.name, process_set)
+        self.shared = together is not None
+        self._array = memory.empty(plan.flags, bucket.array.dtype.name) if together is None else together
+        self._flat = tensor_of(self._array, like)
+        self.slices: dict[str, Slice] = {}
+        self.views = bucket.shaped(self._array)
+        for piece, start in zip(plan.pieces, plan.starts, strict=True):
+            param, name = params[piece.name], piece.name
+            bucket.take(name)
+            if not self.shared or rank == 0:
+                self.views[name].copy_(param.detach())
+            low, high = max(start, self._start), min(start + piece.length, self._stop)
+            if low < high:
+                part = torch.nn.Parameter(self._flat[low:high])
+                self.slices[name] = Slice(low - start, high - start, part, bucket.flat[low:high])
+        api.barrier(process_set)  # nobody lets go of its own before all is copied
+        for name, view in self.views.items():
+            params[name].data = view.data
+
+    def complete(self, there: set[str]) -> None:
+        """Gather the gradients, and show those of other ranks where this one has none."""
+        self._gather(self._bucket.array[: self._bucket.layout.flags], "gradients")
+        for name in there.intersection(self.views):
+            self._bucket.show(name)
+
+    def publish(self) -> None:
+        """Gather the parameters."""
+        self._gather(self._array, "parameters")
+
+    def _gather(self, array: api.Array, what: str) -> None:
+        name, dtype = f"{what} of {self._bucket.layout.name}", self._bucket.layout.dtype
+        mine = array[self._start : self._stop]
+        entry = api.entry(Kind.ALLGATHER, mine, name, dtype=dtype, process_set=self._set)
+        array[...] = api.submit([entry])[0].wait()
+
+
+def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
+    """Raise a ValueError if the optimizer looks at more than one element at a time."""
+    known = next((kind for kind in _ELEMENTWISE if isinstance(optimizer, kind)), None)
+    # torch wraps step() of the class of every optimizer that is made, also where the class has it from another one.
+    if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
+        names = ", ".join(kind.__name__ for kind in _ELEMENTWISE)
+        raise ValueError(
+            f"sharded=True updates slices of parameters, and {type(optimizer).__name__} may need whole ones. "
+            f"Use one of {names}, or leave sharded out."
+        )
+
+
+def _cut(value: Any, part: Slice, param: torch.Tensor) -> Any:
+    """This rank's part of a value of the state, if it has one number per element of the parameter."""
+    if isinstance(value, torch.Tensor) and value.shape == param.shape:
+        return in_memory_order(value, param)[part.start : part.stop].clone()
+    return value
+
+
+def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], param: torch.Tensor) -> dict[str, Any]:
+    """Undo :func:`_cut`."""
+    pieces = sorted(pieces, key=lambda piece: piece[0])
+    joined = dict(pieces[0][1])
+    for key, value in joined.items():
+        if isinstance(value, torch.Tensor) and value.dim():
+            flat = torch.cat([state[key] for _, state in pieces])
+            joined[key] = torch.empty_like(param, dtype=flat.dtype).copy_(flat.as_strided(param.shape, param.stride()))
+    return joined
+
+
+def in_memory_order(value: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
+    """The elements in the order in which those of the parameter lie in memory."""
+    flat = torch.empty(param.numel(), dtype=value.dtype)
+    flat.as_strided(param.shape, param.stride()).copy_(value)
+    return flat

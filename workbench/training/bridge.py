@@ -1,0 +1,189 @@
+"""The gradients of a step, from a framework's tensors to reduced ones. Shared by TensorFlow, Keras and JAX.
+
+What a framework must be able to do for it is a :class:`Bridge`. All gradients go in **one** call to the host, which
+in a graph is one op: an op for each gradient would wait for its own, one after the other, and ranks whose graphs run
+them in different orders would wait for each other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from workbench.api import Average, Sum
+from workbench.process_sets import global_process_set
+from workbench.training.calls import Shape
+from workbench.training.compression import Compressor
+from workbench.training.gradient_list import GradientList
+from workbench.transport.base import Array
+
+Spec = tuple[str, Shape | None]
+"""dtype's name and shape of a result; None in the shape, or for all of it, where only the run will tell."""
+
+
+class Bridge(Protocol):
+    """A framework's tensors, and its way to the host."""
+
+    def on_host(
+        self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
+    ) -> list[Any]:
+        """Call ``function`` with the tensors' arrays, now or whenever the graph runs; its results as tensors."""
+
+    def spec(self, tensor: Any) -> Spec:
+        """dtype and shape."""
+
+    def sparse(self, gradient: Any) -> tuple[Any, Any] | None:
+        """(values, rows) of a sparse gradient; None for a dense one."""
+
+    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
+        """A sparse gradient like this one."""
+
+    def dense(self, gradient: Any) -> Any:
+        """A sparse gradient as a dense one; a dense one as it is."""
+
+    def scaled(self, gradient: Any, factor: float) -> Any:
+        """``factor`` times the gradient, in its own dtype."""
+
+
+class DenseGradients:
+    """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
+
+    def sparse(self, gradient: Any) -> None:
+        """None: it is dense."""
+
+    def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
+        """Never asked for."""
+        raise NotImplementedError
+
+    def dense(self, gradient: Any) -> Any:
+        """As it is."""
+        return gradient
+
+
+class TensorReducer:
+    """Reduces lists of gradients, dense, sparse or None, which stays None.
+
+    Args:
+        bridge: the framework's.
+        compression: of dense gradients.
+        sparse_as_dense: sparse gradients become dense before they are sent.
+        scale_local: divide the gradients of local variables by the number of ranks, as if the others' were 0.
+        options: of :class:`~workbench.training.gradient_list.GradientList`.
+
+    Raises:
+        ValueError: options that GradientList refuses.
+    """
+
+    def __init__(
+        self,
+        bridge: Bridge,
+        compression: Compressor,
+        sparse_as_dense: bool = False,
+        scale_local: bool = True,
+        **options: Any,
+    ) -> None:
+        self._bridge, self._compression, self._options = bridge, compression, options
+        self._sparse_as_dense, self._scale_local = sparse_as_dense, scale_local
+        self._lists: dict[tuple[str, ...], GradientList] = {}
+        self._local: set[str] = set()
+        self.passes: int = options.get("passes", 1)
+        self.sums: bool = options.get("op", Average) is Sum
+        GradientList([], **options)  # refuses now what it would refuse in the first step
+
+    def keep_local(self, names: Iterable[str]) -> None:
+        """The gradients of these variables stay on this rank."""
+        self._local |= set(names)
+
+    def __call__(self, gradients: Sequence[Any], names: Sequence[str]) -> tuple[list[Any], Any]:
+        """Reduce.
+
+        Args:
+            gradients: one per variable.
+            names: of the variables, all different; the same on every rank, in any order.
+
+        Returns:
+            One gradient per variable, and None; or with several passes a bool tensor: False while more are to come, and
+            what is returned must not be used.
+        """
+        result = list(gradients)
+        there = [i for i, name in enumerate(names) if result[i] is not None and name not in self._local]
+        for i, name in enumerate(names):
+            if result[i] is not None and name in self._local and self._scale_local:
+                result[i] = self._bridge.scaled(result[i], 1.0 / self._members())
+        if not there:
+            return result, None
+        mine = tuple(names[i] for i in there)
+        if mine not in self._lists:
+            self._lists[mine] = GradientList(mine, **self._options)
+        reduce = self._lists[mine]
+        small = [self._small(gradients[i]) for i in there]
+        reduced, ready = self._reduce(reduce, [each for each, _ in small])
+        for i, each, (_, ctx) in zip(there, reduced, small, strict=True):
+            result[i] = each if self._bridge.sparse(each) else self._compression.decompress(each, ctx)
+        return result, ready
+
+    def _members(self) -> int:
+        """How many ranks share what this one computes; a rank outside of the set computes for itself."""
+        process_set = self._options.get("process_set", global_process_set)
+        return process_set.size() if process_set.included() else 1
+
+    def _small(self, gradient: Any) -> tuple[Any, Any]:
+        if self._sparse_as_dense:
+            gradient = self._bridge.dense(gradient)
+        return (gradient, None) if self._bridge.sparse(gradient) else self._compression.compress(gradient)
+
+    def _reduce(self, reduce: GradientList, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
+        """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag."""
+        parts = [self._bridge.sparse(each) or (each,) for each in gradients]
+        tensors = [tensor for part in parts for tensor in part]
+        results = [spec for part in parts for spec in self._specs(part)]
+        flagged: list[Spec] = [("bool", ())] if self.passes > 1 else []
+
+        def run(arrays: list[Array]) -> list[Array]:
+            given = iter(arrays)
+            reduced = reduce([(next(given), next(given)) if len(part) > 1 else next(given) for part in parts])
+            flag = [np.array(reduced is not None)] if flagged else []
+            if reduced is None:
+                return [*flag, *(np.zeros(each.shape, each.dtype) for each in arrays)]
+            return [*flag, *(array for each in reduced for array in (each if isinstance(each, tuple) else (each,)))]
+
+        made = iter(self._bridge.on_host(run, tensors, [*flagged, *results]))
+        ready = next(made) if flagged else None
+        return [
+            self._bridge.rebuilt(each, next(made), next(made)) if len(part) > 1 else next(made)
+            for each, part in zip(gradients, parts, strict=True)
+        ], ready
+
+    def _specs(self, part: tuple[Any, ...]) -> list[Spec]:
+        specs = [self._bridge.spec(tensor) for tensor in part]
+        # Each rank has its own number of rows.
+        return [(dtype, shape and (None, *shape[1:])) for dtype, shape in specs] if len(part) > 1 else specs
+
+
+def names_of(variables: Sequence[Any]) -> list[str]:
+    """A name for each variable: Keras' path or TensorFlow's name, numbered where several have the same.
+
+    Example:
+        >>> from types import SimpleNamespace as Variable
+        >>> names_of([Variable(path="dense/kernel"), Variable(name="w"), Variable(name="w")])
+        ['dense/kernel', 'w', 'w#1']
+    """
+    seen: Counter[str] = Counter()
+    names = []
+    for variable in variables:
+        name = str(getattr(variable, "path", None) or getattr(variable, "name", None) or "gradient")
+        seen[name] += 1
+        names.append(name if seen[name] == 1 else f"{name}#{seen[name] - 1}")
+    return names
+
+
+def names_among(names: Sequence[str], variables: Sequence[Any], chosen: Iterable[Any]) -> list[str]:
+    """The names of those variables that are among the chosen ones, themselves, not equals of theirs."""
+    ids = {id(each) for each in chosen}
+    return [name for name, variable in zip(names, variables, strict=True) if id(variable) in ids]
+
+
+__all__ = ["Bridge", "DenseGradients", "Spec", "TensorReducer", "names_among", "names_of"]

@@ -1,0 +1,1 @@
+"""Where bytes move. ``base`` has the protocols."""

@@ -1,0 +1,144 @@
+"""The protocols of the data plane. ``Link`` (rank, size, sendrecv) stands beside the algorithms that use it.
+
+A :class:`Backend` connects some ranks. It is composed of three parts, each a small protocol with a null implementation:
+
+- :class:`Collectives`: the five verbs that the engine executes. Null: over ``host/single.py``, one rank.
+- :class:`SharedMemory`: memory that ranks reach of each other. Null: ``PrivateMemory`` of ``memory.py``.
+- :class:`Lifecycle`: ticks amid waits, process sets, the end. Null: over ``host/single.py``, nothing to end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from workbench.collectives import Link, Reduction, Traffic
+from workbench.errors import CollectiveError
+
+Array = NDArray[Any]
+
+
+class Channel(Link, Protocol):
+    """A Link that belongs to a backend."""
+
+    name: str
+    """MPI, GLOO, …: of the backend, as the timeline writes it."""
+    tick: Callable[[], None]
+    """Called some times a second amid a long wait; it may raise to end it."""
+
+    def close(self, clean: bool = True) -> None:
+        """Give the connections back; see :meth:`Lifecycle.close`."""
+
+
+class Collectives(Protocol):
+    """The verbs. Arrays are one-dimensional, contiguous and of one dtype on all ranks; all lengths count elements."""
+
+    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+        """Reduce in place; the same bits on every rank.
+
+        Args:
+            array: this rank's.
+            reduction: what is done to it.
+            places: by rank, :meth:`SharedMemory.place` of its array; empty where one of them is -1.
+        """
+
+    def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
+        """Fill ``array``; this rank's own part is in its place already."""
+
+    def broadcast(self, array: Array, root: int) -> Traffic:
+        """Copy from ``root``, in place."""
+
+    def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
+        """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""
+
+    def reducescatter(
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+    ) -> Traffic:
+        """Reduce; this rank's part of ``array`` holds the result, the rest is scratch."""
+
+
+class SharedMemory(Protocol):
+    """Memory that other ranks reach, so that a collective needs no copy of its own."""
+
+    def allocate(self, nbytes: int) -> Array:
+        """Bytes (uint8) that ``allreduce`` reduces in place; freed with the last array over them. For any thread."""
+
+    def buffer(self, nbytes: int) -> Array:
+        """Bytes for a batch, reduced in place as well. The next call returns the same memory."""
+
+    def place(self, array: Array) -> int:
+        """Offset of a contiguous array in the memory that all ranks reach; -1 outside of it. For any thread."""
+
+    def offer(self, nbytes: int) -> int:
+        """Make memory for all ranks, kept until the end, and return its place; -1 if that is impossible."""
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """The memory at a place that ``rank`` has told; None if it cannot be reached from here."""
+
+
+class Lifecycle(Protocol):
+    """What happens to a backend between ``init()`` and its end."""
+
+    def tick(self, function: Callable[[], None], /) -> None:
+        """Have ``function`` called some times a second amid long waits; it may raise to end them."""
+
+    def subset(self, ranks: Sequence[int], /) -> Backend:
+        """The backend of a process set that this rank belongs to. All its ranks call it, with their global numbers."""
+
+    def give_up(self, why: CollectiveError, /) -> None:
+        """The job has failed: no other rank changes what is written into this one's arrays from now on.
+
+        Called before the callers of what was in flight get their errors, for they may use the arrays at once. What a
+        failed collective has left in an array may still change until it is written to.
+        """
+
+    def close(self, clean: bool = True) -> None:
+        """Give everything back; a subset gives back what is its own alone.
+
+        Args:
+            clean: all ranks close at the same point, so they may talk once more.
+        """
+
+
+@dataclass(frozen=True)
+class Backend:
+    """Executes what the coordinator decided. Only the engine's thread uses it, but for ``allocate`` and ``place``.
+
+    Args:
+        name: MPI, SHM, NCCL, …, as the timeline writes it.
+        rank: this rank's number among ``ranks``.
+        ranks: global numbers of the ranks that it connects.
+        collectives, shared, life: its three parts.
+        memory: of the arrays that it takes; a ``Gpu`` for those on a GPU, hence the type.
+        link: messages between two of the ranks; None for arrays on a GPU.
+    """
+
+    name: str
+    rank: int
+    ranks: Sequence[int]
+    collectives: Collectives
+    shared: SharedMemory
+    life: Lifecycle
+    memory: Any
+    link: Channel | None = None
+
+    @property
+    def size(self) -> int:
+        """How many ranks it connects."""
+        return len(self.ranks)
+
+
+__all__ = [
+    "Array",
+    "Backend",
+    "Channel",
+    "Collectives",
+    "Lifecycle",
+    "Link",
+    "Reduction",
+    "SharedMemory",
+    "Traffic",
+]

@@ -1,0 +1,1 @@
+"""How ranks find each other before there is a backend."""

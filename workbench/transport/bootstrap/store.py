@@ -1,0 +1,105 @@
+"""Processes that know of each other through environment variables only find each other in a store."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from workbench import config
+from workbench.config import Launch, Settings
+from workbench.errors import WorkbenchError
+from workbench.machine import machine
+from workbench.transport.bootstrap.base import given_up, unless_given_up
+from workbench.transport.bootstrap.peers import Peers, namespace
+from workbench.transport.bootstrap.rendezvous import derived, find
+from workbench.transport.bootstrap.shared_secret import SecretFile
+from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
+from workbench.transport.bootstrap.values import Problem, decode, encode
+
+_LISTEN_EVERY_S = 0.25
+_PROBLEM = "problem"
+
+
+@functools.cache  # one per process: rank 0's must outlive every job of this process, for the next init()
+def _board(launch: Launch, timeout_s: float) -> StoreBoard:
+    """Where the ranks of this launch find each other."""
+    if launch.file:
+        return StoreBoard(dist.FileStore(launch.file, -1), "the job's own file", timeout_s)
+    where, local = f"{launch.address}:{launch.port}", launch.local_size == launch.size
+    store = open_store(launch.address, launch.port, launch.rank, launch.size, timeout_s, launch.agent, local)
+    return StoreBoard(dist.PrefixStore(f"workbench/{launch.attempt}", store), where, timeout_s)
+
+
+class StoreBootstrap:
+    """The ranks that torchrun, srun or ``workbench run --gloo`` has started. What crosses the store is sealed."""
+
+    backend, comm = "gloo", None
+
+    def __init__(self, launch: Launch, settings: Settings) -> None:
+        self.rank, self.size = launch.rank, launch.size
+        self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
+        timeout_s = settings.init_timeout_s
+        board = _board(launch, timeout_s)
+        file, secret = None, config.secret()
+        if not secret:
+            file = SecretFile(board, self.rank, config.private_folders(), timeout_s, lambda: None)
+            secret = file.secret
+        try:
+            about = {"node": machine(), "net": namespace("net"), "pids": namespace("pid"), "pid": os.getpid()}
+            self.session = find(board, secret, self.rank, self.size, about, timeout_s, self._look_at)
+        finally:
+            if file:
+                file.remove()
+        self.node, self.secret = str(about["node"]), derived(self.session.key, "control plane")
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Through the store."""
+        self._put(value)
+        names = [f"{self._exchanged}/{rank}" for rank in range(self.size)]
+        return unless_given_up(map(decode, self.session.read(names, self.look)))
+
+    def give_up(self, problem: str) -> None:
+        """The others find it in the store: in the next exchange, and amid what they wait for before that."""
+        self.session.write(_PROBLEM, encode((self.rank, problem)))
+        self._put(Problem(problem))
+        if self.rank == 0:
+            time.sleep(2 * _LISTEN_EVERY_S)  # the store may end with this process
+
+    def look(self) -> None:
+        """At the processes of this machine, and at whether a rank has given up."""
+        with self.telling_why():
+            self._peers.look()
+        if time.monotonic() > self._listen_at:
+            self._listen()
+
+    def broken(self) -> None:
+        """Nothing waits for the others at the end."""
+
+    def _put(self, value: Any) -> None:
+        self._exchanged += 1
+        self.session.write(f"{self._exchanged}/{self.rank}", encode(value))
+
+    def _listen(self) -> None:
+        problem = self.session.seen(_PROBLEM)
+        self._listen_at = time.monotonic() + _LISTEN_EVERY_S
+        if problem is not None:
+            rank, text = decode(problem)
+            raise given_up(rank, text) from None
+
+    @contextlib.contextmanager
+    def telling_why(self) -> Iterator[None]:
+        """A rank that is missed in the block may have said before why it gives up: then that is raised."""
+        try:
+            yield
+        except WorkbenchError:
+            self._listen()
+            raise
+
+    def _look_at(self, hellos: Sequence[Mapping[str, Any] | None]) -> None:
+        found = [(hello["node"], hello["pids"], int(hello["pid"])) if hello else None for hello in hellos]
+        self._peers.know(self.rank, found)
+        self._peers.look()

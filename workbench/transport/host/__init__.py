@@ -1,0 +1,1 @@
+"""Backends for arrays in host memory: threads, MPI, Gloo."""

@@ -1,0 +1,1 @@
+"""Shared memory: the data plane of ranks on one machine."""

@@ -1,0 +1,112 @@
+"""Shared memory as a backend: the ranks of one machine, or some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from workbench.errors import CollectiveError
+from workbench.transport.base import Array, Backend, Lifecycle, SharedMemory
+from workbench.transport.life import Life
+from workbench.transport.memory import HOST
+from workbench.transport.shm.collectives import STAGE_BYTES, ShmCollectives
+from workbench.transport.shm.node import HEADER_BYTES, Node
+
+_STAGE = HEADER_BYTES
+_FUSION = _STAGE + STAGE_BYTES
+
+
+def reserved_bytes(fusion_bytes: int) -> int:
+    """What stands behind the header of every arena, in the same place: the stage, and the fusion buffer."""
+    return STAGE_BYTES + fusion_bytes
+
+
+def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[int] | None = None) -> Backend:
+    """The backend of ranks of one machine.
+
+    Args:
+        flat: connects the same ranks in another way, and takes what does not gain by shared memory.
+        node: the ranks of this machine.
+        fusion_bytes: size of the fusion buffer.
+        members: those of them that take part, by their number in ``node``, if not all do. They have a stage of their
+            own, for a rank in two sets may be slow in one of them; all members call this at the same point.
+    """
+    stages, close = [_STAGE] * node.size, node.close
+    if members is None:
+        numbers: Sequence[int] = range(node.size)
+    else:
+        numbers = members
+        # Used again when this set is gone, but not freed: a slow rank may still read the last result there.
+        stage = node.spare.pop() if node.spare else node.keep(STAGE_BYTES)
+        stages, close = node.exchange(members, stage), lambda: node.spare.append(stage)
+
+    def subset(some: Sequence[int]) -> Backend:
+        theirs = [numbers[flat.ranks.index(rank)] for rank in some]
+        return shm_backend(flat.life.subset(some), node, fusion_bytes, theirs)
+
+    collectives = ShmCollectives(flat.collectives, node, numbers, stages, range(_FUSION, _FUSION + fusion_bytes))
+    shared = ArenaMemory(node, numbers, fusion_bytes, flat.shared)
+    life = shm_life(node, flat.life, subset, close)
+    return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link)
+
+
+class ArenaMemory:
+    """See :class:`workbench.transport.base.SharedMemory`.
+
+    Args:
+        node, members: see :func:`shm_backend`.
+        fusion_bytes: size of the fusion buffer.
+        private: for a batch that is larger, and when the job has ended.
+    """
+
+    def __init__(self, node: Node, members: Sequence[int], fusion_bytes: int, private: SharedMemory) -> None:
+        self._node, self._members, self._fusion_bytes, self._private = node, members, fusion_bytes, private
+
+    def allocate(self, nbytes: int) -> Array:
+        """A piece of the arena; ordinary memory when the job has ended."""
+        own = self._node.own
+        return own.allocate(nbytes) if own else self._private.allocate(nbytes)
+
+    def buffer(self, nbytes: int) -> Array:
+        """It begins at one place in every rank's arena."""
+        if nbytes > self._fusion_bytes:
+            return self._private.buffer(nbytes)
+        return self._node.bytes(self._node.rank, _FUSION, nbytes)
+
+    def place(self, array: Array) -> int:
+        """Where in the arena."""
+        return self._node.place(array)
+
+    def offer(self, nbytes: int) -> int:
+        """A piece of the arena."""
+        return self._node.keep(nbytes)
+
+    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+        """A piece of its arena."""
+        return None if place < 0 else self._node.bytes(self._members[rank], place, nbytes)
+
+
+def shm_life(
+    node: Node, flat: Lifecycle, subset: Callable[[Sequence[int]], Backend], close: Callable[[], None]
+) -> Lifecycle:
+    """Of shared memory, and of what connects the ranks besides.
+
+    Args:
+        node: the ranks of this machine.
+        flat: the other's.
+        subset: makes the backend of a process set.
+        close: lets go of the memory; it ends with the last array over it.
+    """
+
+    def tick(function: Callable[[], None]) -> None:
+        node.tick = function
+        flat.tick(function)
+
+    def give_up(why: CollectiveError) -> None:
+        node.give_up()
+        flat.give_up(why)
+
+    def end(clean: bool) -> None:
+        flat.close(clean)
+        close()
+
+    return Life(tick, subset, end, give_up)

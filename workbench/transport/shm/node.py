@@ -1,0 +1,198 @@
+"""The ranks of one machine: the memory that they share, and how they wait for each other.
+
+Every rank counts, for each other rank, the barriers that it has come to with it, in its own arena, where only it
+writes. All ranks execute collectives in one order, so for two ranks the n-th barrier is the same one, whatever others
+take part. Who waits looks at the others' counts: for a moment again and again, then asleep.
+
+A rank that gives up, because it waited in vain or its job has ended, says so in its arena before its caller gets the
+error. Others may have passed the barrier with it, and read in its arrays what the caller has written there since: they
+look for that word at the end of each barrier, and fail as well.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from workbench.errors import DeadlineError
+from workbench.transport.base import Array
+from workbench.transport.polling import offer_core
+from workbench.transport.shm import futex
+from workbench.transport.shm.arena import Arena, OwnArena, open_arena
+from workbench.transport.shm.process_memory import works
+
+log = logging.getLogger("workbench")
+
+HEADER_BYTES = 8 << 10
+_BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128  # where they stand in the header
+_MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
+_LOOKS = 50  # before the first sleep, with the core offered to others in between: some 30 µs
+_TICK_S = 0.05
+
+
+class Node:
+    """This rank among the ranks of its machine.
+
+    Args:
+        arenas: of all ranks, by rank; one's own is an ``OwnArena``.
+        rank: this one.
+        timeout_s: deadline of one barrier.
+        pids: of the ranks' processes, if they can read each other's memory.
+
+    Attributes:
+        own: memory of this rank to give out; None when the node is closed.
+        spare: places in it for the stage of a process set.
+        tick: called some twenty times a second amid a long wait; it may raise to end it.
+    """
+
+    def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float, pids: Sequence[int] = ()) -> None:
+        self.pids = pids
+        own = arenas[rank]
+        assert isinstance(own, OwnArena)
+        self.own: OwnArena | None = own
+        self.rank, self.size, self.timeout_s = rank, len(arenas), timeout_s
+        self.tick: Callable[[], None] = lambda: None
+        self._arenas, self.spare = list(arenas), list[int]()
+        self._counts = [arena.view(_COUNTS, 8 * self.size).cast("q") for arena in arenas]
+        self._bells = [arena.view(_BELL, 4).cast("I") for arena in arenas]
+        self._gone = [arena.view(_GONE, 4).cast("I") for arena in arenas]
+        self._values = [arena.view(_VALUE, 8).cast("q") for arena in arenas]
+        self._fence = threading.Lock()
+        self._fence.acquire()
+
+    def bytes(self, rank: int, place: int, nbytes: int) -> Array:
+        """Some of a rank's memory."""
+        return self._arenas[rank].bytes[place : place + nbytes]
+
+    def array(self, rank: int, place: int, like: Array) -> Array:
+        """The array of a rank that begins at ``place``, as long as ``like`` and of its dtype."""
+        return self.bytes(rank, place, like.nbytes).view(like.dtype)
+
+    def place(self, array: Array) -> int:
+        """Where in this rank's arena an array begins; -1 outside of it, and when the node is closed."""
+        return self.own.place(array) if self.own else -1
+
+    def keep(self, nbytes: int) -> int:
+        """The place of bytes that are nobody else's until the end; -1 when the node is closed."""
+        return self.own.keep(nbytes) if self.own else -1
+
+    def barrier(self, members: Sequence[int]) -> None:
+        """Wait until all members have come. What they wrote before can be read after.
+
+        Raises:
+            DeadlineError: not all came in time.
+            RuntimeError: one of them has given up.
+        """
+        mine = self._counts[self.rank]
+        self._order()
+        for rank in members:
+            if rank != self.rank:
+                mine[rank] += 1
+        bell = self._bells[self.rank]
+        bell[0] = (bell[0] + 1) & 0x7FFFFFFF
+        futex.wake(self._arenas[self.rank].address + _BELL)
+        for rank in members:
+            if rank != self.rank:
+                self._await(rank, mine[rank])
+        self._order()
+        if gone := [rank for rank in members if self._gone[rank][0]]:
+            raise RuntimeError(f"local rank {gone[0]} has given up this collective")
+
+    def tell(self, members: Sequence[int], value: int) -> list[int]:
+        """Every member's number, by member; all of them call it, with one more barrier before the next one."""
+        self._values[self.rank][0] = value
+        self.barrier(members)
+        return [self._values[rank][0] for rank in members]
+
+    def exchange(self, members: Sequence[int], value: int) -> list[int]:
+        """As :meth:`tell`, with the second barrier."""
+        values = self.tell(members, value)
+        self.barrier(members)
+        return values
+
+    def give_up(self) -> None:
+        """This rank takes part in no barrier any more; nobody else's writes reach its arrays from now on."""
+        if self.own is None:
+            return
+        self._gone[self.rank][0] = 1
+        self._order()
+        try:
+            self.own.detach(HEADER_BYTES)
+        except OSError as error:
+            log.warning("Memory that other ranks may still write to could not be detached from theirs: %s", error)
+
+    def close(self) -> None:
+        """Let go of all memory, one's own too; it ends with the last array over it."""
+        self.own = None
+        for each in (self._arenas, self._counts, self._bells, self._gone, self._values):
+            each.clear()
+
+    def _await(self, rank: int, count: int) -> None:
+        theirs, bell = self._counts[rank], self._bells[rank]
+        for _ in range(_LOOKS):
+            if theirs[self.rank] >= count:
+                return
+            offer_core()
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            rung = bell[0]  # before the look: if it comes after it, the bell has rung and there is no sleep
+            self._order()
+            if theirs[self.rank] >= count:
+                return
+            futex.sleep_while(self._arenas[rank].address + _BELL, rung, _TICK_S)
+            if bell[0] == rung:
+                self.tick()
+                if time.monotonic() > deadline:
+                    raise DeadlineError(
+                        f"Shared memory: local rank {rank} did not come within {self.timeout_s:g} s "
+                        "(WORKBENCH_DATA_TIMEOUT_S)."
+                    )
+
+    def _order(self) -> None:
+        """All memory accesses before come before all after, on processors that change their order, too.
+
+        To release a lock and then acquire it is a full barrier.
+        """
+        self._fence.release()
+        self._fence.acquire()
+
+
+def join_memory(
+    exchange: Callable[[Any], list[Any]], rank: int, reserved: int, timeout_s: float
+) -> tuple[Node | None, str]:
+    """Share memory with all ranks; all of them call it.
+
+    Args:
+        exchange: every rank's value, by rank.
+        rank: this one.
+        reserved: bytes behind the header that are not given out.
+        timeout_s: deadline of one barrier.
+
+    Returns:
+        The node, or None and the reason, the same on every rank.
+    """
+    own, problem = None, "" if futex.available else "there is no futex on this system"
+    try:
+        own = None if problem else OwnArena(HEADER_BYTES + reserved)
+    except (OSError, AttributeError, ValueError) as error:
+        problem = f"no shared memory could be made: {error}"
+    tickets = exchange(own.ticket if own else None)
+    arenas: list[Arena] = []
+    try:
+        if own and None not in tickets and len(tickets) <= _MOST_RANKS:
+            arenas = [own if r == rank else open_arena(ticket) for r, ticket in enumerate(tickets)]
+        elif own:
+            problem = "another rank has no shared memory" if None in tickets else "too many ranks"
+    except (OSError, ValueError) as error:
+        problem = f"another rank's memory could not be opened: {error}"
+    remote = not problem and all(works(ticket.pid, ticket.address, ticket.token) for ticket in tickets)
+    found = exchange((problem, remote))
+    if own:
+        own.seal()
+    if problems := [text for text, _ in found if text]:
+        return None, problems[0]
+    pids = [ticket.pid for ticket in tickets] if all(there for _, there in found) else []
+    return Node(arenas, rank, timeout_s, pids), ""
