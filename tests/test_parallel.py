@@ -54,7 +54,7 @@ def problem(job: Job, n: int) -> str:
         for test, text in mine["failed"]:
             wrong.append((2 if _FOLLOW.search(text) else 0, f"rank {rank} failed {test}\n{text}"))
         if mine["running"]:
-            wrong.append((1, f"rank {rank} never came out of {mine['running']}\n{job.err(rank)[-8000:]}"))
+            wrong.append((1, f"rank {rank} never came out of {mine['running']}\n{last_words(job.err(rank))}"))
     passed = [set(mine["passed"]) for mine in said if mine is not None]
     if not wrong and len(passed) == n:
         common = set.intersection(*passed)
@@ -67,6 +67,15 @@ def problem(job: Job, n: int) -> str:
         return ""
     headline = f"{n} ranks, passed on each: {[len(names) for names in passed]}."
     return "\n\n".join([headline, *(text for _, text in sorted(wrong, key=lambda each: each[0])), job.report(1500)])
+
+
+def last_words(err: str, most: int = 8000) -> str:
+    """The end of what a rank wrote; of a rank that crashed, the stack of the thread that did, and those after it."""
+    crashed = err.rfind("Fatal Python error")
+    if crashed < 0:
+        return err[-most:]
+    thread = max(crashed, err.find("Current thread", crashed))
+    return err[crashed:].split("\n", 1)[0] + "\n" + err[thread : thread + most]
 
 
 def check(job: Job, n: int) -> None:

@@ -12,6 +12,7 @@ The op's type is TensorFlow's own ``PyFunc``, with a kernel of ours for those of
 graph that is saved with a checkpoint can be read where the workbench is not.
 
 1. Every pointer is used as the headers say: the tensor and the status are deleted here, and ``done`` is called once.
+   TensorFlow makes and deletes kernels under its locks; no Python runs there, for it would wait for the GIL.
 2. TensorFlow passes the address of a ``std::function`` that ends with the call, so a kernel that calls back later needs
    a copy of it, which the C API does not offer. :class:`_Done` makes one as libstdc++'s copy constructor does.
 3. Where that is not known to be right (another system, a TensorFlow that this was not tried with), the op waits inside
@@ -37,9 +38,7 @@ from tensorflow.core.framework.kernel_def_pb2 import KernelDef
 Find = Callable[[int], "Future[Any]"]
 Code = Callable[[BaseException], tuple[int, str]]
 
-_Create = CFUNCTYPE(c_void_p, c_void_p)
 _Compute = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
-_Delete = CFUNCTYPE(None, c_void_p)
 _Manager = CFUNCTYPE(ctypes.c_bool, c_void_p, c_void_p, c_int)
 _CLONE, _DESTROY = 2, 3  # std::_Manager_operation
 _TRIED = (2, 15), (2, 21)  # the oldest and the newest TensorFlow that the tests have run with
@@ -51,7 +50,7 @@ _FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "TF_GetCode": (c_int, [c_void_p]),
     "TF_Message": (c_char_p, [c_void_p]),
     "TF_DeleteStatus": (None, [c_void_p]),
-    "TF_NewAsyncKernelBuilder": (c_void_p, [c_char_p, c_char_p, _Create, _Compute, _Delete]),
+    "TF_NewAsyncKernelBuilder": (c_void_p, [c_char_p, c_char_p, c_void_p, _Compute, c_void_p]),
     "TF_RegisterKernelBuilderWithKernelDef": (None, [c_char_p, c_char_p, c_void_p, c_void_p]),
     "TF_GetInput": (None, [c_void_p, c_int, POINTER(c_void_p), c_void_p]),
     "TF_SetOutput": (None, [c_void_p, c_int, c_void_p, c_void_p]),
@@ -132,10 +131,10 @@ class WaitingOp:
     def __init__(self, find: Find, code: Code) -> None:
         self._find, self._code, self._copies = find, code, _copies()
         self._token = f"workbench-{uuid.uuid4().hex}"  # TensorFlow keeps kernels, but the module may be imported anew
-        self._callbacks = _Create(lambda _: None), _Compute(self._compute), _Delete(lambda _: None)
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # for TensorFlow may call them as long as the process lives
+        self._callback = _Compute(self._compute)
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # for TensorFlow may call it as long as the process lives
         with _Status() as status:
-            kernel = _library().TF_NewAsyncKernelBuilder(b"PyFunc", b"CPU", *self._callbacks)
+            kernel = _library().TF_NewAsyncKernelBuilder(b"PyFunc", b"CPU", None, self._callback, None)
             where = self._where().SerializeToString()
             _library().TF_RegisterKernelBuilderWithKernelDef(where, self._token.encode(), kernel, status.pointer)
             status.check()
