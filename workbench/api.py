@@ -32,7 +32,7 @@ from workbench.context import HOLDER, World, start, telling_failures
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Raised, ReduceOp
 from workbench.core.pending import Entry
-from workbench.entries import auto_name, entry, group_name, submit, wait_for
+from workbench.entries import entry, submit, wait_for
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import (
@@ -43,6 +43,7 @@ from workbench.process_sets import (
     register,
     remove_process_set,
 )
+from workbench.requests import auto_name, group_name
 from workbench.transport.select import find_ranks
 
 if TYPE_CHECKING:

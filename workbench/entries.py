@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from threading import get_ident
 from typing import Any
 
@@ -45,8 +44,7 @@ def entry(
         convert: makes of the result array what the caller gets.
         splits: rows for each rank, for alltoall; even by default.
         process_set: who takes part.
-        caller: supplies the current stream and allocator, of arrays on a GPU: a
-            :class:`workbench.transport.gpu.device.Caller`.
+        caller: of arrays on a GPU; supplies stream and allocator (:class:`workbench.transport.gpu.device.Caller`).
         fields: further fields of :class:`~workbench.core.messages.Request`.
 
     Raises:
@@ -85,24 +83,6 @@ def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, 
     return bits, bits if target is source else None if target is None else target.view(np.uint16), back
 
 
-def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
-    """A numbered name, for a group that the caller did not name."""
-    return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
-
-
-@contextmanager
-def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_process_set) -> Iterator[str]:
-    """The caller's name for a group, or a numbered one, which is given back if the block refuses the group."""
-    if name is not None:
-        yield name
-        return
-    try:
-        yield auto_name(kind, process_set)
-    except BaseException:
-        HOLDER.get().give_back_name(kind.value, process_set.process_set_id or 0)
-        raise
-
-
 def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     """Hand entries to the engine and return their handles; see :meth:`workbench.core.engine.Engine.submit`."""
     context = HOLDER.get()
@@ -126,4 +106,4 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return handle.wait()
 
 
-__all__ = ["auto_name", "entry", "group_name", "submit", "wait_for"]
+__all__ = ["entry", "submit", "wait_for"]

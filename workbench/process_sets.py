@@ -102,6 +102,18 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return new
 
 
+def is_alone(process_set: ProcessSet) -> bool:
+    """Has this rank nobody in the set to reduce with?
+
+    Raises:
+        ValueError: the set is not registered.
+    """
+    included = process_set.included()
+    if included is None:
+        raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
+    return not included or process_set.size() == 1
+
+
 def collect(given: Iterable[ProcessSet | Iterable[int]], meeting: Bootstrap) -> list[tuple[int, ...]]:
     """The sets that the ranks gave to ``init()``, in one order for all. Every rank calls it, also with none.
 

@@ -1,14 +1,15 @@
-"""Which calls are refused on this rank, before another rank hears of them; the others become a Request."""
+"""Which calls are refused on this rank, before another rank hears of them; the others become a Request. And their names."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from workbench.context import Context
+from workbench.context import HOLDER, Context
 from workbench.core.messages import Kind, ReduceOp, Request
 from workbench.errors import UnsupportedTensorError
-from workbench.process_sets import ProcessSet
+from workbench.process_sets import ProcessSet, global_process_set
 
 _LONGEST_NAME = 4096
 _INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
@@ -99,4 +100,22 @@ def _splits(name: str, shape: tuple[int, ...], splits: Sequence[int] | None, n: 
     return rows
 
 
-__all__ = ["DTYPES", "checked"]
+def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
+    """A numbered name, for a group that the caller did not name."""
+    return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
+
+
+@contextmanager
+def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_process_set) -> Iterator[str]:
+    """The caller's name for a group, or a numbered one, which is given back if the block refuses the group."""
+    if name is not None:
+        yield name
+        return
+    try:
+        yield auto_name(kind, process_set)
+    except BaseException:
+        HOLDER.get().give_back_name(kind.value, process_set.process_set_id or 0)
+        raise
+
+
+__all__ = ["DTYPES", "auto_name", "checked", "group_name"]

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from workbench.core.agreement import respond, without
 from workbench.core.messages import Announce, Decision, Event, Key, Kind, Left, Request, Response, Values
@@ -71,32 +70,8 @@ class WaitingNames(dict[Key, Waiting]):
         return [rank for rank in self._members.get(key[0], ()) if rank not in present and rank not in excused]
 
 
-class Coordinator(Protocol):
-    """What decides. Implemented by :class:`CountingCoordinator`, and by wrappers around it."""
-
-    @property
-    def waiting(self) -> WaitingNames:
-        """Incomplete names; after :meth:`settle` all of them."""
-
-    @property
-    def busy(self) -> bool:
-        """Is a name incomplete?"""
-
-    def take(self, event: Event, now: float) -> Decision:
-        """Account for one event; what all ranks do next."""
-
-    def settle(self, now: float) -> Decision:
-        """Count what has been held back from counting."""
-
-    def fail(self, errors: Mapping[Key, Error]) -> Decision:
-        """End names that still wait, each with an error, and their groups with them. After :meth:`settle`."""
-
-    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
-        """The next decision, with these items."""
-
-
 class CountingCoordinator:
-    """Counts who has announced each name; see :class:`Coordinator`.
+    """Counts who has announced each name; a :class:`workbench.steady.wrapper.Coordinator`.
 
     Args:
         size: number of ranks.
@@ -124,7 +99,7 @@ class CountingCoordinator:
         self._failed: dict[Key, int] = {}  # names that failed, and in which decision the ranks are told
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`Coordinator`."""
+        """See :class:`workbench.steady.wrapper.Coordinator`."""
         items: list[Response] = []
         match event:
             case Announce(rank, requests, seen):
@@ -142,18 +117,18 @@ class CountingCoordinator:
         return Decision()
 
     def fail(self, errors: Mapping[Key, Error]) -> Decision:
-        """See :class:`Coordinator`."""
+        """See :class:`workbench.steady.wrapper.Coordinator`."""
         items = [item for key, error in errors.items() if key in self.waiting for item in self._fail(key, error)]
         return self.decide(items) if items else Decision()
 
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
-        """See :class:`Coordinator`."""
+        """See :class:`workbench.steady.wrapper.Coordinator`."""
         self._number += 1
         return Decision(self._number, list(items), results or {})
 
     @property
     def busy(self) -> bool:
-        """See :class:`Coordinator`."""
+        """See :class:`workbench.steady.wrapper.Coordinator`."""
         return bool(self.waiting)
 
     def crosses_failure(self, seen: int) -> bool:

@@ -9,12 +9,13 @@ from collections.abc import Callable
 
 from workbench.common.text import rank_list
 from workbench.control.events import Beat, Began, Ended, Lost
-from workbench.core.coordinator import JOIN, Coordinator, Error, join_ended
+from workbench.core.coordinator import JOIN, Error, join_ended
 from workbench.core.messages import Announce, Broke, Decision, Event, Key, Kind, Left, Raised, Request, Response
 from workbench.faults.cells import Cells, announced_by
 from workbench.faults.deadlock_detection import Attendance, Missed
 from workbench.faults.notebook_hooks import after_a_loss
 from workbench.faults.stall import Stalled, StallInspector
+from workbench.steady.wrapper import Coordinator
 
 
 class SupervisingCoordinator:

@@ -18,12 +18,12 @@ from collections import OrderedDict, deque
 from dataclasses import replace
 
 from workbench.core import agreement
-from workbench.core.coordinator import Coordinator, Respond
+from workbench.core.coordinator import Respond
 from workbench.core.messages import Announce, Decision, Key, Request, Response, Values
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
 from workbench.core.verbs import VERBS
-from workbench.steady.wrapper import Wrapper
+from workbench.steady.wrapper import Coordinator, Wrapper
 
 
 class CoordinatorCache:

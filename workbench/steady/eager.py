@@ -14,12 +14,11 @@ from operator import attrgetter
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
-from workbench.core.coordinator import Coordinator
 from workbench.core.messages import Announce, Decision, Key, Kind, ReduceOp, Request, Response, Values
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
 from workbench.core.verbs import verb
-from workbench.steady.wrapper import Wrapper
+from workbench.steady.wrapper import Coordinator, Wrapper
 from workbench.transport.base import Array
 
 _MOST_BYTES = 64 << 10  # of one message; rank 0 sends all of them to every rank

@@ -17,7 +17,7 @@ from functools import partial
 
 from workbench.config import Settings
 from workbench.core.agreement import respond
-from workbench.core.coordinator import Coordinator, CountingCoordinator
+from workbench.core.coordinator import CountingCoordinator
 from workbench.core.protocols import Announcer, AtOnce, Batching, PlainAnnouncer
 from workbench.faults.cells import Cells
 from workbench.faults.disagreement import explain
@@ -27,6 +27,7 @@ from workbench.steady.batching import Window
 from workbench.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
 from workbench.steady.eager import EagerAnnouncer, EagerCoordinator
 from workbench.steady.steady_state import SteadyCoordinator
+from workbench.steady.wrapper import Coordinator
 
 
 def coordinator(size: int, settings: Settings) -> SupervisingCoordinator:

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.core.coordinator import Coordinator
 from workbench.core.messages import Announce, Decision, Event, Values
 from workbench.steady.cache import CoordinatorCache
 from workbench.steady.eager import result_of
-from workbench.steady.wrapper import Wrapper
+from workbench.steady.wrapper import Coordinator, Wrapper
 
 
 class Sequences:
@@ -77,7 +76,7 @@ class SteadyCoordinator(Wrapper):
         self._began = 0.0  # when the first name of the step was announced
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`workbench.core.coordinator.Coordinator`."""
+        """See :class:`~workbench.steady.wrapper.Coordinator`."""
         if not isinstance(event, Announce):
             return self.settle(now) + self._inner.take(event, now)
         if not event.items:

@@ -3,13 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from workbench.core.coordinator import Coordinator, Error, WaitingNames
+from workbench.core.coordinator import Error, WaitingNames
 from workbench.core.messages import Announce, Decision, Event, Key, Response, Values
 
 
+class Coordinator(Protocol):
+    """What decides. Implemented by :class:`~workbench.core.coordinator.CountingCoordinator`, and by wrappers."""
+
+    @property
+    def waiting(self) -> WaitingNames:
+        """Incomplete names; after :meth:`settle` all of them."""
+
+    @property
+    def busy(self) -> bool:
+        """Is a name incomplete?"""
+
+    def take(self, event: Event, now: float) -> Decision:
+        """Account for one event; what all ranks do next."""
+
+    def settle(self, now: float) -> Decision:
+        """Count what has been held back from counting."""
+
+    def fail(self, errors: Mapping[Key, Error]) -> Decision:
+        """End names that still wait, each with an error, and their groups with them. After :meth:`settle`."""
+
+    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
+        """The next decision, with these items."""
+
+
 class Wrapper:
-    """A :class:`workbench.core.coordinator.Coordinator` that asks another one.
+    """A :class:`Coordinator` that asks another one.
 
     A subclass changes announcements on their way in, and decisions on their way out.
     """
@@ -26,7 +51,7 @@ class Wrapper:
         return decision
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`workbench.core.coordinator.Coordinator`, as for the rest."""
+        """See :class:`Coordinator`, as for the rest."""
         return self._out(self._inner.take(self.before(event) if isinstance(event, Announce) else event, now))
 
     def settle(self, now: float) -> Decision:  # noqa: D102

@@ -19,7 +19,7 @@ from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.adasum import adasum_step
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.optimizer.grads import Grads
-from workbench.torch.optimizer.sharded import check_elementwise
+from workbench.torch.optimizer.sharded import begin_step, check_shardable
 from workbench.torch.tensors import Compression
 from workbench.training.compression import Compressor
 
@@ -115,11 +115,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
             optimizer = optimizer._distributed.optimizer
         params = _named(optimizer, named_parameters)
         if sharded:
-            check_elementwise(optimizer)
+            check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
                 raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
         grads = Grads(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, chosen)
+        if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
+            grads.sparse.keep_forms()
         self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded)
 
     @property  # type: ignore[misc]
@@ -190,7 +192,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _hand_over(self) -> None:
         """The wrapped optimizer steps next."""
         self._distributed.zeros.drop()
-        self._distributed.shard()
+        begin_step(self._distributed)
 
     def _publish(self) -> None:
         """If sharded, wait until all ranks have updated their parts."""

@@ -21,17 +21,13 @@ from workbench import api
 from workbench.api import Adasum, Average, Sum
 from workbench.context import HOLDER
 from workbench.errors import CollectiveError
+from workbench.process_sets import is_alone
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.optimizer.sharded import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
 from workbench.training.buckets import bucket_bytes
 from workbench.training.step_reducer import GradientReducer
-
-_REPLACED = (
-    "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from it. "
-    "Use the new one."
-)
 
 
 class GradientHooks:
@@ -46,6 +42,7 @@ class GradientHooks:
     Attributes:
         names: by parameter; what is added later comes last.
         alone: there is nobody to average with.
+        hooks: by name.
         zeros: gradients before there are any.
         should_synchronize, synchronized: see ``skip_synchronize()``.
     """
@@ -54,17 +51,10 @@ class GradientHooks:
         self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
         self.should_synchronize, self.synchronized = True, False
         self.names = {param: name for name, param in grads.params.items()}
-        self._hooks: dict[str, Hook] = {}
+        self.hooks: dict[str, Hook] = {}
         self._replaced = False
         self._failures = 0  # of cells and collectives, when a gradient was last ready
-        self.alone = self._is_alone()
-        if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
-            grads.sparse.keep_forms()
-        if sharded and any(param.device.type != "cpu" for param in grads.params.values()):
-            raise ValueError(
-                "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
-                "leave it out, or shard with torch's own fully_shard()."
-            )
+        self.alone = is_alone(grads.process_set)
         trained = [name for name, param in grads.params.items() if param.requires_grad]
         self.reducer = GradientReducer(trained, grads, api.submit, passes)
         for name in trained:
@@ -97,7 +87,10 @@ class GradientHooks:
             CollectiveError: a reduction failed.
         """
         if self._replaced:
-            raise RuntimeError(_REPLACED)
+            raise RuntimeError(
+                "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from "
+                "it. Use the new one."
+            )
         trained, grads, sparse = self.trained(), self.grads, self.grads.sparse
         if self.alone or self.adasum:
             for name in trained if sparse.dims is None else ():
@@ -127,7 +120,7 @@ class GradientHooks:
                     continue
                 name = self.names.setdefault(param, f"noname.{g}.{i}")
                 found.append(name)
-                if name not in self._hooks:
+                if name not in self.hooks:
                     params[name] = param
                     self.reducer.add(name)
                     self._watch(name)
@@ -149,7 +142,7 @@ class GradientHooks:
         """End a step that was broken off: wait for what is in flight, and take no notice of it."""
         self._drop()
         self.synchronized = False
-        self.alone = self._is_alone()  # the job may be another one
+        self.alone = is_alone(self.grads.process_set)  # the job may be another one
 
     def forget_failed_cell(self) -> None:
         """After a cell that failed not all ranks have come as far: a step that began in it is given up.
@@ -168,22 +161,10 @@ class GradientHooks:
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""
-        for hook in self._hooks.values():
+        for hook in self.hooks.values():
             hook.remove()
         self._replaced = True
         self._drop()
-
-    def shard(self) -> None:
-        """A step begins. If sharded, give the wrapped optimizer the gradients of its slices."""
-        grads = self.grads
-        if self.sharded and not grads.shards and grads.buckets:
-            buckets = list(dict.fromkeys(grads.buckets.values()))
-            grads.shards = Shards(self.optimizer, grads.params, buckets, grads.process_set)
-            for name in grads.shards.names:
-                self._hooks[name].in_common = True
-        if grads.shards:
-            grads.shards.check()
-            grads.shards.choose()
 
     def _drop(self) -> None:
         with suppress(CollectiveError):
@@ -194,17 +175,9 @@ class GradientHooks:
         for old in list((param._post_accumulate_grad_hooks or {}).values()):
             if isinstance(old, Hook):
                 old.remove()
-                owner = old.owner()
-                if owner is not None:
+                if (owner := old.owner()) is not None:
                     owner.give_way()
-        self._hooks[name] = Hook(self, name, param)
-
-    def _is_alone(self) -> bool:
-        process_set = self.grads.process_set
-        included = process_set.included()
-        if included is None:
-            raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
-        return not included or process_set.size() == 1
+        self.hooks[name] = Hook(self, name, param)
 
 
 class Hook:

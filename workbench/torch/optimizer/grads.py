@@ -1,7 +1,7 @@
 """The gradients of an optimizer's parameters: from ``.grad`` to an entry for the engine, and the result back.
 
-In the first step each gradient is reduced under its own name (``grads_by_name.py``). From the second step on are in
-buckets (:mod:`workbench.training.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
+In the first step each gradient is reduced under its own name (``grads_by_name.py``). From the second step on they live
+in buckets (:mod:`workbench.training.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
 adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward makes
 a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
 """

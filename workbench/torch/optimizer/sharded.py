@@ -13,10 +13,10 @@ That is right for optimizers that treat each element by itself, and for no other
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import unwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,6 +31,9 @@ from workbench.torch.tensors import tensor_of
 from workbench.training import memory
 from workbench.training.objects import allgather_object
 
+if TYPE_CHECKING:
+    from workbench.torch.optimizer.gradient_hooks import GradientHooks
+
 _ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
@@ -44,6 +47,19 @@ _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
     "with it. Make a new one, and load a state_dict() that was taken before."
 )
+
+
+def begin_step(hooks: GradientHooks) -> None:
+    """A step begins. If it is sharded, give the wrapped optimizer the gradients of its slices."""
+    grads = hooks.grads
+    if hooks.sharded and not grads.shards and grads.buckets:
+        buckets = list(dict.fromkeys(grads.buckets.values()))
+        grads.shards = Shards(hooks.optimizer, grads.params, buckets, grads.process_set)
+        for name in grads.shards.names:
+            hooks.hooks[name].in_common = True
+    if grads.shards:
+        grads.shards.check()
+        grads.shards.choose()
 
 
 @dataclass
@@ -256,8 +272,13 @@ class _Memory:
         array[...] = api.submit([entry])[0].wait()
 
 
-def check_elementwise(optimizer: torch.optim.Optimizer) -> None:
-    """Raise a ValueError if the optimizer looks at more than one element at a time."""
+def check_shardable(optimizer: torch.optim.Optimizer, params: Iterable[torch.Tensor]) -> None:
+    """Raise a ValueError if the optimizer looks at more than one element at a time, or parameters are on a GPU."""
+    if any(param.device.type != "cpu" for param in params):
+        raise ValueError(
+            "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
+            "leave it out, or shard with torch's own fully_shard()."
+        )
     known = next((kind for kind in _ELEMENTWISE if isinstance(optimizer, kind)), None)
     # torch wraps step() of the class of every optimizer that is made, also where the class has it from another one.
     if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
