@@ -1,4 +1,4 @@
-"""Which calls are refused on this rank, before another rank hears of them; the others become a Request. And their names."""
+"""Which calls are refused on this rank, before another rank hears of them; the others become a Request with a name."""
 
 from __future__ import annotations
 
