@@ -77,9 +77,8 @@ def test_another_place_is_another_request() -> None:
     rank = CachingAnnouncer(PlainAnnouncer(0), 0)
     rank.announce([Entry(ask(4096), None, None, Handle("x"))], seen=0)
     rank.read(Decision(1, [Response("x", Kind.ALLREDUCE, "float32", (6,), places=(4096, 0), cache_id=7)]))
-    assert rank.shorten(ask(4096)) == 7
-    for place in (-1, 0, 8192):
-        assert rank.shorten(ask(place)) == ask(place)
+    for place, announced in ((4096, 7), (-1, ask(-1)), (0, ask(0)), (8192, ask(8192))):
+        assert rank.announce([Entry(ask(place), None, None, Handle("x"))], seen=1).items == (announced,)
 
 
 # --- execute ------------------------------------------------------------------------------------------

@@ -42,7 +42,7 @@ class Line(Protocol):
 
 
 class Far:
-    """A connection to rank 0.
+    """The line of every rank but rank 0: a connection.
 
     Args:
         rank: this rank.
@@ -67,7 +67,7 @@ class Far:
         """Send an event, in as many messages as rank 0's limit on their size asks for."""
         body = encode_event(event)
         if len(body) > LARGEST // 2 and isinstance(event, Announce) and len(event.items) > 1:
-            half = len(event.items) // 2  # without values, all of them take the long way
+            half = len(event.items) // 2  # without values, so the data plane moves all of these
             self.say(Announce(event.rank, event.items[:half], event.seen))
             self.say(Announce(event.rank, event.items[half:], event.seen))
             return
@@ -115,7 +115,7 @@ class Far:
 
 
 class Near:
-    """Rank 0's own: it calls the server, and the server calls back.
+    """The line of rank 0 itself: it calls the server, and the server calls back.
 
     Args:
         server: started, or about to be.

@@ -57,8 +57,8 @@ class ControlClient:
     def wake(self) -> None:
         """End :meth:`receive` early; from any thread.
 
-        Ctrl-C may hit it anywhere: so the byte is noted after it was sent, and in a list of its own for each wait,
-        for it may have been read by then.
+        Ctrl-C may interrupt it anywhere. So the byte is noted after it was sent. It may have been read by then, so each
+        wait has a new list.
         """
         sent = self._sent
         if not sent:

@@ -19,7 +19,7 @@ class Ended(Event):
 
 @dataclass(frozen=True, slots=True)
 class Blocked(Event):
-    """All that could submit on ``rank`` waits.
+    """Every thread of ``rank`` that submits tensors waits.
 
     Args:
         waits: for each waiting thread the process set, the name and the place in the user's code; empty when a
@@ -53,6 +53,6 @@ class Beat(Event):
 
 @dataclass(frozen=True, slots=True)
 class Lost(Event):
-    """Rank 0's watch over the beats: ``rank`` is gone, ``why`` says how that is known. Never on the wire."""
+    """Rank 0 has found that ``rank`` is gone; ``why`` says how. Rank 0 makes this event itself: it is never sent."""
 
     why: str

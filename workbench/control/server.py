@@ -1,7 +1,7 @@
 """Rank 0's end of the control plane: events come in, the coordinator decides, the same bytes go to all ranks.
 
-Event-driven: the thread sleeps until a message comes or something is due. Every message is sealed with the job's
-secret (see ``authentication.py``); whoever connects and cannot show one is cut off.
+Event-driven: the thread sleeps until a message comes or something is due. Messages are sealed with the job's secret;
+between processes of one user on one machine only the first one is (``authentication.py``). Other peers are cut off.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from workbench.observe.timeline import Timeline
 log = logging.getLogger("workbench")
 
 LARGEST = 4 << 20
-"""Bytes of a message to rank 0; a stranger cannot make us hold more."""
+"""Bytes of a message from a rank to rank 0; the limit for a peer that has not shown the secret is lower."""
 MOST_UNREAD = 256 << 20
 """Bytes that are kept for a rank that reads nothing."""
 _LARGEST_OF_STRANGERS = 64 << 10
@@ -55,7 +55,7 @@ class ControlServer(threading.Thread):
 
     Attributes:
         address: for the other ranks: (host, port), or the name of a socket of this machine.
-        own: is told what all ranks are told; called by whoever brings it about.
+        own: rank 0's own receiver; called with every decision, on the thread that caused it.
     """
 
     def __init__(
@@ -166,9 +166,9 @@ class ControlServer(threading.Thread):
         return out + failed
 
     def release(self, together: bool) -> None:
-        """Rank 0 has left, and its own end is closed. Where not all have, the others may still ask.
+        """Rank 0 has left the job, and its own end is closed.
 
-        Then the thread goes on by itself, until the last of them has left.
+        If not all ranks left ``together``, the thread goes on serving the others until the last has left.
         """
         if together:
             self.stop.set()
@@ -187,7 +187,7 @@ class ControlServer(threading.Thread):
         return [rank for rank in range(self._coordinator.size) if rank not in self._last]
 
     def _take_all(self, ready: list[tuple[selectors.SelectorKey, int]], now: float) -> Decision:
-        """What follows from what has come. Nobody is read twice: a stranger must not keep the ranks waiting."""
+        """Handle the input that is there. Each connection is read once, so no peer can keep the ranks waiting."""
         out = Decision()
         for key, _ in ready:
             if key.fileobj is self._listening:
@@ -309,7 +309,7 @@ class ControlServer(threading.Thread):
         self._selector.register(connection, selectors.EVENT_READ, connection)
 
     def _drop(self, connection: Connection, now: float) -> None:
-        """A connection has ended. If it was a rank's that has not said good-bye, this tells something."""
+        """Close a connection. If a rank used it and has not left the job, the rank may be dead: it is checked."""
         self._strangers.pop(connection, None)
         self._believed.pop(connection, None)
         for rank in [rank for rank, one in self._ranks.items() if one is connection]:
@@ -334,7 +334,7 @@ class ControlServer(threading.Thread):
         self._selector.modify(connection, selectors.EVENT_READ | writes, connection)
 
     def _close(self) -> None:
-        """Last words reach all ranks: who closes with something unread might take them back."""
+        """Wait, a second at most, until the ranks close: closing with unread input may lose our last message."""
         self._selector.unregister(self._listening)
         self._selector.unregister(self._nudge_read)
         for end in (self._listening, self._nudge_read, self._nudge_write):

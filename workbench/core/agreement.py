@@ -75,7 +75,7 @@ def _checks(kind: Kind) -> Iterator[tuple[str, Callable[[Request], Any]]]:
 
 
 def _impossible(requests: Requests) -> str:
-    """Agreed, but it cannot be done."""
+    """Why the request cannot be executed although all ranks agree; empty if it can."""
     request = next(iter(requests.values()))
     one = verb(request.kind)
     if one.rooted and request.root not in requests:

@@ -132,7 +132,7 @@ class CountingCoordinator:
         return bool(self.waiting)
 
     def crosses_failure(self, seen: int) -> bool:
-        """May an announcement that a rank made after reading so far cross the news of a name's failure?"""
+        """Has a name failed in a decision after ``seen``? A rank that has read no further does not know of it."""
         return any(seen < told for told in self._failed.values())
 
     # --- a name becomes complete --------------------------------------------------------------------
@@ -140,7 +140,7 @@ class CountingCoordinator:
     def _announce(self, rank: int, request: Request, seen: int, now: float) -> list[Response]:
         key = request.key
         if seen < self._failed.get(key, 0):
-            return []  # it crossed the name's failure, which will end it on that rank: it stands for nothing more
+            return []  # sent before the rank read that the name had failed; that ends the entry there
         joins = request.kind is Kind.JOIN
         ended = [] if joins or rank not in self.waiting.joined else self._fail(JOIN, join_ended(rank, key[1]))
         waiting = self.waiting.setdefault(key, Waiting(now))

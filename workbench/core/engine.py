@@ -12,7 +12,7 @@ The steps, and why they come in this order:
    for ranks that may be anywhere.
 2. *Receive* what rank 0 has decided. It alone decides the order, for ranks submit in different orders.
 3. *Plan* what travels in one buffer. That follows from the decision alone, so it is the same on every rank.
-4. *Execute* batch by batch, on this thread: two collectives at a time could meet each other's bytes.
+4. *Execute* batch by batch, on this thread: two collectives at once could receive each other's messages.
 5. *Free the name, then finish the handle*: whoever waits may submit the same name at once.
 6. *Check* last whether the job has ended: what was decided before its end is done by then.
 
@@ -47,7 +47,7 @@ class Engine(threading.Thread):
 
     Attributes:
         left: set when the engine has ended, in whatever way.
-        failures, waits: how many collectives have failed, the same on every rank; who waits on this one.
+        failures, waits: how many collectives and cells have failed, the same on every rank; its waiting threads.
         begin: called first on the engine's thread, where callbacks run.
     """
 
@@ -71,7 +71,7 @@ class Engine(threading.Thread):
 
         Args:
             entries: all are taken, or none: see :meth:`PendingTable.add`.
-            at_once: nothing follows that they should travel together with.
+            at_once: announce them now; do not wait for more tensors to announce with them.
         """
         self.waits.submits(self.ident)
         for entry in entries:

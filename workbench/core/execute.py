@@ -23,7 +23,7 @@ from workbench.transport.memory import Memory
 
 Entries = list[Entry | None]
 Tell = Callable[[str], AbstractContextManager[None]]
-"""Told what is done within a block, by the word that the timeline has for it."""
+"""``with tell("MPI_ALLREDUCE"):`` names what the block does, for the timeline."""
 
 
 def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer) -> list[Any]:

@@ -64,7 +64,7 @@ def layout(batch: Batch, align: int = 1) -> tuple[list[slice], int]:
 
     Args:
         batch: tensors of one dtype.
-        align: bytes, a multiple of which each begins at.
+        align: each tensor begins at a multiple of so many bytes.
 
     Example:
         >>> batch = [Response(f"grad{i}", Kind.ALLREDUCE, "float32", (3,)) for i in range(2)]

@@ -11,7 +11,7 @@ from workbench.errors import WaitTimeoutError
 
 Callback = Callable[["Handle"], None]
 LONG_WAIT_S = 0.1
-"""A wait that goes well is shorter, and says nothing."""
+"""A wait that takes longer may be reported to rank 0, which looks for deadlocks."""
 
 
 class Handle:

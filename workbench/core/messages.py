@@ -16,7 +16,7 @@ Values = dict[int, bytes]  # the elements of small tensors, by the index in a me
 
 
 class Kind(str, Enum):
-    """The verbs that travel."""
+    """What a request or response is about: a verb or, in the last three, an order of rank 0 to all ranks."""
 
     ALLREDUCE = "allreduce"
     ALLGATHER = "allgather"
@@ -61,7 +61,7 @@ class Request:
         group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
             if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
-        place: where the array is in memory that the other ranks can reach; -1: not in such.
+        place: offset of the array in this rank's shared memory; -1 if it is not there.
     """
 
     name: str
@@ -97,7 +97,7 @@ class Response:
         root: the sending rank (broadcast), the last rank to come (join), or the new id (process sets).
         rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
             sender (alltoall), or the members (process sets).
-        places: each rank's, where all are in memory that the others can reach.
+        places: the requests' ``place``, in the order of the ranks; empty where one of them is -1.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
         joined: ranks that took no part, for they had joined. Where one has an entry of this name by now, it belongs
             to the next collective.
@@ -144,7 +144,7 @@ class Decision:
 
     Args:
         number: of the message; later ones have higher numbers.
-        items: what all ranks do, in order: responses, or on their way the cache ids of responses.
+        items: what all ranks do, in order: responses; on the wire a cache id for each that the ranks know.
         results: of small tensors, by their index in ``items``; no bytes are left to move for these.
         evicted: cache ids that are void from now on.
     """

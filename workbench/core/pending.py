@@ -27,7 +27,7 @@ class Entry:
         target: where the result goes when its shape is known beforehand; may be ``source`` itself.
         convert: makes of the result array what the caller gets, such as a tensor; runs on the engine's thread.
         submitted, announced: when that was, for the recorder.
-        arrival: of arrays on a GPU: when they are ready, and who waits for the result.
+        arrival: for arrays on a GPU: the CUDA events when they are ready, and when the result is.
     """
 
     request: Request

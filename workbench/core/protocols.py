@@ -100,7 +100,7 @@ class AtOnce:
             if not isinstance(item, Entry):
                 found.append(item)
             elif item.handle.poll():
-                continue  # its name has failed before it was announced: it stands for nothing any more
+                continue  # its name failed before it was announced: do not announce it
             elif found and isinstance(found[-1], list):
                 found[-1].append(item)
             else:

@@ -1,7 +1,7 @@
-"""The verbs that move data, one line each: what the ranks must agree on, and what else may be done with each verb.
+"""The verbs, one line each: what the ranks must agree on, and what else holds for each verb.
 
-What a verb *does* with arrays is in ``execute.py``, its derivative in ``training/derivatives.py``; a test holds these
-three tables to the same verbs.
+What a verb *does* with arrays is in ``execute.py``, its derivative in ``training/derivatives.py``. A test compares the
+three tables; only a barrier, which moves no data, is in this one alone.
 """
 
 from __future__ import annotations

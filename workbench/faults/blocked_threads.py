@@ -1,7 +1,7 @@
 """Which of this rank's threads wait, for what, and where: from that rank 0 sees that nobody can go on.
 
-A rank is blocked when every thread of it that submits tensors waits for one, or for such a thread. It says so after
-:data:`workbench.core.handle.LONG_WAIT_S`, so a wait that goes well says nothing.
+A rank is blocked when each of its threads that submit tensors waits for a tensor, or for a thread that does. That is
+reported after :data:`workbench.core.handle.LONG_WAIT_S`, so a short wait costs no message.
 
 A call from a framework's graph runs on a thread of its own, on which the user's code is not to be found:
 :func:`called_at` says where the call was written. The thread that runs the graph is in the framework, and waits, too.

@@ -1,4 +1,4 @@
-"""What a notebook's cells leave behind, and may not meet what later cells submit."""
+"""Tensors that a notebook's cell left in flight: they must not be matched with those of a later cell."""
 
 from __future__ import annotations
 

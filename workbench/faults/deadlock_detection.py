@@ -50,7 +50,7 @@ class Missed:
 
 
 class Attendance:
-    """What each rank does, as far as it says.
+    """What each rank last reported: it waits, is idle, raised, or left the job; else it runs.
 
     Args:
         grace_s: how long a rank may be idle, or be between two cells, before that counts as an answer.

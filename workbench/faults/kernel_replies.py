@@ -18,7 +18,7 @@ _REQUESTS = ("execute_request", "apply_request")
 
 
 class Replies:
-    """Of one kernel.
+    """Keeps SIGINT from interrupting a kernel outside of its cells.
 
     Attributes:
         within: does a cell run?

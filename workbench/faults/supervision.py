@@ -125,7 +125,7 @@ class SupervisingCoordinator:
         return self._inner.fail({JOIN: join_ended(rank)}) if rank in self._inner.waiting.joined else Decision()
 
     def _clean_up(self) -> Decision:
-        """What ended cells have left behind ends, where it could meet something else in a later cell."""
+        """Fail what ended cells have left in flight, where it could be matched with a later cell's tensor."""
         text = (
             "{!r} was submitted by {} in a cell that has ended, and not by all other ranks, so it was given up. Submit "
             "it on every rank in one cell; or give it a name, under which it may wait if no cell fails."
@@ -136,7 +136,7 @@ class SupervisingCoordinator:
         return self._inner.fail(errors)
 
     def _abandon(self, rank: int, traceback: str) -> Decision:
-        """A cell that raised has lost its handles: what it had submitted ends, or a later cell would meet it.
+        """A cell that raised has lost its handles: fail what it submitted, or a later cell's tensors would match it.
 
         And unnamed tensors get new numbers, for on this rank they may have got other ones than on the rest.
         """

@@ -9,7 +9,7 @@ from workbench.core.messages import Event
 from workbench.core.pending import Entry
 from workbench.core.protocols import AtOnce
 
-_MOST_WINDOWS = 5  # however fast tensors follow each other, the first is not held back for longer
+_MOST_WINDOWS = 5  # however fast tensors follow each other, the first is held back for one window more at most
 
 
 class Window(AtOnce):

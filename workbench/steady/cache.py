@@ -74,7 +74,7 @@ class CoordinatorCache:
         return known is not None and self._ids.get(known.key) == cache_id
 
     def put(self, response: Response) -> Response:
-        """Remember a response if it is worth it: the same with its new id."""
+        """Give a response a new id and return it with the id; an error or an unnamed tensor is returned as it is."""
         if response.error or response.joined or response.kind not in VERBS or ".noname." in response.name:
             return response
         if response.key in self._ids:
@@ -161,26 +161,27 @@ class CachingAnnouncer:
     def __init__(self, inner: Announcer, rank: int) -> None:
         self._inner, self._rank = inner, rank
         self._ids: dict[Request, int] = {}
-        self._known: dict[int, tuple[Request, Response]] = {}
+        self._known: dict[int, Response] = {}
+        self._requests: dict[int, Request] = {}  # by id, as in _ids
         self._asked: dict[Key, Request] = {}  # until a response comes in full
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
         """Ids where there are any."""
         event = self._inner.announce(entries, seen)
-        items = [self.shorten(item) for item in event.items]
-        self._asked.update((item.key, item) for item in event.items if isinstance(item, Request))
+        items: list[Request | int] = []
+        for item in event.items:
+            if isinstance(item, Request):
+                self._asked[item.process_set, item.name] = item
+                item = self._ids.get(item, item)
+            items.append(item)
         return Announce(event.rank, tuple(items), event.seen, event.values)
-
-    def shorten(self, request: Request | int) -> Request | int:
-        """The id of a request that was agreed on before, or the request itself."""
-        return self._ids.get(request, request) if isinstance(request, Request) else request
 
     def read(self, decision: Decision) -> list[Response]:
         """Responses for ids; what got an id is remembered. Ids of others' process sets are unknown, and skipped."""
         items: list[Response | int] = []
         results: Values = {}
         for i, item in enumerate(decision.items):
-            response = self._learn(item) if isinstance(item, Response) else self._response(item)
+            response = self._learn(item) if isinstance(item, Response) else self._known.get(item)
             if response is not None:
                 if i in decision.results:
                     results[len(items)] = decision.results[i]
@@ -188,21 +189,16 @@ class CachingAnnouncer:
         self._forget(decision.evicted)
         return self._inner.read(Decision(decision.number, items, results))
 
-    def _response(self, cache_id: int) -> Response | None:
-        known = self._known.get(cache_id)
-        return known[1] if known else None
-
     def _learn(self, response: Response) -> Response | None:
         if response.cached:  # on rank 0, which is not sent the id alone
             return response if response.cache_id in self._known else None
         asked = None if self._rank in response.joined else self._asked.pop(response.key, None)
         if response.cache_id is not None and asked is not None:
             self._ids[asked] = response.cache_id
-            self._known[response.cache_id] = asked, response
+            self._known[response.cache_id], self._requests[response.cache_id] = response, asked
         return response
 
     def _forget(self, evicted: list[int]) -> None:
         for cache_id in evicted:
-            known = self._known.pop(cache_id, None)
-            if known is not None and self._ids.get(known[0]) == cache_id:
-                del self._ids[known[0]]
+            if self._known.pop(cache_id, None) and self._ids.get(asked := self._requests.pop(cache_id)) == cache_id:
+                del self._ids[asked]

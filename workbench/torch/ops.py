@@ -1,6 +1,6 @@
 """The verbs on torch tensors that return handles or work in place. The differentiable ones are in ``autograd.py``.
 
-What all share stands in :mod:`workbench.api`. ``op`` is Average (default), Sum, Min, Max or Product;
+What all share is in :mod:`workbench.api`. ``op`` is Average (default), Sum, Min, Max, Product or Adasum (allreduce);
 ``average=`` is Horovod's older way to say Average (True) or Sum (False).
 """
 

@@ -25,7 +25,7 @@ class Piece:
         name: the same on every rank.
         length: elements.
         dtype: their type's name.
-        layout: whatever else must be equal on all ranks for elements of one place to belong together.
+        layout: order of its elements in memory (strides or shape); must be equal on all ranks.
     """
 
     name: str

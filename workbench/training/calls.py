@@ -1,10 +1,10 @@
 """One collective, described once, for every framework: how it is called on host arrays, and what its derivative is.
 
 A framework's verb turns its tensors into arrays, hands them to a :class:`Call`, and makes tensors of what comes back;
-inside a graph it puts the Call into the graph and does the same when the graph runs. What is *not* in the frameworks'
-folders, because it stands here: names, groups, shapes of results, derivatives.
+inside a graph it puts the Call into the graph and does the same when the graph runs. So names, groups and the shapes of
+results are made here, once for all frameworks.
 
-The derivatives stand in :mod:`workbench.training.derivatives`.
+The rules of the derivatives are in :mod:`workbench.training.derivatives`.
 """
 
 from __future__ import annotations

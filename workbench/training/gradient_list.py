@@ -35,7 +35,7 @@ Rows = tuple[Array, Array]
 
 
 class GradientList:
-    """Reduces the gradients of a step, given as host arrays.
+    """Reduces the gradients of a step, given as arrays on the host or on this rank's GPU.
 
     Args:
         names: one per gradient, all different; the same names on every rank, in any order.

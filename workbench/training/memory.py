@@ -15,7 +15,7 @@ from workbench.process_sets import ProcessSet, global_process_set
 def empty(shape: int | Sequence[int], dtype: str = "float32") -> Array:
     """An array in memory that all ranks of the machine can reach: reduced in place there, nothing is copied.
 
-    In-place verbs, such as ``workbench.torch.allreduce_`` on ``torch.from_numpy`` of it, take the short way where
+    In-place verbs, such as ``workbench.torch.allreduce_`` on ``torch.from_numpy`` of it, copy nothing where
     every rank's tensor is in such memory; without shared memory it is an ordinary array. Its values are arbitrary.
 
     Example:

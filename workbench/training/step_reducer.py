@@ -1,7 +1,7 @@
 """When which gradient is submitted, and when its result is waited for. Shared by all frameworks; knows no tensors.
 
-A gradient is submitted as soon as it is ready, while the rest of backward still runs: communication hides
-behind computation.
+A gradient is submitted as soon as all of its group (its bucket) are ready, while the rest of backward still runs:
+communication overlaps computation.
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class SharedMemory(Protocol):
         """Make memory for all ranks, kept until the end, and return its place; -1 if that is impossible."""
 
     def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """The memory at a place that ``rank`` has told; None if it cannot be reached from here."""
+        """The bytes at ``place`` in the shared memory of ``rank``; None if this rank cannot map them."""
 
 
 class Lifecycle(Protocol):

@@ -1,4 +1,4 @@
-"""Several machines: shared memory inside each, and one stream per machine between them.
+"""Several machines: shared memory inside each, and one rank of each machine in a ring between them.
 
 An allreduce of K bytes on m machines:
 

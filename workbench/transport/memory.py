@@ -26,7 +26,7 @@ class Memory(Protocol):
 
     @property
     def align(self) -> int:
-        """At a multiple of so many bytes arrays begin in a fusion buffer."""
+        """Alignment of arrays in a fusion buffer, in bytes."""
 
     def using(self, arrivals: Sequence[Arrival | None], arrays: Sequence[Array | None]) -> AbstractContextManager[None]:
         """What the block does comes after what makes the arrays of a batch and before what uses them."""

@@ -1,6 +1,6 @@
 """DistributedOptimizer: any torch optimizer, with gradients averaged over all ranks before its step.
 
-A hook on every parameter submits the gradient when backward has finished it (``gradient_hooks.py``). ``step()`` waits
+A hook on every parameter tells when backward has finished its gradient (``gradient_hooks.py``). ``step()`` waits
 for all of them and lets the wrapped optimizer do the rest.
 """
 
@@ -51,8 +51,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     """Wrap an optimizer so that every rank steps with the gradients of all.
 
     It shares the wrapped optimizer's ``param_groups`` and ``state``, so learning-rate schedulers,
-    checkpoints and ``isinstance`` see the optimizer they know. Made again for the same parameters, the new one
-    takes over, and the old one can only be dropped.
+    checkpoints and ``isinstance`` see the optimizer they know. A second one for the same
+    parameters replaces the first, whose ``step()`` then raises.
 
     Args:
         optimizer: any ``torch.optim`` optimizer; it is used from now on through this object only.

@@ -1,6 +1,6 @@
 """When the gradients of an optimizer are reduced: hooks on its parameters, and what is left at ``step()``.
 
-A gradient's way::
+The path of a gradient::
 
     Hook ──► GradientHooks.ready ──► GradientReducer.ready ──► Grads.take, Grads.entries ──► entries.submit ──► engine
     .grad ◄── Grads.store ◄── GradientReducer.finish ◄── GradientHooks.synchronize ◄── optimizer.step()
@@ -73,7 +73,7 @@ class GradientHooks:
         return self.grads.op is Adasum and not self.alone
 
     def ready(self, name: str) -> None:
-        """The hook: backward has finished a gradient. A dense one is submitted at once, a sparse one at the step."""
+        """Backward has finished a gradient: a dense one goes to the reducer, a sparse one waits for ``step()``."""
         if self.alone or self.adasum or self.grads.sparse.topk:
             return
         self.forget_failed_cell()
@@ -201,7 +201,7 @@ class Hook:
             owner.ready(self._name)
 
     def remove(self) -> None:
-        """Hear no more of the parameter; it is this rank's own again."""
+        """Remove the hook; a parameter in memory that ranks share is copied to memory of this rank alone."""
         self._handle.remove()
         param = self._param()
         if self.in_common and param is not None:

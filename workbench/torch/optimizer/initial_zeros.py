@@ -97,7 +97,7 @@ class InitialZeros:
 
 
 class _MakeWay:
-    """Called when backward has made a gradient and not stored it yet: added to zeros, a sparse one would be dense."""
+    """Drops the zeros just before backward stores a gradient: a sparse one added to zeros would become dense."""
 
     def __init__(self, param: torch.Tensor) -> None:
         self._param = weakref.ref(param)

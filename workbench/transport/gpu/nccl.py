@@ -1,11 +1,11 @@
 """NCCL: the data plane between GPUs.
 
 NCCL's calls queue a kernel on our stream and return; but the first call of each kind connects the ranks, and then it
-blocks until all have come. So every call is made on a thread of its own, while the engine keeps its deadline and
-hears from rank 0; should a rank be lost meanwhile, ``abort`` ends the call and the kernels alike.
+blocks until all have come. So one worker thread makes all calls, while the engine keeps its deadline and hears from
+rank 0; if a rank is lost meanwhile, ``abort`` ends the call and the kernels.
 
-The ranks connect by a number of 128 bytes that the first of them draws. It travels over the host's backend, whatever
-that is: no MPI is needed.
+The ranks connect by NCCL's unique id, 128 bytes that the first of them creates. It is broadcast over the host's
+backend, whatever that is: no MPI is needed.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Nccl:
         host.collectives.broadcast(number, 0)
         if not number.any():
             raise LaunchError(
-                f"NCCL has no number by which the ranks could connect. {problem or 'See the first of them'}."
+                f"NCCL made no unique id for the ranks to connect by. {problem or 'See the first of them'}."
             )
         try:
             begin = lambda: self.library.NcclCommunicator(host.size, number.tobytes(), host.rank)  # noqa: E731

@@ -1,6 +1,6 @@
 """Arrays on a GPU, reduced on the host: copied into pinned memory, through the host's backend, and back.
 
-Where NCCL cannot be had: without it, or where ranks share a GPU. A batch of K bytes crosses the bus twice, and the CPU
+Where neither NCCL nor a CUDA-aware MPI can be used (``select.py``). K bytes cross the bus twice, and the CPU
 waits for the first of the two copies. Pinned memory, which the system never moves, is what a GPU copies fastest from.
 """
 

@@ -16,7 +16,7 @@ _FUSION = _STAGE + STAGE_BYTES
 
 
 def reserved_bytes(fusion_bytes: int) -> int:
-    """What stands behind the header of every arena, in the same place: the stage, and the fusion buffer."""
+    """Bytes after the header of every arena: the stage, then the fusion buffer, at the same offsets everywhere."""
     return STAGE_BYTES + fusion_bytes
 
 

@@ -10,7 +10,7 @@ Four algorithms of an allreduce:
    k - 1 is reduced and k - 2 copied out, with one barrier per segment. A rank's own chunk is not copied in, for only
    this rank reads it.
 
-What does not gain by it (alltoall, Adasum) is left to the collectives that connect the ranks besides.
+Alltoall, Adasum, and a reducescatter of arrays outside of shared memory are left to the *flat* collectives.
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
 Every rank counts, for each other rank, the barriers that it has come to with it, in its own arena, where only it
 writes. All ranks execute collectives in one order, so for two ranks the n-th barrier is the same one, whatever others
-take part. Who waits looks at the others' counts: for a moment again and again, then asleep.
+take part. A waiting rank polls the others' counts for a moment, then sleeps.
 
-A rank that gives up, because it waited in vain or its job has ended, says so in its arena before its caller gets the
-error. Others may have passed the barrier with it, and read in its arrays what the caller has written there since: they
-look for that word at the end of each barrier, and fail as well.
+A rank that gives up, after a timeout or the end of its job, sets a flag in its arena before its caller gets the error.
+Others may have passed the barrier with it, and read in its arrays what the caller has written there since. So they
+check the flag at the end of each barrier, and fail as well.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Node:
             offer_core()
         deadline = time.monotonic() + self.timeout_s
         while True:
-            rung = bell[0]  # before the look: if it comes after it, the bell has rung and there is no sleep
+            rung = bell[0]  # read first: if the rank comes after the check, it has changed and the sleep ends at once
             self._order()
             if theirs[self.rank] >= count:
                 return
