@@ -86,10 +86,10 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     if is_initialized():
         return
     settings = config.settings()
-    meeting = find_ranks(config.launch(), settings, comm)
-    with telling_failures(meeting):
-        sets = collect(() if process_sets is None or isinstance(process_sets, str) else process_sets, meeting)
-    context = start(meeting, settings, begin_timeline)
+    bootstrap = find_ranks(config.launch(), settings, comm)
+    with telling_failures(bootstrap):
+        sets = collect(() if process_sets is None or isinstance(process_sets, str) else process_sets, bootstrap)
+    context = start(bootstrap, settings, begin_timeline)
     HOLDER.set(context)
     watch_exceptions(_running)
     watch_cells(_running)

@@ -265,16 +265,18 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
     if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
         found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        found = _meeting(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
+        found = _at_address(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
         agent, attempt = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True", "TORCHELASTIC_RESTART_COUNT"
-        return replace(found, file=env.get("WORKBENCH_MEETING", ""), agent=agent, attempt=_integer(env, attempt, 0))
+        return replace(
+            found, file=env.get("WORKBENCH_RENDEZVOUS_FILE", ""), agent=agent, attempt=_integer(env, attempt, 0)
+        )
     if "PMIX_RANK" in env:
         return _numbers(env, "pmix", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "")
     if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env and _integer(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
         found = _numbers(env, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
         job, step = _integer(env, "SLURM_JOB_ID", 0), _integer(env, "SLURM_STEP_ID", 0)
         port = 20000 + (job * 131 + step) % 20000  # the same on all ranks, different for neighbouring steps
-        return _meeting(found, first_host(env["SLURM_STEP_NODELIST"]), port)
+        return _at_address(found, first_host(env["SLURM_STEP_NODELIST"]), port)
     return Launch("none")
 
 
@@ -295,7 +297,7 @@ def _integer(env: Mapping[str, str], name: str, default: int) -> int:
         raise LaunchError(f"{name}={env[name]!r} is not a whole number; the launcher should have set it.") from None
 
 
-def _meeting(found: Launch, address: str, port: int) -> Launch:
+def _at_address(found: Launch, address: str, port: int) -> Launch:
     return replace(found, address=address, port=port)
 
 
@@ -358,7 +360,7 @@ def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|MEETING)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE)"
 )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
-from workbench.control.channel import Far, Line, Near
+from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.events import Began, Ended
 from workbench.control.server import ControlServer
@@ -87,11 +87,11 @@ class Context:
     engine: Engine
     sets: SetTable
     waits: BlockedThreads
-    meeting: Bootstrap
+    bootstrap: Bootstrap
     settings: Settings
     server: ControlServer | None
     timeline: Timeline
-    gpu_way: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
+    gpu_operations: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
     pid: int = field(default_factory=os.getpid)
     requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
@@ -166,12 +166,12 @@ class Context:
             together = self.engine.leave(timeout_s)
         except BaseException:  # Ctrl-C: go without the others, or the job would go on in threads that nobody knows of
             self.engine.leave(0.0)
-            self.meeting.broken()
+            self.bootstrap.broken()
             self._close(together=False)
             raise
         ended_before = time.monotonic() < begun + timeout_s  # the engine has not waited: it had ended by itself
         if not together and (ended_before or self._raised):
-            self.meeting.broken()  # nobody waits at the end of the process for ranks that may never come
+            self.bootstrap.broken()  # nobody waits at the end of the process for ranks that may never come
         self._close(together)
         return together
 
@@ -184,76 +184,80 @@ class Context:
 Prepare = Callable[[Timeline, Settings, int], None]
 
 
-def start(meeting: Bootstrap, settings: Settings, prepare: Prepare | None = None) -> Context:
+def start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None = None) -> Context:
     """Set the control plane up and start the engine. All ranks call it. What fails on one rank fails on all.
 
     Args:
-        meeting: the ranks.
+        bootstrap: the ranks.
         settings: this rank's; rank 0's count.
         prepare: called with the timeline, rank 0's settings and the rank, while a failure can still be told to all.
 
     Raises:
         LaunchError, DeadlineError, PeerLostError: the ranks could not meet.
     """
-    with contextlib.ExitStack() as undo, telling_failures(meeting):
-        return _start(meeting, settings, prepare, undo)
+    with contextlib.ExitStack() as undo, telling_failures(bootstrap):
+        return _start(bootstrap, settings, prepare, undo)
 
 
 @contextmanager
-def telling_failures(meeting: Bootstrap) -> Iterator[None]:
+def telling_failures(bootstrap: Bootstrap) -> Iterator[None]:
     """What the block raises on this rank is told to the others, which may wait for it."""
     try:
         yield
     except BaseException as error:
         text = "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__}: {error}"
-        meeting.give_up(text)
+        bootstrap.give_up(text)
         raise
 
 
-def _start(meeting: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
-    hello = meeting.exchange((meeting.node, host_id(), settings, gpu_select.see(settings)))
+def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
+    hello = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings)))
     nodes, hosts_of, (settings, *_), seen = zip(*hello, strict=True)  # rank 0's settings: all plan alike
-    way = gpu_select.choose(seen, nodes, settings.gpu_operations)
-    interface, secret = settings.control_address or _interface(meeting, hosts_of), meeting.secret
+    gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
+    interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
-    server = _serve(meeting, settings, secret, interface, timeline) if meeting.rank == 0 else None
+    server = _serve(bootstrap, settings, secret, interface, timeline) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
     hosts = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
-    candidates, address = meeting.exchange((hosts, server.address) if server else None)[0]
-    line: Line
+    candidates, address = bootstrap.exchange((hosts, server.address) if server else None)[0]
+    channel: Rank0Channel
     if server is not None:
-        line = Near(server)
+        channel = LocalChannel(server)
     else:
         if not isinstance(address, str):
             address = reachable(candidates, address[1]), address[1]
-        line = Far(meeting.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s)
-    control = ControlClient(meeting.rank, line, settings.heartbeat_s)
+        channel = SocketChannel(
+            bootstrap.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s
+        )
+    control = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
     if len(set(hosts_of)) > 1:
         control.host, *_ = names = [node.partition("/")[0] for node in nodes]
         if server is not None:
             server.name_hosts(names)
     undo.callback(control.close)
-    backend = connect_ranks(meeting, settings)
+    backend = connect_ranks(bootstrap, settings)
     undo.callback(backend.life.close, clean=False)
-    on_gpu = gpu_select.join(way, nodes, backend, settings)
+    on_gpu = gpu_select.join(gpu_operations, nodes, backend, settings)
     if on_gpu:
         undo.callback(on_gpu.life.close, clean=False)
     if prepare:
-        prepare(timeline, settings, meeting.rank)
+        prepare(timeline, settings, bootstrap.rank)
     undo.callback(timeline.close)
-    meeting.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
-    control.introduce(settings.init_timeout_s, server.missing if server else None, meeting.look)
+    bootstrap.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
+    control.introduce(settings.init_timeout_s, server.missing if server else None, bootstrap.look)
     undo.pop_all()
-    announcer, batching = stack.announcer(meeting.rank, settings), stack.batching(settings)
-    sets = SetTable(meeting.rank, backend)
+    announcer, batching = stack.announcer(bootstrap.rank, settings), stack.batching(settings)
+    sets = SetTable(bootstrap.rank, backend)
     engine = Engine(control, sets, settings, announcer, batching, timeline)
-    waits = engine.waits = BlockedThreads(meeting.rank, engine.report)
+    waits = engine.waits = BlockedThreads(bootstrap.rank, engine.report)
     backend.life.tick(engine.tick)
     if on_gpu:
         on_gpu.life.tick(engine.tick)
         sets.use_gpu(on_gpu)
-    context = Context(place(list(nodes), meeting.rank), engine, sets, waits, meeting, settings, server, timeline, way)
+    context = Context(
+        place(list(nodes), bootstrap.rank), engine, sets, waits, bootstrap, settings, server, timeline, gpu_operations
+    )
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)
@@ -266,7 +270,7 @@ def _start(meeting: Bootstrap, settings: Settings, prepare: Prepare | None, undo
     return context
 
 
-def _interface(meeting: Bootstrap, hosts: Sequence[str]) -> str:
+def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
     """Where rank 0 is to listen, known to rank 0 alone; "" is Linux's own sockets, within one host. All ranks call it.
 
     Args:
@@ -274,12 +278,14 @@ def _interface(meeting: Bootstrap, hosts: Sequence[str]) -> str:
     """
     if len(set(hosts)) == 1:
         return "" if sys.platform == "linux" else "127.0.0.1"
-    seen = meeting.exchange(interfaces())
+    seen = bootstrap.exchange(interfaces())
     return facing([found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]) or "0.0.0.0"
 
 
-def _serve(meeting: Bootstrap, settings: Settings, secret: bytes, interface: str, timeline: Timeline) -> ControlServer:
-    coordinator = stack.coordinator(meeting.size, settings)
+def _serve(
+    bootstrap: Bootstrap, settings: Settings, secret: bytes, interface: str, timeline: Timeline
+) -> ControlServer:
+    coordinator = stack.coordinator(bootstrap.size, settings)
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:

@@ -92,7 +92,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """
     new = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     context = HOLDER.get()
-    _resolve(new, context.meeting)
+    _resolve(new, context.bootstrap)
     if new.process_set_id is not None:
         raise ValueError(f"Attempted to add a duplicate process set: {new}")
     ranks = tuple(new.ranks or ())
@@ -114,7 +114,7 @@ def is_alone(process_set: ProcessSet) -> bool:
     return not included or process_set.size() == 1
 
 
-def collect(given: Iterable[ProcessSet | Iterable[int]], meeting: Bootstrap) -> list[tuple[int, ...]]:
+def collect(given: Iterable[ProcessSet | Iterable[int]], bootstrap: Bootstrap) -> list[tuple[int, ...]]:
     """The sets that the ranks gave to ``init()``, in one order for all. Every rank calls it, also with none.
 
     Ranks may give different ones, as each does with the communicator that a ``Split`` left it in. They are ordered by
@@ -126,12 +126,12 @@ def collect(given: Iterable[ProcessSet | Iterable[int]], meeting: Bootstrap) -> 
     sets = [each if isinstance(each, ProcessSet) else ProcessSet(each) for each in given]
     lists = [
         [ranks if ranks is None else tuple(ranks) for ranks in theirs]
-        for theirs in meeting.exchange([_resolve(each, meeting) for each in sets])
+        for theirs in bootstrap.exchange([_resolve(each, bootstrap) for each in sets])
     ]
-    everybody = tuple(range(meeting.size))
+    everybody = tuple(range(bootstrap.size))
     for rank, theirs in enumerate(lists):
         for i, ranks in enumerate(theirs):
-            wrong = ranks is not None and _what_is_wrong(ranks, meeting.size)
+            wrong = ranks is not None and _what_is_wrong(ranks, bootstrap.size)
             if not wrong and ranks is not None and (ranks == everybody or ranks in theirs[:i]):
                 wrong = "It is a duplicate of " + ("another entry." if ranks in theirs[:i] else "global_process_set.")
             if wrong:
@@ -161,13 +161,13 @@ def _agree(kind: Kind, ranks: tuple[int, ...], set_id: int = -1) -> None:
     handle.wait()
 
 
-def _resolve(one: ProcessSet, meeting: Bootstrap) -> list[int] | None:
+def _resolve(one: ProcessSet, bootstrap: Bootstrap) -> list[int] | None:
     """The ranks of a set; None for a null communicator, which a rank has that is outside of what a Split made."""
     if one.mpi_comm is not None:
-        if meeting.comm is None:
+        if bootstrap.comm is None:
             raise ValueError("A process set was given as an MPI communicator, but MPI does not connect these ranks.")
         # Only its members can look into a communicator.
-        one._ranks = tuple(sorted(_ranks_of(one.mpi_comm, meeting.comm))) if one.mpi_comm else None
+        one._ranks = tuple(sorted(_ranks_of(one.mpi_comm, bootstrap.comm))) if one.mpi_comm else None
     return one.ranks
 
 

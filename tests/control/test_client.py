@@ -25,7 +25,7 @@ from interrupted import interrupts
 from workbench.control import server
 from workbench.control.addresses import addresses, connect, reachable
 from workbench.control.authentication import Seal
-from workbench.control.channel import Far
+from workbench.control.channel import SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import encode_decision, encode_event
 from workbench.control.connection import Connection
@@ -194,7 +194,7 @@ def test_wake_ends_a_wait(job: Job) -> None:
 def test_an_interrupt_in_a_wake_up_costs_no_later_one() -> None:
     """Wherever Ctrl-C hits a wake-up, the next one ends a wait."""
     ours, theirs = socket.socketpair()
-    client = ControlClient(1, Far(1, ours, SECRET), 60.0)
+    client = ControlClient(1, SocketChannel(1, ours, SECRET), 60.0)
     try:
         for _ in interrupts(client.wake):
             client.wake()
@@ -357,7 +357,7 @@ def test_the_end_of_the_server_is_noticed(job: Job) -> None:
 def test_what_a_rank_says_to_a_server_that_ends_does_no_harm(full: bool) -> None:
     """A server that ends still reads for a while: what finds no room then is lost, and the rank learns why as ever."""
     ours, theirs = socket.socketpair()
-    client = ControlClient(1, Far(1, ours, SECRET), 60.0)
+    client = ControlClient(1, SocketChannel(1, ours, SECRET), 60.0)
     try:
         if full:
             client.send(Announce(client.rank, (ask("x" * 1_000_000),), client.seen))
@@ -376,7 +376,7 @@ def test_what_a_rank_says_to_a_server_that_ends_does_no_harm(full: bool) -> None
 def test_a_rank_believes_rank_0_only() -> None:
     """What is not sealed with the secret, is turned round, or comes a second time, is dropped by a rank as well."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        client = ControlClient(1, Far(1, connect(listening.getsockname(), 5.0), SECRET), 60.0)
+        client = ControlClient(1, SocketChannel(1, connect(listening.getsockname(), 5.0), SECRET), 60.0)
         rank0 = Connection(listening.accept()[0], 1 << 20)
     body = encode_decision(Decision(1, [7]))
     for message in (

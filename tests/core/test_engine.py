@@ -17,7 +17,7 @@ from coordination import Item
 from workbench.collectives import Traffic
 from workbench.config import Settings
 from workbench.control.authentication import Seal
-from workbench.control.channel import Far
+from workbench.control.channel import SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import decode_event, encode_decision
 from workbench.control.connection import Connection
@@ -95,8 +95,8 @@ class Rank0:
         self.inbox = deque[Event]()
         self.greeted = False
         self.backend = Slow()
-        line = Far(1, there, SECRET, self.settings.peer_timeout_s)
-        self.control = ControlClient(1, line, self.settings.heartbeat_s)
+        channel = SocketChannel(1, there, SECRET, self.settings.peer_timeout_s)
+        self.control = ControlClient(1, channel, self.settings.heartbeat_s)
         announcer, batching = stack.announcer(1, self.settings), stack.batching(self.settings)
         self.engine = Engine(self.control, SetTable(1, self.backend.backend), self.settings, announcer, batching)
         self.engine.waits = BlockedThreads(1, self.engine.report)

@@ -14,7 +14,7 @@ import pytest
 
 from workbench.control.addresses import connect
 from workbench.control.authentication import Seal
-from workbench.control.channel import Far, Near
+from workbench.control.channel import LocalChannel, SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import decode_decision, encode_event
 from workbench.control.connection import Connection
@@ -118,9 +118,9 @@ class Job:
     def client(self, rank: int) -> ControlClient:
         """A rank's own end."""
         if rank == 0 and self.near:
-            return ControlClient(rank, Near(self.server), HEARTBEAT_S)
-        line = Far(rank, connect(self.server.address, 5.0), SECRET)
-        return ControlClient(rank, line, HEARTBEAT_S)
+            return ControlClient(rank, LocalChannel(self.server), HEARTBEAT_S)
+        channel = SocketChannel(rank, connect(self.server.address, 5.0), SECRET)
+        return ControlClient(rank, channel, HEARTBEAT_S)
 
     def join(self, by_hand: int = 0) -> None:
         """All ranks introduce themselves; the last ``by_hand`` of them are made by hand."""

@@ -620,9 +620,9 @@ def test_ranks_without_mpi_have_a_secret_and_a_private_place(tmp_path: Path) -> 
     assert [len(each) for each in secrets] == [1, 1]
     assert secrets[0] != secrets[1]
     for process in found[0]:
-        assert config.launch(process.env).file == str(tmp_path / starters.MEETING)
+        assert config.launch(process.env).file == str(tmp_path / starters.RENDEZVOUS_FILE)
         assert config.secret(process.env).decode() not in " ".join(process.command)
-    assert not {"WORKBENCH_SECRET", "WORKBENCH_MEETING"} & starters.environment(2, env=found[0][0].env).keys()
+    assert not {"WORKBENCH_SECRET", "WORKBENCH_RENDEZVOUS_FILE"} & starters.environment(2, env=found[0][0].env).keys()
 
 
 @pytest.mark.parametrize("name", ["WORKBENCH_BACKEND", "HOROVOD_CPU_OPERATIONS"])

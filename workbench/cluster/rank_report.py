@@ -111,7 +111,7 @@ def main(folder: str) -> None:
     api.init()
     rank, size = api.rank(), api.size()
     total = float(api.allreduce(np.array([rank + 1.0]), name="doctor", op=api.Sum)[0])
-    gpu = HOLDER.get().gpu_way
+    gpu = HOLDER.get().gpu_operations
     said = about(rank, size, total, connected_by())
     said = replace(said, gpu_route=gpu.name, gpu_reason=gpu.why)
     Path(folder, f"rank.{rank:03}.json").write_text(json.dumps(asdict(said)))

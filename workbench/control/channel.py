@@ -1,4 +1,4 @@
-"""The line from a rank to rank 0: a connection, or on rank 0 itself a call."""
+"""The channel from a rank to rank 0: a connection, or on rank 0 itself a call."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from workbench.core.messages import Announce, Decision, Event
 _LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
 
 
-class Line(Protocol):
-    """What a rank's :class:`~workbench.control.client.ControlClient` needs of its line. One thread uses it."""
+class Rank0Channel(Protocol):
+    """What a rank's :class:`~workbench.control.client.ControlClient` needs of its channel. One thread uses it."""
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         """Begin: messages end a wait in ``poller``, or call ``wake``."""
@@ -41,8 +41,8 @@ class Line(Protocol):
         """Give everything back; what was said still arrives."""
 
 
-class Far:
-    """The line of every rank but rank 0: a connection.
+class SocketChannel:
+    """The channel of every rank but rank 0: a connection.
 
     Args:
         rank: this rank.
@@ -59,7 +59,7 @@ class Far:
         self._connection = Connection(sock, _LARGEST_OF_RANK_0)
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         self._poller = poller
         poller.register(self._connection, select.POLLIN)
 
@@ -78,7 +78,7 @@ class Far:
             self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
 
     def take(self) -> list[Decision]:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         got: list[Decision] = []
         connection = self._connection
         if connection.closed:
@@ -102,20 +102,20 @@ class Far:
         return got
 
     def look(self, now: float, slept_s: float) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         self._watch.look(now, slept_s)
 
     def lost(self) -> str:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         return "its connection ended without a word" if self._connection.closed else self._watch.why
 
     def close(self) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         self._connection.close()
 
 
-class Near:
-    """The line of rank 0 itself: it calls the server, and the server calls back.
+class LocalChannel:
+    """The channel of rank 0 itself: it calls the server, and the server calls back.
 
     Args:
         server: started, or about to be.
@@ -125,7 +125,7 @@ class Near:
         self._server, self._got = server, deque[Decision]()
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
 
         def put(decision: Decision) -> None:
             self._got.append(decision)
@@ -134,19 +134,19 @@ class Near:
         self._server.own = put
 
     def say(self, event: Event) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         self._server.hear(event)
 
     def take(self) -> list[Decision]:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         return [self._got.popleft() for _ in range(len(self._got))]
 
     def look(self, now: float, slept_s: float) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
 
     def lost(self) -> str:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""
         return "" if self._got or self._server.is_alive() else "its coordinator has ended"
 
     def close(self) -> None:
-        """See :class:`Line`."""
+        """See :class:`Rank0Channel`."""

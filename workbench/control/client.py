@@ -1,7 +1,7 @@
 """A rank's end of the control plane: events to rank 0, responses back, signs of life.
 
 Rank 0 runs a :class:`~workbench.control.server.ControlServer`; every rank, rank 0 too, has a :class:`ControlClient`
-in its engine, with a line to it (``channel.py``). Event-driven; nobody polls on a fixed cycle.
+in its engine, with a channel to it (``channel.py``). Event-driven; nobody polls on a fixed cycle.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 
 from workbench.common.text import rank_list
-from workbench.control.channel import Line
+from workbench.control.channel import Rank0Channel
 from workbench.control.events import Beat, Stack
 from workbench.core.messages import Decision, Event, Kind, Response
 from workbench.errors import CollectiveError, DeadlineError, PeerLostError
@@ -28,15 +28,15 @@ class ControlClient:
 
     Args:
         rank: this rank.
-        line: to rank 0.
+        channel: to rank 0.
         heartbeat_s: see :class:`workbench.config.Settings`.
 
     Attributes:
         host: what rank 0's host is called, where this rank is on another; else empty.
     """
 
-    def __init__(self, rank: int, line: Line, heartbeat_s: float) -> None:
-        self.rank, self._line, self._heartbeat_s = rank, line, heartbeat_s
+    def __init__(self, rank: int, channel: Rank0Channel, heartbeat_s: float) -> None:
+        self.rank, self._channel, self._heartbeat_s = rank, channel, heartbeat_s
         self._newest, self.host = 0, ""
         self.seen = 0  # number of the last message that was handed out
         self._beat_at, self._here_at = 0.0, float("inf")
@@ -47,11 +47,11 @@ class ControlClient:
         self._sent: list[int] = []  # the byte of a wake-up that is on its way already
         self._poller = select.poll()
         self._poller.register(self._wake_read, select.POLLIN)
-        line.open(self._poller, self.wake)
+        channel.open(self._poller, self.wake)
 
     def send(self, event: Event) -> None:
         """Send one event to rank 0; never blocks."""
-        self._line.say(event)
+        self._channel.say(event)
         self._beat_at = time.monotonic() + self._heartbeat_s
 
     def wake(self) -> None:
@@ -83,7 +83,7 @@ class ControlClient:
             for item in decision.items:
                 if isinstance(item, Response) and item.kind is Kind.SHUTDOWN:
                     return item.exception()
-        why = self._line.lost()
+        why = self._channel.lost()
         where = f", on host {self.host}" if self.host else ""
         return PeerLostError(f"Rank 0 was lost: {why}{where}. {after_a_loss()}") if why else None
 
@@ -125,7 +125,7 @@ class ControlClient:
 
     def close(self) -> None:
         """Give sockets back; what was sent still arrives."""
-        self._line.close()
+        self._channel.close()
         self._wake_read.close()
         self._wake_write.close()
 
@@ -139,7 +139,7 @@ class ControlClient:
             if end == self._wake_read.fileno():
                 self._wake_read.recv(4096)
                 self._sent = []  # before the caller looks what there is to do
-        for decision in self._line.take():
+        for decision in self._channel.take():
             self._newest = decision.number
             if any(map(_asks, decision.items)):  # answered here, so also amid a long wait, where it is wanted most
                 self.send(Stack(self.rank, main_stack()))
@@ -147,7 +147,7 @@ class ControlClient:
         now = time.monotonic()
         slept_s, self._here_at = now - self._here_at - self._heartbeat_s, now  # that nobody came by here for
         if due or slept_s > self._heartbeat_s:
-            self._line.look(now, slept_s)
+            self._channel.look(now, slept_s)
 
 
 def _asks(item: Response | int) -> bool:

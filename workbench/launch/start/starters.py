@@ -28,7 +28,7 @@ FOLDER = "{folder}"
 """A word of a task's command; it is replaced by the path of the folder with its files."""
 FILES = "files"
 """The name of that folder, within the job's."""
-MEETING = "meeting"
+RENDEZVOUS_FILE = "rendezvous"
 """The rendezvous file in the job's folder, for ranks without MPI."""
 
 
@@ -137,7 +137,7 @@ def _common(task: Task, folder: Path) -> dict[str, str]:
     The port is for scripts that use ``torch.distributed`` by themselves. The workbench does not listen there.
     """
     found = {
-        "WORKBENCH_MEETING": str(folder / MEETING),
+        "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
         "WORKBENCH_SECRET": secrets.token_hex(32),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
