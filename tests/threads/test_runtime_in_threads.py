@@ -683,8 +683,8 @@ def test_an_announcement_that_crosses_a_failure_is_not_taken_for_the_next_one(mo
             resumed.set()
         else:
             control, near = engine._control, threading.Event()
-            take = control._line.take
-            control._line.take = lambda: take() if near.is_set() else []  # what rank 0 says is on its way for long
+            take = control._channel.take
+            control._channel.take = lambda: take() if near.is_set() else []  # what rank 0 says is on its way for long
             assert failed.wait(10)
             handle = wb.allreduce_async(np.ones(1), "x", wb.Sum)
             time.sleep(0.1)
