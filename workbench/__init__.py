@@ -14,8 +14,41 @@ calls a function on ranks that it starts:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from workbench.core.verbs import VERBS
+
 __version__ = "0.1.0"
 
+_IN_API = (
+    *(kind.value for kind in VERBS),  # each verb's function has the verb's name
+    "Adasum",
+    "Average",
+    "Max",
+    "Min",
+    "ProcessSet",
+    "Product",
+    "ReduceOp",
+    "Sum",
+    "add_process_set",
+    "allreduce_async",
+    "cross_rank",
+    "cross_size",
+    "global_process_set",
+    "init",
+    "is_homogeneous",
+    "is_initialized",
+    "join",
+    "local_rank",
+    "local_size",
+    "poll",
+    "rank",
+    "remove_process_set",
+    "run_threads",
+    "shutdown",
+    "size",
+    "start_timeline",
+    "stop_timeline",
+    "synchronize",
+)
 # Elsewhere than in workbench.api.
 _HOMES = {
     "doctor": "workbench.cluster.checkup",
@@ -28,50 +61,16 @@ _HOMES = {
 }
 
 if TYPE_CHECKING:
-    from workbench.api import (
-        Adasum,
-        Average,
-        Max,
-        Min,
-        ProcessSet,
-        Product,
-        ReduceOp,
-        Sum,
-        add_process_set,
-        allgather,
-        allreduce,
-        allreduce_async,
-        alltoall,
-        barrier,
-        broadcast,
-        cross_rank,
-        cross_size,
-        global_process_set,
-        init,
-        is_homogeneous,
-        is_initialized,
-        join,
-        local_rank,
-        local_size,
-        poll,
-        rank,
-        reducescatter,
-        remove_process_set,
-        run_threads,
-        shutdown,
-        size,
-        start_timeline,
-        stop_timeline,
-        synchronize,
-    )
-    from workbench.built import mpi_threads_supported
-    from workbench.cluster.checkup import doctor
-    from workbench.observe.fingerprint import fingerprint
-    from workbench.observe.notebook_timeline import timeline
-    from workbench.observe.who_has import who_has
-    from workbench.runner import run
-    from workbench.training.memory import empty
+    from workbench.api import *  # noqa: F403
+    from workbench.built import mpi_threads_supported as mpi_threads_supported
+    from workbench.cluster.checkup import doctor as doctor
+    from workbench.observe.fingerprint import fingerprint as fingerprint
+    from workbench.observe.notebook_timeline import timeline as timeline
+    from workbench.observe.who_has import who_has as who_has
+    from workbench.runner import run as run
+    from workbench.training.memory import empty as empty
 else:
+    __all__ = [*_HOMES, *_IN_API]
 
     def __getattr__(name: str) -> Any:
         """Load what is behind a public name at its first use: `workbench --help` needs no numpy."""
@@ -83,48 +82,3 @@ else:
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})
-
-
-__all__ = [
-    "Adasum",
-    "Average",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "ReduceOp",
-    "Sum",
-    "add_process_set",
-    "allgather",
-    "allreduce",
-    "allreduce_async",
-    "alltoall",
-    "barrier",
-    "broadcast",
-    "cross_rank",
-    "cross_size",
-    "doctor",
-    "empty",
-    "fingerprint",
-    "global_process_set",
-    "init",
-    "is_homogeneous",
-    "is_initialized",
-    "join",
-    "local_rank",
-    "local_size",
-    "mpi_threads_supported",
-    "poll",
-    "rank",
-    "reducescatter",
-    "remove_process_set",
-    "run",
-    "run_threads",
-    "shutdown",
-    "size",
-    "start_timeline",
-    "stop_timeline",
-    "synchronize",
-    "timeline",
-    "who_has",
-]

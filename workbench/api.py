@@ -20,19 +20,21 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from workbench import config
 from workbench.arrays import given
-from workbench.context import HOLDER, World, start, telling_failures
+from workbench.context import HOLDER, World, run_threads, start, telling_failures
 from workbench.core.handle import Handle
-from workbench.core.messages import Kind, Raised, ReduceOp
+from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
-from workbench.entries import entry, submit, wait_for
+from workbench.entries import entry as entry
+from workbench.entries import submit as submit
+from workbench.entries import wait_for as wait_for
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import (
@@ -43,7 +45,8 @@ from workbench.process_sets import (
     register,
     remove_process_set,
 )
-from workbench.requests import auto_name, group_name
+from workbench.requests import auto_name as auto_name
+from workbench.requests import group_name as group_name
 from workbench.transport.select import find_ranks
 
 if TYPE_CHECKING:
@@ -52,7 +55,6 @@ if TYPE_CHECKING:
     from workbench.context import Context
 
 Array = NDArray[Any]
-T = TypeVar("T")
 
 Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX
 Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
@@ -137,46 +139,6 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
 def stop_timeline() -> None:
     """End the recording; the file is complete then. Nothing if none was started."""
     HOLDER.get().timeline.close()
-
-
-def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
-    """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
-
-    Inside it ``rank()``, ``allreduce()`` and the rest work as under mpiexec, and ``init()`` does nothing more.
-
-    Returns:
-        The results by rank.
-
-    Raises:
-        BaseException: what the first failing rank raised.
-
-    Example:
-        >>> run_threads(3, lambda: allreduce(np.ones(2), op=Sum).tolist())
-        [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
-    """
-    from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
-
-    first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
-
-    def run(link: ThreadLink) -> T:
-        context = start(ThreadBootstrap(link.mailboxes, link.rank), config.settings())
-        HOLDER.set(context, thread_only=True)
-        try:
-            return function()
-        except BaseException as error:
-            first.append(error)
-            context.engine.report(Raised(link.rank, repr(error)))
-            raise
-        finally:
-            HOLDER.set(None, thread_only=True)
-            context.leave(context.settings.shutdown_timeout_s)
-
-    try:
-        return spawn(n, run, timeout_s)
-    except BaseException:
-        if first:
-            raise first[0] from None
-        raise
 
 
 def world() -> World:
@@ -355,10 +317,10 @@ def _at_exit() -> None:
     shutdown()
 
 
+# The public names. Framework modules take further ones from here: those imported `as` themselves, and world().
 __all__ = [
     "Adasum",
     "Average",
-    "Handle",
     "Max",
     "Min",
     "ProcessSet",
@@ -370,14 +332,11 @@ __all__ = [
     "allreduce",
     "allreduce_async",
     "alltoall",
-    "auto_name",
     "barrier",
     "broadcast",
     "cross_rank",
     "cross_size",
-    "entry",
     "global_process_set",
-    "group_name",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -393,8 +352,5 @@ __all__ = [
     "size",
     "start_timeline",
     "stop_timeline",
-    "submit",
     "synchronize",
-    "wait_for",
-    "world",
 ]

@@ -11,10 +11,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from workbench import config
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
@@ -33,6 +34,8 @@ from workbench.transport.gpu import select as gpu_select
 from workbench.transport.process_sets import SetTable
 from workbench.transport.select import Bootstrap
 from workbench.transport.select import connect as connect_ranks
+
+T = TypeVar("T")
 
 _SETTLE_S = 0.3
 _MOST_REQUESTS = 10_000
@@ -355,4 +358,45 @@ class Holder:
 HOLDER = Holder()
 
 
-__all__ = ["HOLDER", "Context", "World", "place", "start", "telling_failures"]
+def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
+    """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
+
+    Inside it ``rank()``, ``allreduce()`` and the rest work as under mpiexec, and ``init()`` does nothing more.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        BaseException: what the first failing rank raised.
+
+    Example:
+        >>> from workbench import api
+        >>> run_threads(3, lambda: api.allreduce(np.ones(2), op=api.Sum).tolist())
+        [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
+    """
+    from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
+
+    first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
+
+    def run(link: ThreadLink) -> T:
+        context = start(ThreadBootstrap(link.mailboxes, link.rank), config.settings())
+        HOLDER.set(context, thread_only=True)
+        try:
+            return function()
+        except BaseException as error:
+            first.append(error)
+            context.engine.report(Raised(link.rank, repr(error)))
+            raise
+        finally:
+            HOLDER.set(None, thread_only=True)
+            context.leave(context.settings.shutdown_timeout_s)
+
+    try:
+        return spawn(n, run, timeout_s)
+    except BaseException:
+        if first:
+            raise first[0] from None
+        raise
+
+
+__all__ = ["HOLDER", "Context", "World", "place", "run_threads", "start", "telling_failures"]

@@ -12,11 +12,10 @@ from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
+from workbench.core.verbs import verb
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.requests import checked
 from workbench.transport.base import Array
-
-_IN_PLACE = (Kind.ALLREDUCE, Kind.REDUCESCATTER)
 
 
 def entry(
@@ -58,7 +57,7 @@ def entry(
             if dtype == "bfloat16":
                 source, target, convert = _as_bits(source, target)
         shape = source.shape if shape is None else shape
-    if kind in _IN_PLACE and source is not None and target is source and caller is None:
+    if source is not None and target is source and caller is None and verb(kind).reduces:  # reduced where it lies
         fields["place"] = context.sets.everybody.shared.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
     request = context.requests.get(known)

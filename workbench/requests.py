@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench.context import HOLDER, Context
 from workbench.core.messages import Kind, ReduceOp, Request
+from workbench.core.verbs import verb
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
 
@@ -41,7 +42,7 @@ def checked(
         )
     ranks = context.sets.members[set_id]
     _check(kind, full_name, dtype, shape, ranks, fields)
-    rows = _splits(full_name, shape, splits, len(ranks)) if kind is Kind.ALLTOALL else ()
+    rows = _splits(full_name, shape, splits, len(ranks)) if verb(kind).splits else ()
     if name is None:  # not before the checks: a call that is refused must not use up a number
         full_name = context.auto_name(kind.value, set_id)
     return Request(full_name, kind, dtype, shape, process_set=set_id, splits=rows, **fields)
@@ -60,12 +61,13 @@ def _set_id(process_set: ProcessSet, context: Context) -> int:
 
 
 def _check(kind: Kind, name: str, dtype: str, shape: tuple[int, ...], ranks: Sequence[int], fields: Any) -> None:
-    if kind in (Kind.BARRIER, Kind.JOIN):
+    one = verb(kind)
+    if not one.moves:
         return
     if dtype not in DTYPES:
         known = ", ".join(sorted(DTYPES))
         raise UnsupportedTensorError(f"{name!r}: dtype {dtype} cannot be sent. Convert it to one of {known}.")
-    if not shape and kind in (Kind.ALLGATHER, Kind.ALLTOALL, Kind.REDUCESCATTER):
+    if one.by_rows and not shape:
         raise UnsupportedTensorError(f"{name!r}: {kind.value} needs at least one dimension. Give it shape (1,).")
     op = fields.get("op")
     if dtype == "bool" and op in (ReduceOp.AVERAGE, ReduceOp.ADASUM):

@@ -1,17 +1,21 @@
-"""The table of derivatives: whole, and loud about what is not in it."""
+"""What a verb must have, its derivative above all; and that a missing one is refused."""
 
 from __future__ import annotations
+
+from types import ModuleType
 
 import numpy as np
 import pytest
 
 import workbench as hvd
-from workbench.core.messages import Kind
+from workbench import api, torch
+from workbench.core.execute import STEPS
+from workbench.core.verbs import VERBS, Kind
 from workbench.torch import autograd
 from workbench.training.calls import Call
 from workbench.training.derivatives import DERIVATIVES
 
-DATA_VERBS = {kind for kind in Kind if callable(getattr(hvd, kind.value, None))} - {Kind.BARRIER, Kind.JOIN}
+MOVING = {kind for kind, verb in VERBS.items() if verb.moves}
 CALLS = {
     Kind.ALLREDUCE: Call(Kind.ALLREDUCE, "x", hvd.Sum),
     Kind.ALLGATHER: Call(Kind.ALLGATHER, "x"),
@@ -21,10 +25,44 @@ CALLS = {
 }
 
 
-def test_every_data_verb_has_its_rule() -> None:
-    """A verb that the public module has and that moves data has a derivative, and torch can call it."""
-    assert set(DERIVATIVES) == DATA_VERBS - {Kind.ADD_SET, Kind.REMOVE_SET, Kind.SHUTDOWN}
-    assert set(autograd._BEGIN) == set(DERIVATIVES) == set(CALLS)
+def lacks(kind: Kind) -> list[str]:
+    """What a verb that moves data does not have, though it must."""
+    needed = {
+        "steps in STEPS of workbench/core/execute.py": kind in STEPS,
+        "rule in DERIVATIVES of workbench/training/derivatives.py": kind in DERIVATIVES,
+        "function in workbench/api.py that __all__ names": is_public(api, kind),
+        "function in workbench/torch/autograd.py that __all__ names": is_public(autograd, kind),
+        "line in CALLS of tests/training/test_derivatives.py": kind in CALLS,
+    }
+    return [what for what, is_there in needed.items() if not is_there]
+
+
+def is_public(module: ModuleType, kind: Kind) -> bool:
+    """Has a module a function with the verb's name?"""
+    return kind.value in module.__all__ and callable(getattr(module, kind.value, None))
+
+
+@pytest.mark.parametrize("kind", sorted(MOVING))
+def test_a_verb_is_whole(kind: Kind) -> None:
+    """A verb that moves data has its steps, its derivative, and a public function for numpy and for torch."""
+    missing = lacks(kind)
+    assert not missing, f"{kind.value} has no {', no '.join(missing)}"
+
+
+def test_what_a_verb_lacks_is_named() -> None:
+    """A kind that is no verb has nothing of it."""
+    assert len(lacks(Kind.STACKS)) == 5
+
+
+def test_what_moves_no_data_is_in_no_table() -> None:
+    """It has neither steps nor a derivative."""
+    assert {*STEPS, *DERIVATIVES} <= MOVING
+
+
+def test_the_package_has_the_names_of_its_api() -> None:
+    """``workbench`` lists them without importing it; torch has each verb, too."""
+    assert set(hvd.__all__) == {*api.__all__, *hvd._HOMES}
+    assert {kind.value for kind in MOVING} <= set(torch.__all__)
 
 
 @pytest.mark.parametrize("kind", sorted(set(Kind) - set(DERIVATIVES)))

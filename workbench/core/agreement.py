@@ -10,8 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from workbench.common.text import by_rank, rank_list
-from workbench.core.messages import Kind, Request, Response
-from workbench.core.verbs import goes_without_joined, rows, verb
+from workbench.core.messages import Kind, ReduceOp, Request, Response
+from workbench.core.verbs import verb
 
 Requests = dict[int, Request]
 Explain = Callable[[str, Requests, dict[int, Any]], str]
@@ -41,7 +41,7 @@ def respond(requests: Requests, explain: Explain = plainly) -> Response:
     return Response(
         *(first.name, first.kind, first.dtype, first.shape, first.op, first.root, first.device),
         *(first.prescale, first.postscale, first.process_set),
-        rows=rows(in_order),
+        rows=_rows(in_order),
         places=() if -1 in places else places,
         all_absent=all(request.absent for request in in_order),
         requests=requests,
@@ -71,7 +71,7 @@ def _checks(kind: Kind) -> Iterator[tuple[str, Callable[[Request], Any]]]:
         yield "reduction operation", lambda r: r.op.value
         yield "prescale and/or postscale factors", lambda r: (r.prescale, r.postscale)
     if one.rooted:
-        yield "broadcast root ranks", lambda r: r.root
+        yield f"{kind.value} root ranks", lambda r: r.root
 
 
 def _impossible(requests: Requests) -> str:
@@ -86,12 +86,30 @@ def _impossible(requests: Requests) -> str:
     return ""
 
 
+def _rows(requests: list[Request]) -> tuple[int, ...]:
+    """A response's ``rows``, from the requests in the order of the ranks."""
+    first, one, n = requests[0], verb(requests[0].kind), len(requests)
+    if one.splits:
+        return tuple(rows for request in requests for rows in request.splits)
+    if one.ragged:
+        return tuple(request.shape[0] for request in requests)
+    if one.by_rows:
+        return tuple(first.shape[0] // n + (i < first.shape[0] % n) for i in range(n))
+    return first.splits  # a process set's members, or none
+
+
+def goes_without_joined(response: Response) -> bool:
+    """Can ranks that have joined be left out? Where zeros are neutral, or nothing moves."""
+    one = verb(response.kind)
+    return one.without_joined and (not one.reduces or response.op in (ReduceOp.AVERAGE, ReduceOp.SUM))
+
+
 def without(joined: Sequence[int], response: Response, requests: Mapping[int, Request]) -> Response:
     """The response where some ranks have joined: they contribute zeros, or it is an error."""
     if goes_without_joined(response):
         # Not everybody has an array; and who has joined may not know the response's id.
         return replace(response, places=(), joined=tuple(joined), cache_id=None, cached=False)
-    what = response.kind.value + (f" with op={response.op.value}" if response.kind is Kind.ALLREDUCE else "")
+    what = response.kind.value + (f" with op={response.op.value}" if verb(response.kind).without_joined else "")
     text = (
         f"{what.capitalize()} is not supported with Join at this time: {response.name!r}, submitted by "
         f"{rank_list(requests)}, but {rank_list(joined)} called join(). Use allreduce with Average or "

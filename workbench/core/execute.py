@@ -18,6 +18,7 @@ from workbench.core.fusion import Batch, layout
 from workbench.core.messages import Kind, ReduceOp, Response
 from workbench.core.pending import Entry
 from workbench.core.protocols import Observer
+from workbench.core.verbs import verb
 from workbench.transport.base import Array, Backend
 from workbench.transport.memory import Memory
 
@@ -36,60 +37,58 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
         observer: is told what is being done.
     """
     first = batch[0]
-    if first.all_absent or first.kind is Kind.BARRIER:
+    if first.all_absent:
         return [None] * len(batch)
-    if first.kind in (Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET):
+    if not verb(first.kind).moves:
         return [first.root]
     if first.result:
         return [_eager(response, entry) for response, entry in zip(batch, entries, strict=True)]
     tell = partial(observer.activity, batch)
     arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
     with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
-        if first.kind is Kind.ALLREDUCE:
-            return _allreduce(batch, entries, backend, tell)
+        if len(batch) > 1:
+            return _fused(batch, entries, backend, tell)
         return [STEPS[first.kind](first, entries[0], backend, tell)]
 
 
 def _eager(response: Response, entry: Entry | None) -> Array:
     """The result came with the response."""
-    shape = response.shape
-    if response.kind is Kind.ALLGATHER:
-        shape = (sum(response.rows), *shape[1:])
+    shape = (sum(response.rows), *response.shape[1:]) if verb(response.kind).ragged else response.shape
     target = np.empty(shape, wire_dtype(response.dtype)) if entry is None or entry.target is None else entry.target
     target[...] = np.frombuffer(response.result, target.dtype).reshape(shape)
     return target
 
 
-def _allreduce(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Any]:
+def _fused(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Array]:
+    """Several allreduces, in one buffer."""
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
-    sources = [entry.source if entry else None for entry in entries]
-    if len(batch) == 1:  # reduced in place; a copy is made only if the caller wants to keep the input
-        if sources[0] is not targets[0]:
-            targets[0][...] = 0 if sources[0] is None else sources[0]
-        with tell(f"{backend.name}_ALLREDUCE"):
-            backend.collectives.allreduce(targets[0].reshape(-1), _reduction(batch[0], backend), batch[0].places)
-        return list(targets)
+    sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
     with tell("INIT_FUSION_BUFFER"):
         dtype = wire_dtype(batch[0].dtype)
         parts, length = layout(batch, backend.memory.align)
         flat = backend.shared.buffer(length * dtype.itemsize).view(dtype)
     pieces = [flat[part] for part in parts]
     with tell("MEMCPY_IN_FUSION_BUFFER"):  # side by side; None stands for zeros
-        backend.memory.copy(list(zip(map(_flat, sources), pieces, strict=True)))
+        backend.memory.copy(list(zip(sources, pieces, strict=True)))
     with tell(f"{backend.name}_ALLREDUCE"):
         backend.collectives.allreduce(flat, _reduction(batch[0], backend))
     with tell("MEMCPY_OUT_FUSION_BUFFER"):
-        backend.memory.copy(list(zip(pieces, map(_flat, targets), strict=True)))
-    return list(targets)
-
-
-def _flat(array: Array | None) -> Any:
-    return None if array is None else array.reshape(-1)
+        backend.memory.copy([(piece, each.reshape(-1)) for piece, each in zip(pieces, targets, strict=True)])
+    return targets
 
 
 def _reduction(response: Response, backend: Backend) -> Reduction:
     divisor = backend.size if response.op is ReduceOp.AVERAGE else 1
     return Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor)
+
+
+def _allreduce(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+    target, source = _target(response, entry, backend), entry.source if entry else None
+    if source is not target:  # reduced in place; a copy is made only if the caller wants to keep the input
+        target[...] = 0 if source is None else source
+    with tell(f"{backend.name}_ALLREDUCE"):
+        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.places)
+    return target
 
 
 def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
@@ -149,12 +148,13 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, te
 
 
 STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Tell], Any]] = {
+    Kind.ALLREDUCE: _allreduce,
     Kind.ALLGATHER: _allgather,
     Kind.BROADCAST: _broadcast,
     Kind.ALLTOALL: _alltoall,
     Kind.REDUCESCATTER: _reducescatter,
 }
-"""By verb; allreduce alone takes several tensors at once."""
+"""Every verb that moves data has its steps here."""
 
 
 def _target(response: Response, entry: Entry | None, backend: Backend) -> Array:

@@ -7,40 +7,13 @@ rank. ``control/codec.py`` makes bytes of both.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
+from workbench.core.verbs import Kind as Kind
+from workbench.core.verbs import ReduceOp as ReduceOp
 from workbench.errors import CollectiveError, from_wire
 
 Key = tuple[int, str]  # a tensor's process set and name
 Values = dict[int, bytes]  # the elements of small tensors, by the index in a message of what they belong to
-
-
-class Kind(str, Enum):
-    """What a request or response is about: a verb or, in the last three, an order of rank 0 to all ranks."""
-
-    ALLREDUCE = "allreduce"
-    ALLGATHER = "allgather"
-    BROADCAST = "broadcast"
-    ALLTOALL = "alltoall"
-    REDUCESCATTER = "reducescatter"
-    BARRIER = "barrier"
-    JOIN = "join"
-    ADD_SET = "add_process_set"
-    REMOVE_SET = "remove_process_set"
-    SHUTDOWN = "shutdown"
-    STACKS = "stacks"  # rank 0 wants to know where every rank's main thread stands
-    RENUMBER = "renumber"  # a cell has failed: the ranks number unnamed tensors from 0 again
-
-
-class ReduceOp(str, Enum):
-    """How values of different ranks become one. ``AVERAGE`` is the sum divided by the number of ranks."""
-
-    AVERAGE = "average"
-    SUM = "sum"
-    MIN = "min"
-    MAX = "max"
-    PRODUCT = "product"
-    ADASUM = "adasum"
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,15 +139,14 @@ def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
 def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:
     shapes = [shape or () for _, shape in inputs]
     dtypes = [dtype for dtype, _ in inputs]
-    if call.kind is Kind.ALLGATHER:
-        members = call.process_set.size() or 1
-        made = [(shape[0] * members, *shape[1:]) if shape else shape for shape in shapes]  # type: ignore[operator]
-        return [*zip(dtypes, made, strict=True)]
-    if call.kind is Kind.ALLTOALL:
+    members = call.process_set.size() or 1
+    if call.verb.splits:
         if call.splits is not None:
             raise UnsupportedTensorError("Within jit alltoall() takes no splits: nobody can know how many rows come.")
-        counts = (call.process_set.size() or 1,)
-        return [*zip([*dtypes, "int32"], [*shapes, counts], strict=True)]  # as many rows come as go
+        return [*zip([*dtypes, "int32"], [*shapes, (members,)], strict=True)]  # as many rows come as go
+    if call.verb.ragged:
+        made = [(shape[0] * members, *shape[1:]) if shape else shape for shape in shapes]  # type: ignore[operator]
+        return [*zip(dtypes, made, strict=True)]
     return [*zip(dtypes, call.shapes(shapes), strict=True)]
 
 

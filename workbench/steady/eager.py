@@ -14,7 +14,7 @@ from operator import attrgetter
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
-from workbench.core.messages import Announce, Decision, Key, Kind, ReduceOp, Request, Response, Values
+from workbench.core.messages import Announce, Decision, Key, ReduceOp, Request, Response, Values
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
 from workbench.core.verbs import verb
@@ -133,13 +133,14 @@ def result_of(response: Response, values: dict[int, bytes], size: int) -> bytes:
     """
     if response.error or response.all_absent or not values:
         return b""
-    if response.kind is Kind.BROADCAST:
+    one = verb(response.kind)
+    if one.rooted and not one.reduces:
         return values.get(response.root, b"")
     requests = response.requests
     ranks = sorted(requests)
     if any(rank not in values and not requests[rank].absent for rank in ranks):
         return b""
-    if response.kind is Kind.ALLGATHER:
+    if one.ragged:
         return b"".join(values[rank] for rank in ranks) if len(ranks) == size else b""
     dtype = wire_dtype(response.dtype)
     length = len(next(iter(values.values())))

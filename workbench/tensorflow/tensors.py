@@ -23,7 +23,6 @@ from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.util import tf_stack
 
 from workbench.arrays import borrowed, on_gpu
-from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
 from workbench.faults.blocked_threads import place_of
 from workbench.tensorflow.errors import as_tensorflow_s
@@ -218,7 +217,7 @@ def _given(call: Call, arrays: Sequence[Array], more: Sequence[Any]) -> Call:
 
 def _results(call: Call, dtypes: list[str], shapes: list[Shape | None]) -> list[Spec]:
     """What comes out: for alltoall, how many rows came from each rank as well."""
-    if call.kind is Kind.ALLTOALL:
+    if call.verb.splits:
         dtypes = [*dtypes, "int32"]
     known = [shape for shape in shapes if shape is not None]
     made: list[Shape | None] = list(call.shapes(known)) if len(known) == len(shapes) else [None] * len(dtypes)

@@ -2,37 +2,10 @@
 
 from workbench.built import has_gpu
 from workbench.common.moved import moved
-from workbench.torch import elastic
-from workbench.torch.autograd import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    reducescatter,
-)
+from workbench.torch import autograd, elastic, ops
+from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each is named in one file
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
-from workbench.torch.ops import (
-    allgather_async,
-    allreduce_,
-    allreduce_async,
-    allreduce_async_,
-    alltoall_async,
-    broadcast_,
-    broadcast_async,
-    broadcast_async_,
-    grouped_allgather_async,
-    grouped_allreduce_,
-    grouped_allreduce_async,
-    grouped_allreduce_async_,
-    grouped_reducescatter_async,
-    poll,
-    reducescatter_async,
-    sparse_allreduce_async,
-    synchronize,
-)
+from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import Compression
@@ -48,37 +21,14 @@ moved("workbench.torch.topk", "workbench.torch.optimizer.topk")
 
 __all__ = [
     *common.__all__,
+    *autograd.__all__,
+    *ops.__all__,
     "Compression",
     "DistributedOptimizer",
     "SyncBatchNorm",
-    "allgather",
-    "allgather_async",
     "allgather_object",
-    "allreduce",
-    "allreduce_",
-    "allreduce_async",
-    "allreduce_async_",
-    "alltoall",
-    "alltoall_async",
-    "broadcast",
-    "broadcast_",
-    "broadcast_async",
-    "broadcast_async_",
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
-    "grouped_allgather",
-    "grouped_allgather_async",
-    "grouped_allreduce",
-    "grouped_allreduce_",
-    "grouped_allreduce_async",
-    "grouped_allreduce_async_",
-    "grouped_reducescatter",
-    "grouped_reducescatter_async",
-    "poll",
-    "reducescatter",
-    "reducescatter_async",
-    "sparse_allreduce_async",
-    "synchronize",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,31 +18,15 @@ from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
 from workbench.training.derivatives import Backward, rule_of
 
-_BEGIN: Mapping[Kind, Callable[[Call, Sequence[torch.Tensor]], ops.GroupHandle]] = {
-    Kind.ALLREDUCE: lambda call, tensors: ops.grouped_allreduce_async(
-        tensors, None, call.name, call.op, call.prescale, call.postscale, call.process_set
-    ),
-    Kind.ALLGATHER: lambda call, tensors: ops.grouped_allgather_async(tensors, call.name, call.process_set),
-    Kind.BROADCAST: lambda call, tensors: ops.GroupHandle(
-        [ops.broadcast_async(each, call.root or 0, call.name, call.process_set) for each in tensors]
-    ),
-    Kind.ALLTOALL: lambda call, tensors: ops.GroupHandle(
-        [ops.alltoall_async(each, call.splits, call.name, call.process_set) for each in tensors]
-    ),
-    Kind.REDUCESCATTER: lambda call, tensors: ops.grouped_reducescatter_async(
-        tensors, call.name, call.op or Average, call.process_set, call.prescale, call.postscale
-    ),
-}
-
 
 class _Collective(Function):
     """Any verb on any number of tensors; alltoall, of one, has the numbers of rows received as its second result."""
 
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: torch.Tensor) -> Any:
-        results = api.wait_for(_BEGIN[call.kind], call, tensors)
+        results = api.wait_for(ops.begin, call, tensors)
         ctx.call, ctx.rows, ctx.received = call, [each.shape[0] if each.dim() else 0 for each in tensors], None
-        if call.kind is Kind.ALLTOALL:
+        if call.verb.splits:
             results = results[0]
             ctx.received = results[1].tolist()
             ctx.mark_non_differentiable(results[1])
@@ -194,3 +178,15 @@ def _compressed(
     small = [compression.compress(tensor) for tensor in tensors]
     made = _Collective.apply(call, *(tensor for tensor, _ in small)) if small else []
     return [compression.decompress(tensor, ctx) for tensor, (_, ctx) in zip(made, small, strict=True)]
+
+
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]

@@ -7,6 +7,7 @@ What all share is in :mod:`workbench.api`. ``op`` is Average (default), Sum, Min
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch.tensors import about, in_place, tensor_of
-from workbench.training.calls import choose_op
+from workbench.training.calls import Call, choose_op
 
 Tensors = Sequence[torch.Tensor]
 
@@ -93,9 +94,10 @@ def grouped_allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """Reduce several tensors into new memory; none starts before all are ready on every rank."""
-    fields: dict[str, Any] = {"op": choose_op(op, average), "prescale": prescale_factor, "postscale": postscale_factor}
-    fields["process_set"] = process_set
-    return _group(Kind.ALLREDUCE, tensors, name, fields, fresh=True)
+    call = Call(
+        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
+    )
+    return begin(call, tensors)
 
 
 def grouped_allreduce_async_(
@@ -108,9 +110,10 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """As :func:`grouped_allreduce_async`, in place."""
-    fields: dict[str, Any] = {"op": choose_op(op, average), "prescale": prescale_factor, "postscale": postscale_factor}
-    fields["process_set"] = process_set
-    return _group(Kind.ALLREDUCE, tensors, name, fields, fresh=False)
+    call = Call(
+        Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
+    )
+    return begin(call, tensors, fresh=False)
 
 
 def grouped_allreduce_(
@@ -138,31 +141,22 @@ def grouped_allgather_async(
     tensors: Tensors, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> GroupHandle:
     """Allgather several tensors; none starts before all are ready on every rank."""
-    return _group(
-        Kind.ALLGATHER,
-        tensors,
-        name,
-        {"process_set": process_set},
-        result=lambda tensor: lambda array: tensor_of(array, tensor),
-    )
+    return begin(Call(Kind.ALLGATHER, name, process_set=process_set), tensors)
 
 
 def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The root's tensor, in new memory."""
-    return _group(Kind.BROADCAST, [tensor], name, {"root": root_rank, "process_set": process_set}, fresh=True)._members[
-        0
-    ]
+    return begin(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [tensor])._members[0]
 
 
 def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The root's tensor, in place."""
-    return _group(
-        Kind.BROADCAST, [tensor], name, {"root": root_rank, "process_set": process_set}, fresh=False
-    )._members[0]
+    call = Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set)
+    return begin(call, [tensor], fresh=False)._members[0]
 
 
 def broadcast_(
@@ -183,23 +177,8 @@ def alltoall_async(
     Raises:
         ValueError: splits of another dtype than int32, or that do not fit the rows.
     """
-    rows = rows_of(splits)
-    array, _ = in_place(tensor)
-
-    def convert(result: Any) -> Any:
-        received = tensor_of(result[0], tensor)
-        return received if splits is None else (received, torch.from_numpy(result[1]))
-
-    entry = api.entry(
-        Kind.ALLTOALL,
-        array,
-        name,
-        convert=convert,
-        splits=rows,
-        process_set=process_set,
-        **about(tensor),
-    )
-    return api.submit([entry])[0]
+    call = Call(Kind.ALLTOALL, name, splits=rows_of(splits), process_set=process_set)
+    return begin(call, [tensor])._members[0]
 
 
 def rows_of(splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -234,15 +213,8 @@ def grouped_reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> GroupHandle:
     """Reduce-scatter several tensors; none starts before all are ready on every rank."""
-    fields: dict[str, Any] = {
-        "op": op,
-        "process_set": process_set,
-        "prescale": prescale_factor,
-        "postscale": postscale_factor,
-    }
-    return _group(
-        Kind.REDUCESCATTER, tensors, name, fields, result=lambda tensor: lambda array: tensor_of(array, tensor)
-    )
+    call = Call(Kind.REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set=process_set)
+    return begin(call, tensors)
 
 
 def sparse_allreduce_async(
@@ -287,46 +259,55 @@ def synchronize(handle: Handle | GroupHandle | Callable[[], Any]) -> Any:
     return handle.wait() if isinstance(handle, (Handle, GroupHandle)) else handle()
 
 
-def _group(
-    kind: Kind,
-    tensors: Tensors,
-    name: str | None,
-    fields: dict[str, Any],
-    fresh: bool = False,
-    result: Callable[[torch.Tensor], Callable[[Any], Any]] | None = None,
-) -> GroupHandle:
-    """Submit tensors as one group; a single one needs no group.
+def begin(call: Call, tensors: Tensors, fresh: bool = True) -> GroupHandle:
+    """Begin any verb; no tensor starts before all are ready on every rank.
 
     Args:
-        fresh: the result goes to new memory, else into the tensor; not looked at where ``result`` is given.
-        result: makes the conversion of the result array, for verbs whose result has another shape.
+        call: the verb, and how it is called.
+        tensors: as many as there are to be results.
+        fresh: the results go to new memory, else into the tensors; no matter where the verb is ``by_rows``.
     """
-    count = len(tensors)
-    if count < 2:
-        return GroupHandle(api.submit([_member(kind, each, name, fields, fresh, result) for each in tensors]))
-    with api.group_name(kind, name, fields["process_set"]) as base:
-        fields = {**fields, "group": f"{kind.value}.{base}.{count}", "group_size": count}
-        names = [f"{base}_{i}of{count}" for i in range(count)]
-        entries = [_member(kind, *each, fields, fresh, result) for each in zip(tensors, names, strict=True)]
-        return GroupHandle(api.submit(entries))
+    return GroupHandle(call.begin(tensors, partial(_entry, call, fresh)))
 
 
-def _member(
-    kind: Kind,
-    tensor: torch.Tensor,
-    name: str | None,
-    fields: dict[str, Any],
-    fresh: bool,
-    result: Callable[[torch.Tensor], Callable[[Any], Any]] | None,
-) -> Entry:
+def _entry(call: Call, fresh: bool, tensor: torch.Tensor, name: str | None, fields: dict[str, Any]) -> Entry:
     if not isinstance(tensor, torch.Tensor):
         raise UnsupportedTensorError(f"A torch.Tensor is needed, not {type(tensor).__name__}.")
     source, convert = in_place(tensor)
     target = None
-    if result is not None:
-        convert = result(tensor)
+    if call.verb.by_rows:
+        convert = partial(_rows, call, tensor)
     elif fresh:
         target, convert = in_place(torch.empty_like(tensor))
     else:
         target = source
-    return api.entry(kind, source, name, target=target, convert=convert, **about(tensor), **fields)
+    return api.entry(call.kind, source, name, target=target, convert=convert, **about(tensor), **fields)
+
+
+def _rows(call: Call, like: torch.Tensor, result: Any) -> Any:
+    """The result array as a tensor; for alltoall with splits also how many rows came from each rank."""
+    if not call.verb.splits:
+        return tensor_of(result, like)
+    rows = tensor_of(result[0], like)
+    return rows if call.splits is None else (rows, torch.from_numpy(result[1]))
+
+
+__all__ = [
+    "allgather_async",
+    "allreduce_",
+    "allreduce_async",
+    "allreduce_async_",
+    "alltoall_async",
+    "broadcast_",
+    "broadcast_async",
+    "broadcast_async_",
+    "grouped_allgather_async",
+    "grouped_allreduce_",
+    "grouped_allreduce_async",
+    "grouped_allreduce_async_",
+    "grouped_reducescatter_async",
+    "poll",
+    "reducescatter_async",
+    "sparse_allreduce_async",
+    "synchronize",
+]

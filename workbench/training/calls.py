@@ -19,8 +19,10 @@ import numpy as np
 from workbench import api, arrays
 from workbench.api import Average, ReduceOp, Sum
 from workbench.context import HOLDER
+from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
+from workbench.core.verbs import Verb, verb
 from workbench.errors import UnsupportedTensorError, WorkbenchError
 from workbench.faults.blocked_threads import called_at, users_line
 from workbench.faults.sigint import INTERRUPTS
@@ -30,6 +32,7 @@ from workbench.transport.base import Array
 
 Shape = tuple[int | None, ...]
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
+MakeEntry = Callable[[Any, str | None, dict[str, Any]], Entry]
 
 
 @dataclass(frozen=True)
@@ -61,27 +64,37 @@ class Call:
 
     def __call__(self, given: Sequence[Array]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
-        return api.wait_for(self._begin, given)  # type: ignore[no-any-return]
+        return api.wait_for(lambda: _Handles(self.begin(given, self._entry)))  # type: ignore[no-any-return]
 
-    def _begin(self, given: Sequence[Array]) -> _Handles:
+    @property
+    def verb(self) -> Verb:
+        """Its verb's properties."""
+        return verb(self.kind)
+
+    def begin(self, tensors: Sequence[Any], entry: MakeEntry) -> list[Handle]:
+        """Submit tensors as one group; a single one needs no group.
+
+        Args:
+            tensors: of a framework.
+            entry: makes an entry of a tensor, its name, and further fields of the request.
+        """
         fields: dict[str, Any] = {"process_set": self.process_set}
         if self.op is not None:
             fields |= {"op": self.op, "prescale": self.prescale, "postscale": self.postscale}
         if self.root is not None:
             fields |= {"root": self.root}
-        if self.kind is Kind.ALLTOALL:
+        if self.verb.splits:
             fields |= {"splits": self.splits}
-        count = len(given)
+        count = len(tensors)
         if count < 2:
-            return _Handles(api.submit([self._entry(each, self.name, fields) for each in given]))
+            return api.submit([entry(each, self.name, fields) for each in tensors])
         with api.group_name(self.kind, self.name, self.process_set) as base:
             fields |= {"group": f"{self.kind.value}.{base}.{count}", "group_size": count}
-            entries = [self._entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(given)]
-            return _Handles(api.submit(entries))
+            return api.submit([entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(tensors)])
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
         array, about = arrays.given(array)
-        target = np.empty_like(array) if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST) else None
+        target = None if self.verb.by_rows else np.empty_like(array)
         return api.entry(self.kind, array, name, target=target, **about, **fields)
 
     def shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
@@ -91,17 +104,17 @@ class Call:
             UnsupportedTensorError: one has no rows, and they are what the verb is about.
         """
         members = self.process_set.size() or 1
-        if self.kind in (Kind.ALLREDUCE, Kind.BROADCAST):
+        if not self.verb.moves:
+            raise NotImplementedError(f"{self.kind.value} moves no data: its result has no shape.")
+        if not self.verb.by_rows:
             return list(shapes)
         if () in shapes:
             raise UnsupportedTensorError(f"{self.kind.value} needs at least one dimension. Give it shape (1,).")
-        if self.kind is Kind.REDUCESCATTER:
-            return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
-        if self.kind is Kind.ALLTOALL:
+        if self.verb.splits:
             return [(None, *shapes[0][1:]), (members,)]
-        if self.kind is not Kind.ALLGATHER:
-            raise NotImplementedError(f"{self.kind.value} moves no data: its result has no shape.")
-        return [(None, *shape[1:]) for shape in shapes]
+        if self.verb.ragged:
+            return [(None, *shape[1:]) for shape in shapes]
+        return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
 
     def derivative(self) -> Derivative:
         """A function from arrays dy, and the numbers of rows of the inputs, to arrays dx.
@@ -137,7 +150,7 @@ _ARRAYS = _Arrays()
 class _Handles:
     """Several handles as one; alltoall's result is two arrays."""
 
-    def __init__(self, members: Sequence[Any]) -> None:
+    def __init__(self, members: Sequence[Handle]) -> None:
         self._members = members
 
     def wait(self) -> list[Array]:
