@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from types import ModuleType
 
 import numpy as np
@@ -47,6 +48,26 @@ def test_a_verb_is_whole(kind: Kind) -> None:
     """A verb that moves data has its steps, its derivative, and a public function for numpy and for torch."""
     missing = lacks(kind)
     assert not missing, f"{kind.value} has no {', no '.join(missing)}"
+
+
+@pytest.mark.parametrize("kind", sorted(MOVING))
+def test_a_verbs_line_says_what_its_arguments_say(kind: Kind) -> None:
+    """In what all ranks must agree, the table says and the public function asks for."""
+    arguments = signature(getattr(api, kind.value)).parameters
+    assert VERBS[kind].reduces == ("op" in arguments), f"put reduces= right for {kind.value} in VERBS"
+    assert VERBS[kind].rooted == ("root_rank" in arguments), f"put rooted= right for {kind.value} in VERBS"
+
+
+@pytest.mark.parametrize("kind", sorted(MOVING))
+def test_the_shape_of_a_result_is_known_beforehand(kind: Kind) -> None:
+    """As far as it is said, it is so."""
+
+    def both() -> list[bool]:
+        x = np.ones((4, 3))
+        shape, said = CALLS[kind]([x])[0].shape, CALLS[kind].shapes([x.shape])[0]
+        return [known in (None, length) for known, length in zip(said, shape, strict=True)]
+
+    assert hvd.run_threads(2, both) == [[True, True]] * 2, f"by_rows= of {kind.value} in VERBS, or Call.shapes"
 
 
 def test_what_a_verb_lacks_is_named() -> None:
