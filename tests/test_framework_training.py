@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from installed import needs
 from test_parallel import ENV, PYTEST, check
+from thorough import once_more
 
 if TYPE_CHECKING:
     from running import Job, Runner
@@ -26,25 +27,26 @@ SCRIPTS = TRAINING / "scripts"
 # XLA takes longer to optimise these small functions than to run them.
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 ALL = ("keras_fit", "keras_callbacks", "keras_mixed", "keras_elastic", "saved")
-MORE = {
-    "tensorflow": ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together"),
-    "torch": (),
-    "jax": (),
-}
+MORE = ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together")
+# What Keras does differently on each backend; all of it on each of them where thorough tests run.
+ALWAYS = {"tensorflow": (*ALL, *MORE), "torch": ("keras_fit", "keras_elastic"), "jax": ("keras_fit",)}
 
 
 @pytest.mark.parametrize(
-    ("backend", "which"),
+    ("backend", "which", "names"),
     [
-        *((backend, "not thorough") for backend in MORE),
-        # On torch, the fastest one, all is always run.
-        *(pytest.param(backend, "thorough", marks=pytest.mark.thorough) for backend in ("tensorflow", "jax")),
+        *((backend, "not thorough", names) for backend, names in ALWAYS.items()),
+        once_more("tensorflow", "thorough", (*ALL, *MORE)),
+        *(once_more(backend, "", ALL) for backend in ("torch", "jax")),
     ],
+    ids=str,
 )
-def test_training(jobs: Runner, backend: str, which: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training(
+    jobs: Runner, backend: str, which: str, names: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
     """Every test for this backend passes on each of two ranks; how far off and how fast they were is printed."""
     needs("keras", backend)
-    files = [str(TRAINING / f"test_{name}.py") for name in (*ALL, *MORE[backend])]
+    files = [str(TRAINING / f"test_{name}.py") for name in names]
     # Another folder's conftest.py may have fixtures of its own for the same names.
     words = (*PYTEST, f"--confcutdir={TRAINING}", "--timeout=120", "-rP", "-m", which, *files)
     job = jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND=backend, **QUIET, **ENV)

@@ -1,7 +1,7 @@
 """Runs the contract of ``tests/frameworks`` in ranks: over shared memory, MPI and Gloo, and among threads.
 
 Keras runs on one backend in a process; each way has another one. A framework does not see over which way its arrays
-travel: all frameworks run over shared memory, over MPI and Gloo some, and the others where thorough tests run.
+travel: all run over shared memory, two over Gloo, and all of them over all ways where thorough tests run.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from test_parallel import DEADLINE_S, ENV, PYTEST, check
+from thorough import once_more
 
 if TYPE_CHECKING:
     from running import Runner
@@ -41,25 +42,20 @@ FRAMEWORKS = ENV | {
 
 
 def test_shared_memory(jobs: Runner) -> None:
-    """The contract holds on two ranks of one machine, and so does what only one framework has."""
-    more = ("only_tensorflow", "only_jax", "tensorflow_graphs")
+    """The contract holds on two ranks of one machine; so does what only one framework has. The names are Horovod's."""
+    more = ("only_tensorflow", "only_jax", "tensorflow_graphs", "framework_names")
     words = (*RANKS, *(str(HERE / f"test_{name}.py") for name in more))
     check(jobs.mpiexec(2, *words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 2)
 
 
-def but_thoroughly(modes: str) -> pytest.MarkDecorator:
-    """A run of these modes, and one of the others for thorough tests."""
-    return pytest.mark.parametrize("modes", [modes, pytest.param(f"not ({modes})", marks=pytest.mark.thorough)])
-
-
-@but_thoroughly("numpy or torch or keras")
-def test_mpi(jobs: Runner, modes: str) -> None:
+@pytest.mark.thorough
+def test_mpi(jobs: Runner) -> None:
     """It holds where all bytes go over MPI."""
     way = {"WORKBENCH_BACKEND": "mpi", "KERAS_BACKEND": "torch"}
-    check(jobs.mpiexec(2, *RANKS, "-k", modes, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
+    check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
 
 
-@but_thoroughly("jit or keras")
+@pytest.mark.parametrize("modes", ["jit or keras", once_more("not (jit or keras)")])
 def test_gloo(jobs: Runner, modes: str) -> None:
     """It holds in plain processes, of which MPI knows nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -69,7 +65,8 @@ def test_gloo(jobs: Runner, modes: str) -> None:
     check(jobs.together(2, *RANKS, "-k", modes, deadline_s=DEADLINE_S, each=each, KERAS_BACKEND="jax", **FRAMEWORKS), 2)
 
 
+@pytest.mark.thorough
 def test_threads(jobs: Runner) -> None:
-    """It holds among threads, but for what JAX compiles. And the names are Horovod's."""
-    words = (*WORDS, str(HERE / "test_framework_threads.py"), str(HERE / "test_framework_names.py"))
+    """It holds among threads, but for what JAX compiles."""
+    words = (*WORDS, str(HERE / "test_framework_threads.py"))
     check(jobs.python(*words, deadline_s=DEADLINE_S, KERAS_BACKEND="tensorflow", **FRAMEWORKS), 1)

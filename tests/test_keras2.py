@@ -80,9 +80,10 @@ KERAS, TAPE = "tensorflow2_keras_synthetic_benchmark.py", "tensorflow2_synthetic
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        (TAPE, HALF),
+        # fit() is in tensorflow2_keras_mnist.py, and the tape in tests/keras2.
+        once_more(TAPE, HALF),
         once_more(TAPE, PLAIN),
-        once_more(KERAS, HALF),  # Keras' fit() is in tensorflow2_keras_mnist.py
+        once_more(KERAS, HALF),
         once_more(KERAS, PLAIN),
     ],
     ids=str,

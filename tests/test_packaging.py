@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+from thorough import once_more
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -377,8 +378,7 @@ def wheel(folder: Path, name: str) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-@pytest.mark.parametrize("right", [True, False], ids=["as locked", "another file"])
-@pytest.mark.parametrize("tool", ["uv", "pip"])
+@pytest.mark.parametrize(("tool", "right"), [("uv", True), ("uv", False), ("pip", False), once_more("pip", True)])
 def test_another_file_than_the_locked_one_is_refused(tmp_path: Path, tool: str, right: bool) -> None:
     """The real uv and the real pip: a package whose hash is not the locked one makes the set-up fail, by its name.
 

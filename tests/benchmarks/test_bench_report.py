@@ -181,6 +181,7 @@ def test_ranks_that_fail_are_quoted(tmp_path: Path) -> None:
 @pytest.mark.integration
 @pytest.mark.parallel
 @pytest.mark.timeout(240)
+@pytest.mark.thorough
 def test_a_short_run_has_all_peers(jobs: Runner, tmp_path: Path) -> None:
     """The driver, on two ranks: all sums right, three files, and every peer measured or said to be absent."""
     job = jobs.python(str(BENCHMARKS / "bench.py"), "--smoke", "--ranks", "2", "--out", str(tmp_path), deadline_s=220.0)

@@ -125,6 +125,7 @@ def test_an_exercise_is_done(notebook: Notebook, tmp_path: Path) -> None:
     notebook.picture(tmp_path / "exercise.png")
 
 
+@pytest.mark.thorough  # test_player_in_browser.py shows the player itself
 @pytest.mark.parametrize("notebook", [RING], indirect=True)
 def test_the_player_in_a_lesson(notebook: Notebook, tmp_path: Path) -> None:
     """Two players, worked by mouse and keyboard; in light and dark every part has its place and can be read."""

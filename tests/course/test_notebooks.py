@@ -89,8 +89,8 @@ def but_thoroughly(pairs: list[tuple[str, Path]], usual: set[str]) -> list[Any]:
     return [each if each[1].stem[:2] in usual else pytest.param(*each, marks=pytest.mark.thorough) for each in pairs]
 
 
-# test_checks.py shows it for each exercise. Here: a check on engines, a blank that a cell for engines uses, most cells.
-BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], {"02", "06", "11"})
+# test_checks.py shows it for each exercise. Here: a check on engines, and most cells.
+BLANKS = but_thoroughly([("exercises", lesson) for lesson in BLANK], {"02", "11"})
 
 
 @pytest.mark.course

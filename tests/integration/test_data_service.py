@@ -31,7 +31,7 @@ WANTED = [x * x for x in range(40)]
     ("dispatchers", "side"),
     [
         (1, "compute"),
-        (2, "training"),
+        once_more(2, "training"),
         once_more(1, "training"),
         once_more(2, "compute"),
     ],

@@ -167,6 +167,7 @@ def test_checkpoints_are_written_once_and_resumed_from(
     assert all(torch.equal(repeated["model"][name], tensor) for name, tensor in saved["model"].items())
 
 
+@pytest.mark.thorough  # what Adasum computes is in tests/parallel and tests/contract
 def test_adasum_needs_no_scaled_learning_rate(jobs: Runner) -> None:
     """With one rank's learning rate, Adasum gets about as far as Average does with the scaled one.
 
@@ -264,8 +265,8 @@ def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(times: int, jobs: Runner, 
         assert (int(found[3]), int(found[4])) == ((scores.argmax(axis=1) == images.test_y).sum(), len(images.test_y))
 
 
-# test_framework_training.py trains on JAX with all that the script uses.
-@pytest.mark.parametrize("backend", ["torch", once_more("jax")])
+# test_framework_training.py trains on both with all that the script uses.
+@pytest.mark.parametrize("backend", [once_more("torch"), once_more("jax")])
 def test_keras_on_another_backend(backend: str, jobs: Runner, tmp_path: Path) -> None:
     """The script is the same; the learning rate warms up to that of two ranks; rank 0 saves, and prints for all."""
     needs("keras", backend)

@@ -109,21 +109,21 @@ def test_a_rank_that_fails_amid_init_tells_the_others(jobs: Runner, how: str, st
     assert_learnt(job, 1, N if start is run else 2, "LaunchError", "failed on rank 1", words)
 
 
-@pytest.mark.parametrize("start", [run, plain])
+@pytest.mark.parametrize("start", [run, once_more(plain)])
 def test_a_rank_that_is_interrupted_amid_an_exchange(jobs: Runner, start: Callable[..., Job]) -> None:
     """The others come to it later, and learn that rank's problem; that rank itself raises KeyboardInterrupt."""
     job = start(jobs, "interrupt waiting", "1")
     assert_learnt(job, 1, N if start is run else 2, "LaunchError", "failed on rank 1", "it was interrupted")
 
 
-@pytest.mark.parametrize("who", [0, 1])
+@pytest.mark.parametrize("who", [0, once_more(1)])
 def test_a_rank_that_fails_while_the_others_connect(jobs: Runner, who: int) -> None:
     """Amid Gloo's own wait for all connections the others learn that this rank has given up, and why."""
     job = plain(jobs, "fail connecting", str(who))
     assert_learnt(job, who, 2, "LaunchError", f"failed on rank {who}", "OSError: a mistake on purpose")
 
 
-@pytest.mark.parametrize("how", ["raise before", "MPI raise before"])
+@pytest.mark.parametrize("how", ["MPI raise before", once_more("raise before")])
 def test_a_rank_that_raises_before_init(jobs: Runner, how: str) -> None:
     """Under ``workbench run`` it ends the job, though MPI_Finalize would wait for the others. The exit code is its."""
     job = run(jobs, how, "1")
@@ -178,7 +178,7 @@ def test_an_exit_that_the_script_catches(jobs: Runner) -> None:
         assert "came through" in said(job, rank), job.report()
 
 
-@pytest.mark.parametrize("flag", ["", "--gloo"])
+@pytest.mark.parametrize("flag", ["", once_more("--gloo")])
 def test_a_timeline_that_cannot_be_written(jobs: Runner, tmp_path: Path, flag: str) -> None:
     """The launcher says so before it starts a rank; and where a rank finds out, all of them say so, at once."""
     path = str(tmp_path / "not there" / "timeline.json")

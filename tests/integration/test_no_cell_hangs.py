@@ -15,6 +15,7 @@ from collections.abc import Iterator
 
 import pytest
 from cells import CELL_S, START, N, collect, run, send, works
+from thorough import once_more
 
 from workbench import cluster
 
@@ -204,7 +205,7 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(("when", "who"), [("before", 1), ("during", 3), ("after", 0), ("during", 0)])
+@pytest.mark.parametrize(("when", "who"), [("before", 1), ("during", 3), ("after", 0), once_more("during", 0)])
 def test_a_killed_rank(engines: cluster.Cluster, when: str, who: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The cell ends on all, the survivors name the dead one, and rescue() gives as many healthy engines again."""
     begun = time.monotonic()

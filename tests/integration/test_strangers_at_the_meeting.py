@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from thorough import once_more
 
 if TYPE_CHECKING:
     from running import Job, Runner
@@ -76,7 +77,14 @@ SECRET = {"WORKBENCH_SECRET": "a secret that only the ranks know"}
 
 @pytest.mark.parametrize(
     ("how", "env"),
-    [*((how, env) for how in ("overwrite", "be first") for env in ({}, SECRET)), ("move", SECRET), ("replay", {})],
+    [
+        ("overwrite", {}),
+        ("be first", SECRET),
+        ("move", SECRET),
+        ("replay", {}),
+        once_more("overwrite", SECRET),
+        once_more("be first", {}),
+    ],
 )
 def test_a_stranger_at_the_store_runs_nothing(attack: Any, open_folder: Path, how: str, env: dict[str, str]) -> None:
     """Whatever another user writes there: no code of his runs, no rank goes on with wrong values, and each says why."""
