@@ -65,18 +65,18 @@ Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
 def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Join the job that the launcher started; every rank calls it. A second call does nothing.
 
-    Under mpiexec the ranks meet over MPI; under torchrun, or srun without MPI, over Gloo; a process on its
-    own is a world of one.
+    Under mpiexec the ranks connect over MPI; under torchrun, or srun without MPI, over Gloo. A process without
+    a launcher is rank 0 of 1.
 
     Args:
         comm: an mpi4py communicator to use instead of ``COMM_WORLD``; it is duplicated.
-        process_sets: sets to register at once, on all ranks; a rank need not give those that others give, and each may
-            give the communicator that a ``Split`` left it in. ``"dynamic"`` is understood and needs nothing, for sets
-            can always be added later.
+        process_sets: sets to register in this call. The ranks may give different sets, such as the communicator that
+            ``Split`` returned on each; all of them are registered on all ranks. ``"dynamic"`` changes nothing here:
+            sets can always be added later.
 
     Raises:
-        LaunchError: the ranks could not meet; the text says what to change.
-        DeadlineError: not all ranks came within ``WORKBENCH_INIT_TIMEOUT_S``.
+        LaunchError: the ranks could not connect; the text says what to change.
+        DeadlineError: not all ranks called ``init()`` within ``WORKBENCH_INIT_TIMEOUT_S``.
         ValueError: a rank gave a process set twice, or one of unknown ranks. No rank is initialized then.
 
     Example:
@@ -101,9 +101,9 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
 
 
 def shutdown() -> None:
-    """Leave the job. Waits a while for the other ranks, so that all can close together; may be called twice.
+    """Leave the job. Waits for the other ranks, at most WORKBENCH_SHUTDOWN_TIMEOUT_S (10 s). May be called twice.
 
-    After it ``init()`` can begin a new job. Tensors in flight anywhere that need this rank end with ShutDownError.
+    ``init()`` can then begin a new job. Unfinished collectives that need this rank fail with ShutDownError.
     """
     context = HOLDER.find()
     if context is not None:
@@ -208,7 +208,7 @@ def allreduce_async(
     postscale_factor: float = 1.0,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """As :func:`allreduce`, at once with a handle. The array must not change until the handle is done."""
+    """As :func:`allreduce`, but returns a handle without waiting. Do not change the array until the handle is done."""
     array, about = given(array)
     about |= {"prescale": prescale_factor, "postscale": postscale_factor, "process_set": process_set}
     return submit([entry(Kind.ALLREDUCE, array, name, target=np.empty_like(array), op=op, **about)])[0]
@@ -269,7 +269,7 @@ def reducescatter(
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
-    """Return when all ranks have called it. Nothing moves in the data plane: the negotiation is the barrier."""
+    """Return when all ranks have called it. No array is sent: the negotiation itself is the barrier."""
     _wait(entry(Kind.BARRIER, None, None, process_set=process_set))
 
 
@@ -280,7 +280,7 @@ def join(device: int = -1) -> int:
     divides by the number of all ranks. Unnamed tensors are numbered anew afterwards.
 
     Args:
-        device: taken for the sake of scripts that give it.
+        device: ignored; accepted for Horovod compatibility.
 
     Returns:
         The last rank to join, the same on every rank.

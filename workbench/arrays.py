@@ -14,7 +14,7 @@ _CUDA = 2  # DLPack's number
 
 
 def given(array: Any) -> tuple[Array, dict[str, Any]]:
-    """A contiguous array of numpy's, or of cupy's, and what :func:`workbench.entries.entry` must know of it beside.
+    """The argument as a contiguous numpy or cupy array, and further arguments for :func:`workbench.entries.entry`.
 
     Raises:
         UnsupportedTensorError: it lies on a GPU that cannot be used.
@@ -30,7 +30,7 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
     gpu = HOLDER.get().sets.gpu
     if gpu is None:
         raise UnsupportedTensorError(
-            "The array lies on a GPU, and the ranks have no backend for GPUs (`workbench doctor` says why). Copy it "
+            "The array is in GPU memory, but the ranks have no GPU backend (`workbench doctor` says why). Copy it "
             "to the host: array.get()."
         )
     if array.device.id != gpu.index:

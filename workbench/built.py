@@ -1,4 +1,4 @@
-"""What is there to work with: Horovod's ``*_built()`` and ``*_enabled()``, answered for this environment."""
+"""Which libraries are installed and in use: Horovod's ``*_built()`` and ``*_enabled()`` for this environment."""
 
 from __future__ import annotations
 

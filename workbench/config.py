@@ -26,26 +26,26 @@ class Settings:
 
     Args:
         fusion_threshold_bytes: tensors are packed into one buffer up to this size; 0 turns fusion off.
-        fusion_window_s: how long the engine holds announcements back while nobody waits for the tensors and more
-            come. One that somebody waits for is announced at once.
-        bucket_bytes: DistributedOptimizer's gradients live in buckets of this size, each of which travels as one
+        fusion_window_s: how long the engine delays announcements while no thread waits for the tensors and more
+            tensors are submitted. A tensor that a thread waits for is announced at once.
+        bucket_bytes: DistributedOptimizer's gradients are stored in buckets of this size, each of which is sent as one
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
-        eager_bytes: a tensor up to this size travels inside its announcement, its result inside the response; 0: none.
+        eager_bytes: a tensor up to this size is sent inside its announcement, its result inside the response; 0: none.
         hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
-        gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (by way of the host) or ``off``: who moves the bytes of
-            tensors on GPUs.
+        gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (through pinned host memory) or ``off``: how tensors
+            on GPUs are transferred.
         hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
         steady_state: 1: ranks that announce known names in the same order have them completed at once; 0: one by one.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes.
-        init_timeout_s: deadline for all ranks to meet in ``init()``.
-        shutdown_timeout_s: how long ``shutdown()`` waits for the other ranks to come, too.
-        heartbeat_s: every rank shows a sign of life this often.
-        peer_timeout_s: a rank without a sign of life for so long counts as lost.
-        failed_rank_grace_s: how long a collective waits for a rank whose cell raised, or has ended without it.
-        data_timeout_s: deadline of one batch in the data plane without any progress.
-        stall_warning_s: age at which a tensor that some ranks have not submitted is reported; 0: never.
-        stall_shutdown_s: age at which it fails on all ranks; 0: never.
+        init_timeout_s: deadline for all ranks to connect in ``init()``.
+        shutdown_timeout_s: how long ``shutdown()`` waits until the other ranks call it, too.
+        heartbeat_s: interval of every rank's heartbeats.
+        peer_timeout_s: a rank without a heartbeat for this long counts as lost.
+        failed_rank_grace_s: how long a collective waits for a rank whose cell raised, or ended without calling it.
+        data_timeout_s: a transfer fails after this long without any progress.
+        stall_warning_s: a tensor that some ranks have not submitted is reported after this long; 0: never.
+        stall_shutdown_s: after this long it fails on all ranks; 0: never.
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         control_address: address on which rank 0 listens; found by itself when empty.
@@ -229,9 +229,9 @@ class Launch:
     Args:
         launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
         rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
-        address, port: where the ranks meet when no MPI started them.
-        file: … or the file by which they do; only this user can read and write it.
-        agent: torchrun's agent holds the port, as a store for all ranks.
+        address, port: of the rendezvous, when the ranks were not started by MPI.
+        file: … or the file for the rendezvous; only this user can read and write it.
+        agent: torchrun's agent already listens on the port and serves the store for all ranks.
         attempt: how often torchrun has started the ranks again.
     """
 
@@ -304,7 +304,7 @@ def _at_address(found: Launch, address: str, port: int) -> Launch:
 def secret(env: Mapping[str, str] | None = None) -> bytes:
     """The job's secret, as the launcher or the user has said it in WORKBENCH_SECRET; empty if nobody has.
 
-    It is no setting: settings are shown, and travel.
+    It is not in :class:`Settings`, because settings are printed and sent to other ranks.
 
     Raises:
         LaunchError: it is short enough to be guessed.

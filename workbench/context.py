@@ -136,7 +136,7 @@ class Context:
     # --- a notebook's cells ---------------------------------------------------------------------------
 
     def cell_begins(self) -> None:
-        """A cell begins. After one that failed the ranks may have used different numbers, so they meet again at 0."""
+        """A cell begins. After a failed cell the ranks' name counters may differ, so all are reset to 0."""
         self.engine.report(Began(self.rank))
         if self.failures != self.engine.failures:
             self.failures = self.engine.failures
@@ -196,7 +196,7 @@ def start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None = No
         prepare: called with the timeline, rank 0's settings and the rank, while a failure can still be told to all.
 
     Raises:
-        LaunchError, DeadlineError, PeerLostError: the ranks could not meet.
+        LaunchError, DeadlineError, PeerLostError: the ranks could not connect.
     """
     with contextlib.ExitStack() as undo, telling_failures(bootstrap):
         return _start(bootstrap, settings, prepare, undo)

@@ -7,18 +7,18 @@
     ├── LaunchError                             the job could not be started: MPI vendor, mpiexec, rendezvous
     ├── DataNotFoundError (also FileNotFoundError)  a data set is not on this machine
     ├── DuplicateNameError (also ValueError)    one name twice in flight on this rank
-    ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot travel
+    ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot be sent
     ├── WaitTimeoutError (also TimeoutError)    a wait(timeout_s) on this rank ended before its collective
     └── CollectiveError                         a collective failed, with the same text on every rank
         ├── MismatchError                       the ranks do not agree about one tensor
-        ├── MissingRanksError                   a rank never submits this tensor: it is idle, or waits itself
+        ├── MissingRanksError                   a rank will not submit this tensor: it is idle, or is blocked itself
         │   ├── RankFailedError                 … it raised an exception; its traceback is in the text
         │   └── ShutDownError                   … it has left the job
-        ├── PeerLostError                       a rank died or fell silent
+        ├── PeerLostError                       a rank died or sends no heartbeat any more
         └── DeadlineError (also TimeoutError)   a collective, or the start of the job, reached its deadline
 
-Errors below ``CollectiveError`` travel: the coordinator finds them and sends their class and text to
-every rank concerned, so all ranks raise the same thing and the job can go on.
+The coordinator (rank 0) detects the errors below ``CollectiveError`` and sends their class and text to
+every rank concerned. So all of these ranks raise the same error, and the job can go on.
 """
 
 from __future__ import annotations

@@ -19,9 +19,9 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def machine() -> str:
-    """Equal for processes of one machine: its name, and what its kernel drew at its start.
+    """Equal for processes of one machine: its host name and its kernel's boot id.
 
-    Machines may bear the same name, above all containers and what was made from one image.
+    Several machines may have the same host name, above all containers and copies of one image.
     """
     try:
         drawn = _BOOT_ID.read_text().strip()
@@ -31,9 +31,9 @@ def machine() -> str:
 
 
 def host_id() -> str:
-    """Equal for two processes that can see each other's process ids: :func:`machine`, and there the namespace of ids.
+    """Equal for two processes that can see each other's process ids: :func:`machine` and the PID namespace.
 
-    The first namespace bears the same number on every machine.
+    The initial PID namespace has the same number on every machine, so its number alone would not do.
     """
     try:
         return f"{machine()}/{os.readlink('/proc/self/ns/pid')}"
@@ -42,7 +42,7 @@ def host_id() -> str:
 
 
 def has_ended(pid: int) -> bool:
-    """Is there no such process any more, or only a zombie of it? Of one that may not be looked at: no."""
+    """Has this process ended (a zombie counts as ended)? False if this user may not inspect it."""
     import psutil  # not at the top: `workbench --help` needs none of it
 
     try:

@@ -1,4 +1,4 @@
-"""Which calls are refused on this rank, before another rank hears of them; the others become a Request with a name."""
+"""Checks of a call on this rank, before anything is sent; a call that passes becomes a named Request."""
 
 from __future__ import annotations
 

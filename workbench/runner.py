@@ -10,7 +10,7 @@
     workbench.run(train, args=(0.1,), np=2)      # [(0, 0.31), (1, 0.31)]
 
 The ranks are processes of this machine, started as by ``workbench run``. The function may be defined in a notebook or a
-script's ``__main__``: it travels by value, what it imports must be importable.
+script's ``__main__``: it is pickled by value, and the modules that it imports must be importable.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def run(
 ) -> list[T]:
     """Call ``func(*args, **kwargs)`` on every rank and return the results by rank.
 
-    What the ranks print comes line by line, with the rank before it. When one fails, all end. Ctrl-C, or a notebook's
+    Each line that a rank prints is shown with its rank. When one rank fails, all are ended. Ctrl-C, or a notebook's
     stop button, raises KeyboardInterrupt in the ranks, and here when they have ended. The keywords' names are
     Horovod's.
 
@@ -85,7 +85,7 @@ def run(
 
     Raises:
         RankFailedError: a rank raised an exception, or ended without a result; the rank's traceback is in the text, the
-            exception itself is the ``__cause__`` if it can travel.
+            exception itself is the ``__cause__`` if it can be pickled.
         PeerLostError: a rank was killed.
         DeadlineError: ``timeout_s`` has passed.
         LaunchError: the ranks did not start, or this process is a rank itself.

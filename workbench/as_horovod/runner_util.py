@@ -127,10 +127,10 @@ class Timeout:
         return time.time() > self._until
 
     def check_time_out_for(self, activity: str) -> None:
-        """Raise if it is.
+        """Raise if the time is over.
 
         Raises:
-            TimeoutException: it is.
+            TimeoutException: the time is over; the text is ``message`` with this ``activity``.
         """
         if self.timed_out():
             raise TimeoutException(self._message.format(activity=activity, timeout=self._timeout))

@@ -105,7 +105,7 @@ def watch(shell: Any) -> None:
 
 
 def name_the_gone(client: Any, n: int) -> None:
-    """Let every question to an engine of ``n`` that is gone say so; ipyparallel says ``KeyError: 1``."""
+    """Raise an error that names the dead engine among ``n``, where ipyparallel raises ``KeyError: 1``."""
     from ipyparallel.error import NoEnginesRegistered
 
     find = client._build_targets

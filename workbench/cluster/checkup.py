@@ -34,7 +34,7 @@ def doctor() -> Checkup:
     """Print a line for each thing that must be right here, with what to do about what is not.
 
     With a cluster running its engines are asked: does each answer, is it the rank of its number, which GPU has it?
-    Without one, two ranks are started for the moment and have to add up their numbers.
+    Without one, two temporary ranks are started and run an allreduce.
 
     Raises:
         LaunchError: this process is a rank itself.

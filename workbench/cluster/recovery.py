@@ -1,4 +1,4 @@
-"""What ``cluster.rescue`` tries before it starts engines anew: interrupt, try the job out, begin it again."""
+"""What ``cluster.rescue`` tries before it restarts the engines: interrupt them, test the job, start a new job."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""``workbench.toml``: what is the same for everybody at a site, written once by whoever looks after it.
+"""``workbench.toml``: the settings of a site, such as a course or a cluster, written once by its administrator.
 
 It is looked for where ``WORKBENCH_SITE`` says, else in the working folder and in the folders above it. Without one,
 everything has its default. Used today are ``engines`` and ``most_engines``: how many ranks ``cluster.up()`` starts
 when it is not told, and at most.
-The other keys describe a Slurm cluster for a launcher that is still to come; they are checked, and wait.
+The other keys describe a Slurm cluster for a future launcher; they are checked, but have no effect yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Pairwise exchange: in step s every rank sends to the s-th rank on its right, so nobody is asked twice at once."""
+"""Pairwise exchange: in step s rank r sends to rank r + s, so each rank receives from one rank at a time."""
 
 from __future__ import annotations
 

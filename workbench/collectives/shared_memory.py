@@ -1,7 +1,7 @@
 """Allreduce among ranks that can read and write each other's memory: nothing is sent, and nothing copied.
 
 The array of K bytes is cut into n chunks. Rank r reads chunk r of *all* ranks, reduces it, and writes the result to
-all of them. Per rank: K bytes read and K written (n pieces of K/n each), no message, and one meeting at the end.
+all of them. Per rank: K bytes read and K written (n pieces of K/n each), no message, and one barrier at the end.
 
 The values are added in the order of the ranks, ((x0 + x1) + x2) + …, whichever rank does it and wherever the chunks
 end. So all ranks get the same bits, and they are those of a serial program that adds in this order.

@@ -1,4 +1,4 @@
-"""What an algorithm needs from the network, and what it reports about its use of it."""
+"""``Link``, the point-to-point interface that algorithms use, and ``Traffic``, what each rank sent."""
 
 from __future__ import annotations
 

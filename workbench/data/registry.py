@@ -1,4 +1,4 @@
-"""Who is where in a data service: compute workers say so, training ranks ask. Horovod calls it the compute service.
+"""The registry of a data service (Horovod: compute service): dispatchers and workers register, training ranks ask.
 
 Each connection carries one question and its answer, as JSON. The server begins with random bytes, and both sides sign
 what they say, and these bytes with it, with the service's key (``control/authentication.py``): without the key nothing

@@ -84,7 +84,7 @@ class Notifications:
 
 
 NOTIFICATIONS = Notifications()
-"""Between whoever watches the hosts and the training function, which do not know each other. One per process."""
+"""Passes news of hosts from the launcher to the running training function. One per process."""
 
 
 def restart() -> None:
@@ -109,7 +109,7 @@ def run_fn(
         reset_limit: give up after so many resets with no commit between them; None for never.
         lasting: errors that are raised again after the restore, without a reset.
         notifications: where news of hosts come from.
-        own_errors: a block in which what a framework has made of our errors is ours again.
+        own_errors: a context manager that turns a framework's exceptions back into ours.
 
     Raises:
         CollectiveError: a lasting error, or the limit was reached; the state is the last commit.
@@ -161,7 +161,7 @@ def run(*, reset_limit: int | None) -> Callable[[Callable[Concatenate[S, P], T]]
 def run(func: Any = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
     """Make a training function elastic; see the module. ``@run`` and ``@run(reset_limit=3)`` both work.
 
-    Let no collective stand before the call of the decorated function: a rank that joins later begins there.
+    Call no collective before the decorated function: a rank that joins later starts with that function.
 
     Args:
         func: takes a :class:`State` first.

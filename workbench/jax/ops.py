@@ -3,8 +3,8 @@
 What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.derivatives`. All leaves of a
 pytree are sent as one group. Within ``jit``
 
-* the shapes of results must be known, so an allgather takes it that all ranks have equally many rows, and says so
-  if they have not, and alltoall takes no ``splits``;
+* the shapes of results must be known, so an allgather assumes that all ranks have equally many rows, and raises an
+  error if they have not, and alltoall takes no ``splits``;
 * ``vmap``, and more than one device in a function, are refused by JAX itself.
 """
 

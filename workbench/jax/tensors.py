@@ -42,7 +42,7 @@ _UNKNOWN = (
 
 
 def traced(tensors: Sequence[Any]) -> bool:
-    """Is one of them a placeholder in a function that JAX takes apart?"""
+    """Is one of them a tracer? Then JAX is tracing a function."""
     return any(isinstance(each, jax.core.Tracer) for each in tensors)
 
 

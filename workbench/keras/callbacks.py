@@ -43,7 +43,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):  # type: ignor
             self._broadcast()
 
     def on_train_batch_end(self, batch: int, logs: Logs = None) -> None:
-        """By now they are."""
+        """Broadcast after the first step, if the weights did not exist before it."""
         if not self._done:
             self._broadcast()
 

@@ -5,7 +5,7 @@ The wrapper reduces the gradients there and hands them on.
 
 Mixed precision: ``LossScaleOptimizer`` skips a step whose gradients are not finite. It must stand *inside*, where it
 sees the reduced gradients, an inf of any rank among them, and all ranks skip together. Outside it would skip the
-collective on one rank, and the others would wait; whoever puts it there is told so.
+collective on one rank, and the others would wait; so that order raises an error.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The verbs on MXNet's arrays, ``mx.nd`` and ``mx.np``; those with ``_`` at the end work in place.
 
 What all share stands in :mod:`workbench.api`. They return when the result is there. ``op`` is Average (default), Sum,
-Min, Max or Product; ``average=`` is Horovod's older way to say Average (True) or Sum (False). ``priority`` is taken for
-the sake of scripts that give it: here the order is the coordinator's.
+Min, Max or Product; ``average=`` is Horovod's older way to say Average (True) or Sum (False). ``priority`` is
+ignored, because the coordinator sets the order; it is accepted for Horovod compatibility.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A picture that a notebook shows: an SVG, with a text for who cannot see it."""
+"""A picture that a notebook shows: an SVG with an alternative text."""
 
 from __future__ import annotations
 

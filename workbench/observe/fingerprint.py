@@ -58,7 +58,7 @@ class Fingerprint:
         table: for reading; text and, in a notebook, HTML.
         agreement: column → do all ranks agree?
         first: the first parameter that differs, "" for none.
-        largest: by rank: the largest difference of a parameter from the same on the ranks that are most in number.
+        largest: by rank, the largest difference of a parameter from its value on the largest group of equal ranks.
     """
 
     table: RankTable

@@ -82,9 +82,9 @@ def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
     On ranks (``%%px``, mpiexec) it is a collective: all call it, and each gets the picture. In a kernel with a running
     cluster it asks the engines, which must be idle. It looks back only; what is in flight is not shown.
 
-    Ranks of one machine share a clock, so what stands above each other happened at one time, to the microsecond.
+    Ranks of one machine share a clock, so bars at the same horizontal position are simultaneous, to 1 µs.
     Ranks of other machines are aligned on the arrival of the same responses, which is exact to the spread of the
-    network's delay, about 0.1 ms. That the last rank has announced is the moment when rank 0 heard of it.
+    network's delay, about 0.1 ms. A wait ends when rank 0 has received the last rank's announcement.
 
     Args:
         last: how many batches; tensors that travelled together are one. At most 512 are remembered.

@@ -10,7 +10,7 @@ The life of a batch on one rank is cut into phases, without a gap::
     reduce      the transfer: the backend's allreduce, allgather, …
     unpack      copies to where the results belong
 
-In between, while a rank has nothing in flight, it is left to itself: ``compute``.
+The time in which a rank has no collective in flight is shown as ``compute``.
 """
 
 from __future__ import annotations

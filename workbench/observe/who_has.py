@@ -1,4 +1,4 @@
-"""``who_has("x")``: what stands behind a name on each engine of the notebook's cluster."""
+"""``who_has("x")``: the type, shape and value of a variable on each engine of the notebook's cluster."""
 
 from __future__ import annotations
 

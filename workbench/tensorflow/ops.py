@@ -4,7 +4,7 @@ What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbenc
 ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are ignored; accepted for Horovod compatibility.
 
 In a graph any number of collectives may wait side by side, in any order on each rank: see
-:mod:`workbench.tensorflow.host_calls`. They find each other by name; what belongs together is faster as one group.
+:mod:`workbench.tensorflow.host_calls`. They are matched by name. Several tensors are faster as one group.
 """
 
 from __future__ import annotations

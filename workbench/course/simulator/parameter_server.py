@@ -1,4 +1,4 @@
-"""Three algorithms that train one model on several workers: a ring, a parameter server that waits, one that does not.
+"""Three algorithms that train one model on several workers: a ring, a synchronous and an asynchronous parameter server.
 
 All three are functions over ``comm``, and run in the simulator as well as on real ranks. Bytes on the wire for weights
 of K bytes and W workers, in each direction:
@@ -49,7 +49,7 @@ class Plan:
 
 @dataclass
 class History:
-    """What whoever holds the weights has seen, update by update.
+    """The weights after each update, recorded by the rank that updates them.
 
     Attributes:
         weights: after the update.

@@ -1,7 +1,7 @@
 """Ranks as threads of this process, one at a time, on a virtual clock: every run is the same.
 
-One baton goes round. Who holds it runs until it has to wait for another rank; then the baton goes to the rank whose
-clock is lowest. When all wait, that is a deadlock, found at once, with everybody's line.
+Only the rank with the token (the baton) runs, until it has to wait for another rank. Then the baton is given to the
+ready rank with the lowest clock. If all ranks wait, that is a deadlock; the error shows the line of each rank.
 
 The clock. A message of m bytes takes α + β·m seconds, one at a time into a rank and one at a time out of it. A large
 one (more than ``eager_bytes``) leaves when its receiver is there, as MPI's rendezvous; a small one leaves at once.

@@ -1,6 +1,6 @@
 """What a training does on its ranks, and whether that is what it should do: recorded by hooks, judged as values.
 
-A :class:`Recorder` is hung on a model and an optimizer, or on all of a process. It looks at what goes into the model
+A :class:`Recorder` is attached to a model and an optimizer, or to a whole process. It looks at what goes into the model
 while gradients are on, and at what the optimizer has before its first step; the training itself need not say anything.
 The functions of :data:`LIGHTS` compare what N ranks did with what one process alone did: "" is right, else what is not.
 """

@@ -132,7 +132,7 @@ def summary(notebooks: Sequence[NotebookResult]) -> str:
 
 
 def as_csv(notebooks: Iterable[NotebookResult]) -> str:
-    """One line per exercise; one for a notebook that could not be notebooks."""
+    """One line per exercise; one for a notebook that could not be graded."""
     out = io.StringIO()
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(_COLUMNS)

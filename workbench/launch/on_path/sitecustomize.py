@@ -29,7 +29,7 @@ _codes: list[object] = []  # of a SystemExit that nobody caught
 
 
 class _Mark:
-    """Hangs on a SystemExit, and dies with it: in the frame that caught it or, where nobody did, in no frame."""
+    """An attribute of a SystemExit, deleted with it: in the frame that caught it, or in no frame if none did."""
 
     def __init__(self, code: object) -> None:
         self.code = code

@@ -1,4 +1,4 @@
-"""The watchdog: it kills all processes of a cluster when the notebook that started it dies.
+"""The watchdog: it kills all processes of a process tree when the process that started them dies.
 
 A cluster is a dozen processes that daemonise, start sessions of their own and get new parents, so neither
 process groups nor a parent's death reach them all. Instead each has a tag in its environment,

@@ -26,7 +26,7 @@ class Flag:
         const: for bool, what it sets.
         dest: the attribute; by default from the last name.
         choices: what is allowed.
-        idle: it has no meaning here; whoever gives it is told so.
+        idle: it is accepted but has no effect; :func:`warnings` reports it.
     """
 
     names: tuple[str, ...]

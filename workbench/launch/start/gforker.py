@@ -33,7 +33,7 @@ def command(path: str, n: int) -> list[str]:
 
 
 def start(path: str, n: str, program: list[str]) -> None:
-    """Become the gforker, with the program and the environment put aside for its ranks."""
+    """Replace this process by the gforker; the program and the environment are in a file for its ranks."""
     file = _aside(json.dumps([program, dict(os.environ)]).encode())
     os.execve(path, [path, "-n", n, *_python(), _UNPACK, str(file)], _few(dict(os.environ)))
 

@@ -40,11 +40,11 @@ TAKE_MINE = (
 
 @dataclass(frozen=True)
 class Pins:
-    """What became of a wish.
+    """The GPUs that :func:`pin` gave to the ranks.
 
     Args:
         gpus: by local rank the GPU that it sees, "" where it is not pinned or sees none.
-        env: variables that bring it about.
+        env: the environment variables that assign them.
     """
 
     gpus: tuple[Gpu | str, ...] = ()

@@ -171,7 +171,7 @@ def command(
     Args:
         n: how many ranks.
         mpiexec: the one to use; found when empty.
-        alone: where a rank dies the others live on, to say who it was. MPICH's mpiexec else kills them at once.
+        alone: if a rank dies, keep the others running so that they can report it. MPICH's mpiexec would kill them.
         hosts: names of this machine and their slots; MPICH's mpiexec takes several for several hosts.
         words: further words for mpiexec.
 

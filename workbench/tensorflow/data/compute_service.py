@@ -74,7 +74,7 @@ class TfDataServiceConfig:
         return TfDataServiceConfig(**{**config, "key": bytes.fromhex(config["key"]), "addresses": addresses})
 
     def write(self, filename: str) -> None:
-        """Put it into a file that nobody else can read, at one stroke."""
+        """Write it to a file atomically; only this user can read it."""
         path = Path(filename)
         number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # mode 0600
         with os.fdopen(number, "w") as file:
