@@ -9,7 +9,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -202,7 +201,7 @@ def start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None = No
         return _start(bootstrap, settings, prepare, undo)
 
 
-@contextmanager
+@contextlib.contextmanager
 def telling_failures(bootstrap: Bootstrap) -> Iterator[None]:
     """What the block raises on this rank is told to the others, which may wait for it."""
     try:
@@ -219,7 +218,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
     interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
-    server = _serve(bootstrap, settings, secret, interface, timeline) if bootstrap.rank == 0 else None
+    server = _serve(bootstrap, settings, interface, timeline) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
     hosts = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
@@ -285,10 +284,8 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
     return facing([found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]) or "0.0.0.0"
 
 
-def _serve(
-    bootstrap: Bootstrap, settings: Settings, secret: bytes, interface: str, timeline: Timeline
-) -> ControlServer:
-    coordinator = stack.coordinator(bootstrap.size, settings)
+def _serve(bootstrap: Bootstrap, settings: Settings, interface: str, timeline: Timeline) -> ControlServer:
+    coordinator, secret = stack.coordinator(bootstrap.size, settings), bootstrap.secret
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:
@@ -321,7 +318,7 @@ class Holder:
         """The context that is this thread's alone, in a threads world; else None."""
         return self._thread.context
 
-    @contextmanager
+    @contextlib.contextmanager
     def as_rank(self, context: Context | None) -> Iterator[None]:
         """Within the block this thread acts for the rank of this context, of :meth:`own`; None changes nothing."""
         if context is None:
