@@ -124,7 +124,7 @@ class PendingTable:
     def remove(self, entry: Entry) -> None:
         """Take an entry out: its name may be submitted again."""
         with self._lock:
-            self._entries.pop(entry.request.key, None)
+            self._entries.pop((entry.request.process_set, entry.request.name), None)
 
     def close(self, error: CollectiveError) -> list[Entry]:
         """Refuse all further entries with ``error`` and return those that were in flight; events stay."""

@@ -160,9 +160,8 @@ class CachingAnnouncer:
 
     def __init__(self, inner: Announcer, rank: int) -> None:
         self._inner, self._rank = inner, rank
-        self._ids: dict[Request, int] = {}
+        self._ids: dict[Key, tuple[Request, int]] = {}  # what was agreed on, and its id
         self._known: dict[int, Response] = {}
-        self._requests: dict[int, Request] = {}  # by id, as in _ids
         self._asked: dict[Key, Request] = {}  # until a response comes in full
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
@@ -171,9 +170,12 @@ class CachingAnnouncer:
         items: list[Request | int] = []
         for item in event.items:
             if isinstance(item, Request):
-                self._asked[item.process_set, item.name] = item
-                item = self._ids.get(item, item)
-            items.append(item)
+                key = item.process_set, item.name
+                self._asked[key] = item
+                request, cache_id = self._ids.get(key, (None, item))
+                items.append(cache_id if request is item or request == item else item)
+            else:
+                items.append(item)
         return Announce(event.rank, tuple(items), event.seen, event.values)
 
     def read(self, decision: Decision) -> list[Response]:
@@ -194,11 +196,12 @@ class CachingAnnouncer:
             return response if response.cache_id in self._known else None
         asked = None if self._rank in response.joined else self._asked.pop(response.key, None)
         if response.cache_id is not None and asked is not None:
-            self._ids[asked] = response.cache_id
-            self._known[response.cache_id], self._requests[response.cache_id] = response, asked
+            self._ids[response.key] = asked, response.cache_id
+            self._known[response.cache_id] = response
         return response
 
     def _forget(self, evicted: list[int]) -> None:
         for cache_id in evicted:
-            if self._known.pop(cache_id, None) and self._ids.get(asked := self._requests.pop(cache_id)) == cache_id:
-                del self._ids[asked]
+            known = self._known.pop(cache_id, None)
+            if known is not None and self._ids.get(known.key, (None, None))[1] == cache_id:
+                del self._ids[known.key]
