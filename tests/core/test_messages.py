@@ -115,7 +115,7 @@ def test_of_a_response_that_is_known_the_id_is_sent() -> None:
 def test_ids_and_values_survive_the_wire(
     rank: int, ids: list[int], number: int, evicted: list[int], data: st.DataObject
 ) -> None:
-    """Ids come back with the values that ride on some of them, up and down, in the short form or not."""
+    """Ids come back with the values of the eager ones, up and down, in the short form or not."""
     indices = st.integers(0, len(ids) - 1) if ids else st.nothing()
     values = data.draw(st.dictionaries(indices, st.binary(max_size=20)))
     event = Announce(rank, tuple(ids), number, values)

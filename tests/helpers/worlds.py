@@ -96,7 +96,7 @@ class Twins:
         self.queues = [deque[Request]() for _ in range(size)]
         self.submitted: Counter[tuple[int, Key]] = Counter()
         self.results: dict[Key, bytes] = {}
-        self.values: dict[tuple[int, str], bytes] = {}  # that ride, by rank and name
+        self.values: dict[tuple[int, str], bytes] = {}  # of eager tensors, by rank and name
 
     def submit(self, rank: int, requests: Sequence[Request]) -> None:
         """A rank will announce these, in this order, when their names are free."""
@@ -163,8 +163,8 @@ class Twins:
     def _announce(self, rank: int) -> None:
         chunk = [self.queues[rank].popleft() for _ in range(self.dice.randint(1, self._free(rank)))]
         self.submitted.update((rank, (request.process_set, request.name)) for request in chunk)
-        riding = {i: self.values[rank, r.name] for i, r in enumerate(chunk) if (rank, r.name) in self.values}
-        self._compare(*(world.announce(rank, chunk, self.now, riding) for world in (self.quick, self.slow)))
+        eager = {i: self.values[rank, r.name] for i, r in enumerate(chunk) if (rank, r.name) in self.values}
+        self._compare(*(world.announce(rank, chunk, self.now, eager) for world in (self.quick, self.slow)))
 
     def _compare(self, quick: list[Response], slow: list[Response]) -> None:
         assert quick == slow

@@ -14,7 +14,7 @@ from torch import nn
 
 import workbench.torch as hvd
 
-SMALL = {"BUCKET_BYTES": 200, "EAGER_BYTES": 0}  # several buckets, and nothing rides on the control plane
+SMALL = {"BUCKET_BYTES": 200, "EAGER_BYTES": 0}  # several buckets, and no tensor is eager
 
 
 @pytest.mark.parametrize("zero", ZEROS)

@@ -31,7 +31,7 @@ SUM = Reduction("sum", "float32")
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _nothing_rides(job: None) -> Iterator[None]:
+def _nothing_is_eager(job: None) -> Iterator[None]:
     """Small tensors go over the data plane as well."""
     hvd.shutdown()
     os.environ["WORKBENCH_EAGER_BYTES"] = "0"

@@ -147,7 +147,7 @@ def test_values_that_ride_give_the_same_bits() -> None:
             values = np.random.default_rng([seed, step]).standard_normal((twins.size, 10, 1024)).astype(np.float32)
             twins.values = {(r, f"w{i}"): values[r, i].tobytes() for r in range(twins.size) for i in range(10)}
             if step == 3:
-                del twins.values[twins.size - 1, "w2"]  # one rank's do not ride: the long way, for all
+                del twins.values[twins.size - 1, "w2"]  # one rank's value is missing: the data plane moves it
             order = dice.sample(names, 10)
             for rank in range(twins.size):
                 twins.submit(rank, order if dice.random() < 0.8 else dice.sample(names, 10))

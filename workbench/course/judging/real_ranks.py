@@ -81,14 +81,14 @@ class GlooComm(Communicator):
 
     def __init__(self, group: Any, rank: int, size: int, deadline_s: float = DEADLINE_S) -> None:
         self.group, self.rank, self.size, self._deadline_s = group, rank, size, deadline_s
-        self._lanes: dict[tuple[int, int], ThreadPoolExecutor] = {}
+        self._threads: dict[tuple[int, int], ThreadPoolExecutor] = {}
 
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
         """The length, then the bytes."""
         body = np.frombuffer(data.tobytes() if verb[0].isupper() else dumps(data), np.uint8).copy()
         parts = [part for part in (np.array([body.size]), body) if part.size]
         works = [self.group.send([_bytes(part)], dest, max(0, tag)) for part in parts]
-        return _Polled(self, _ask(self._lane(-1 - dest, tag).submit(_wait_for, works, parts)), f"{verb}(dest={dest})")
+        return _Polled(self, _ask(self._thread(-1 - dest, tag).submit(_wait_for, works, parts)), f"{verb}(dest={dest})")
 
     def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
         """See :class:`Communicator`."""
@@ -107,18 +107,18 @@ class GlooComm(Communicator):
             buffer.reshape(-1)[: got.size] = got
             return None
 
-        return _Polled(self, _ask(self._lane(source, tag).submit(take)), f"{verb}(source={source})")
+        return _Polled(self, _ask(self._thread(source, tag).submit(take)), f"{verb}(source={source})")
 
     def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
         """See :class:`Communicator`."""
         return wait_all(self.rank, pending, self._deadline_s)
 
-    def _lane(self, peer: int, tag: int) -> ThreadPoolExecutor:
+    def _thread(self, peer: int, tag: int) -> ThreadPoolExecutor:
         """One thread for all messages of a kind: Gloo tells that one is done only to who waits for it."""
         key = peer, max(0, tag)
-        if key not in self._lanes:
-            self._lanes[key] = ThreadPoolExecutor(1)
-        return self._lanes[key]
+        if key not in self._threads:
+            self._threads[key] = ThreadPoolExecutor(1)
+        return self._threads[key]
 
 
 def _ask(future: Future[Any]) -> Callable[[], tuple[bool, Any]]:
