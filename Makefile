@@ -28,10 +28,10 @@ bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-test: check ## the checks, then the tests, about 25 minutes on two cores (ARGS="-k ring" goes to pytest)
+test: check ## the checks, then the tests, about 23 minutes on two cores (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
-test-all: check ## … with more ranks, other ways, mixtures and longer rounds, about an hour
+test-all: check ## … with more ranks, other ways, mixtures and longer rounds, about 50 minutes
 	@.ci/test -m '' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
