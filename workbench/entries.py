@@ -57,7 +57,7 @@ def entry(
             if dtype == "bfloat16":
                 source, target, convert = _as_bits(source, target)
         shape = source.shape if shape is None else shape
-    if source is not None and target is source and caller is None and verb(kind).reduces:  # reduced where it lies
+    if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
         fields["place"] = context.sets.everybody.shared.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
     request = context.requests.get(known)

@@ -19,6 +19,8 @@ from workbench.core.messages import Kind, Request
 from workbench.core.pending import Entry
 from workbench.transport.select import Bootstrap
 
+NOT_REGISTERED = "{} is not registered. Call add_process_set() on every rank first."
+
 
 class ProcessSet:
     """Some of the ranks. It holds no more than their numbers; which sets there are is known to the job.
@@ -102,16 +104,16 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return new
 
 
-def is_alone(process_set: ProcessSet) -> bool:
-    """Has this rank nobody in the set to reduce with?
+def check_registered(process_set: ProcessSet) -> None:
+    """Raise a ValueError if the set is not registered."""
+    if process_set.process_set_id is None:
+        raise ValueError(NOT_REGISTERED.format(process_set))
 
-    Raises:
-        ValueError: the set is not registered.
-    """
-    included = process_set.included()
-    if included is None:
-        raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
-    return not included or process_set.size() == 1
+
+def is_alone(process_set: ProcessSet) -> bool:
+    """Has this rank nobody in the set to reduce with? A set that is not registered is refused."""
+    check_registered(process_set)
+    return not process_set.included() or process_set.size() == 1
 
 
 def collect(given: Iterable[ProcessSet | Iterable[int]], bootstrap: Bootstrap) -> list[tuple[int, ...]]:

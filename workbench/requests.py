@@ -10,7 +10,7 @@ from workbench.context import HOLDER, Context
 from workbench.core.messages import Kind, ReduceOp, Request
 from workbench.core.verbs import verb
 from workbench.errors import UnsupportedTensorError
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.process_sets import NOT_REGISTERED, ProcessSet, global_process_set
 
 _LONGEST_NAME = 4096
 _INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
@@ -51,7 +51,7 @@ def checked(
 def _set_id(process_set: ProcessSet, context: Context) -> int:
     set_id = process_set.process_set_id
     if set_id is None or set_id not in context.sets.members:
-        raise ValueError(f"{process_set} is not registered. Call add_process_set() on every rank first.")
+        raise ValueError(NOT_REGISTERED.format(process_set))
     if context.sets.backend(set_id) is None:
         raise ValueError(
             f"Rank {context.world.rank} does not belong to {process_set}. Call the collective on its members only: "

@@ -85,6 +85,26 @@ def distributed(model: nn.Module, make: Make = MAKES["SGD"], **options: Any) -> 
     return hvd.DistributedOptimizer(make(model.parameters()), named_parameters=model.named_parameters(), **options)
 
 
+def step_alike(
+    model: nn.Module,
+    optimizer: Any,
+    serial: nn.Module,
+    reference: Any,
+    batch: Batch,
+    set_to_none: bool = True,
+    tolerance: float = 1e-12,
+) -> None:
+    """One step, each rank on its part of the batch and the serial run on all of it: equal afterwards."""
+    x, y = batch
+    optimizer.zero_grad(set_to_none=set_to_none)
+    reference.zero_grad(set_to_none=set_to_none)
+    mse(model, part(x), part(y)).backward()
+    optimizer.step()
+    mse(serial, x, y).backward()
+    reference.step()
+    assert_equal(model, serial, tolerance)
+
+
 def run(
     n: int,
     make: Make = MAKES["SGD"],
@@ -101,13 +121,7 @@ def run(
     optimizer, reference = distributed(model, make, **options), make(serial.parameters())
     before = copy.deepcopy(serial.state_dict())
     for x, y in batches(n, steps):
-        optimizer.zero_grad(set_to_none=set_to_none)
-        reference.zero_grad(set_to_none=set_to_none)
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial, tolerance)
+        step_alike(model, optimizer, serial, reference, (x, y), set_to_none, tolerance)
     changed = [name for name, value in serial.state_dict().items() if not torch.equal(value, before[name])]
     assert len(changed) >= 2, "the test trains nothing"
 
@@ -126,14 +140,8 @@ def closure_of(net: nn.Module, optimizer: Any, x: torch.Tensor, y: torch.Tensor)
 
 def train_alike(model: nn.Module, optimizer: Any, serial: nn.Module, reference: Any, steps: Iterator[Batch]) -> None:
     """One step for each batch, each rank on its part and the serial run on all of it: equal after every step."""
-    for x, y in steps:
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    for batch in steps:
+        step_alike(model, optimizer, serial, reference, batch)
 
 
 def goes_on(n: int, model: nn.Module, optimizer: hvd.DistributedOptimizer) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, Net, assert_equal, batches, distributed, mse, part, twins
+from serial import MAKES, Net, assert_equal, batches, distributed, mse, part, step_alike, twins
 from torch import nn
 
 import workbench.torch as hvd
@@ -191,13 +191,7 @@ def test_a_frozen_part_is_left_alone(n: int) -> None:
     for step, (x, y) in enumerate(batches(n, 6)):
         for net in (model, serial):
             net.head.requires_grad_(step not in (2, 3))
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, (x, y))
 
 
 def test_a_model_can_be_saved_and_copied(n: int) -> None:

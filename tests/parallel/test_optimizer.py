@@ -18,6 +18,7 @@ from serial import (
     mse,
     part,
     run,
+    step_alike,
     train_alike,
     twins,
 )
@@ -204,13 +205,7 @@ def test_unfreeze_a_parameter_of_the_optimizer(n: int) -> None:
         if step == 5:
             model.frozen.requires_grad_(True)
             serial.frozen.requires_grad_(True)
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, (x, y))
 
 
 def test_clipping(n: int) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, train_alike, twins
+from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, step_alike, train_alike, twins
 from torch import nn
 
 import workbench.torch as hvd
@@ -51,13 +51,7 @@ def test_state_dict_round_trip(make: str, n: int) -> None:
             plain = MAKES[make](model.parameters())
             plain.load_state_dict(copy.deepcopy(optimizer.state_dict()))
             optimizer.load_state_dict(copy.deepcopy(plain.state_dict()))
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, (x, y))
 
 
 def test_zero_grad_keeps_the_memory(n: int) -> None:
@@ -107,13 +101,7 @@ def test_wrapping_the_same_model_again(again: str, n: int) -> None:
             else:
                 optimizer = distributed(model)
             reference = MAKES["SGD"](serial.parameters()) if again != "the wrapper" else reference
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+        step_alike(model, optimizer, serial, reference, (x, y))
 
 
 def test_wrapping_again_amid_a_step(n: int) -> None:

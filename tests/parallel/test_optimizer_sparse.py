@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from serial import MAKES, assert_equal, batches, distributed, mse, part, twins
+from serial import MAKES, assert_equal, batches, distributed, mse, part, train_alike, twins
 from torch import nn
 
 import workbench.torch as hvd
@@ -32,14 +32,7 @@ def test_sparse_as_dense(n: int) -> None:
     serial = Words(sparse=False)
     serial.load_state_dict(model.state_dict())
     optimizer, reference = distributed(model, sparse_as_dense=True), MAKES["SGD"](serial.parameters())
-    for x, y in batches(n):
-        optimizer.zero_grad()
-        reference.zero_grad()
-        mse(model, part(x), part(y)).backward()
-        optimizer.step()
-        mse(serial, x, y).backward()
-        reference.step()
-        assert_equal(model, serial)
+    train_alike(model, optimizer, serial, reference, batches(n))
 
 
 SILENT: dict[str, Callable[[int], bool]] = {

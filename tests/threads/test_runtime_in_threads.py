@@ -15,10 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
+from workbench import api
 from workbench.api import add_process_set, remove_process_set
 from workbench.context import HOLDER, Context
 from workbench.control.events import Began
-from workbench.core.messages import Raised
+from workbench.core.messages import Kind, Raised
 from workbench.errors import (
     CollectiveError,
     DeadlineError,
@@ -699,6 +700,16 @@ def test_an_announcement_that_crosses_a_failure_is_not_taken_for_the_next_one(mo
         return float(wb.allreduce_async(np.array([1.0 + wb.rank()]), "x", wb.Sum).wait(5)[0])
 
     assert run(3, step) == [6.0] * 3
+
+
+def test_a_barriers_handle_has_no_result() -> None:
+    """Nothing was moved, and no number stands for nothing."""
+
+    def step() -> object:
+        (handle,) = api.submit([api.entry(Kind.BARRIER, None, None)])
+        return handle.wait(10)
+
+    assert run(2, step) == [None, None]
 
 
 # --- cost ---------------------------------------------------------------------------------------------

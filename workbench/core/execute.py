@@ -37,7 +37,7 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
         observer: is told what is being done.
     """
     first = batch[0]
-    if first.all_absent:
+    if first.all_absent or first.kind is Kind.BARRIER:
         return [None] * len(batch)
     if not verb(first.kind).moves:
         return [first.root]

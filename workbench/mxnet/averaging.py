@@ -9,7 +9,7 @@ import mxnet as mx
 import numpy as np
 
 from workbench.mxnet.tensors import array_of, fill
-from workbench.process_sets import ProcessSet, global_process_set, is_alone
+from workbench.process_sets import ProcessSet, check_registered, global_process_set, is_alone
 from workbench.training.compression import Compressor, NoCompression
 from workbench.training.gradient_list import GradientList, Rows
 from workbench.transport.base import Array
@@ -39,7 +39,7 @@ class InPlaceAverage:
     ) -> None:
         if num_groups < 0:
             raise ValueError(f"num_groups={num_groups}: give 0 (no groups) or more.")
-        is_alone(process_set)  # a set that is not registered is refused here, and not in a step
+        check_registered(process_set)  # here, and not in a step
         self._predivide, self._num_groups, self._set = predivide, num_groups, process_set
         self._compression, self._prefix = compression or NoCompression(), prefix or ""
         self._lists: dict[tuple[str, ...], GradientList] = {}
