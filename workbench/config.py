@@ -36,6 +36,8 @@ class Settings:
             on GPUs are transferred.
         hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
         steady_state: 1: ranks that announce known names in the same order have them completed at once; 0: one by one.
+        caller_runs: 1: a thread that waits for a small tensor does the engine's work meanwhile; 0: it sleeps.
+        spin_s: so long it asks for the answer before it sleeps, where each rank has a core of its own; 0: it sleeps.
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes.
         init_timeout_s: deadline for all ranks to connect in ``init()``.
@@ -59,6 +61,8 @@ class Settings:
     gpu_operations: str = "auto"
     hierarchical_allreduce: int = 0
     steady_state: int = 1
+    caller_runs: int = 1
+    spin_s: float = 0.0002
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0

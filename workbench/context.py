@@ -25,7 +25,7 @@ from workbench.core.engine import Engine
 from workbench.core.messages import Raised, Request
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
 from workbench.faults.blocked_threads import BlockedThreads
-from workbench.machine import host_id
+from workbench.machine import a_core_each, cores, host_id
 from workbench.observe.recorder import Recorder
 from workbench.observe.timeline import Timeline
 from workbench.steady import stack
@@ -213,8 +213,8 @@ def telling_failures(bootstrap: Bootstrap) -> Iterator[None]:
 
 
 def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
-    hello = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings)))
-    nodes, hosts_of, (settings, *_), seen = zip(*hello, strict=True)  # rank 0's settings: all plan alike
+    hello = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), (os.getpid(), cores())))
+    nodes, hosts_of, (settings, *_), seen, processes = zip(*hello, strict=True)  # rank 0's settings: all plan alike
     gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
     interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
@@ -251,7 +251,8 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     undo.pop_all()
     announcer, batching = stack.announcer(bootstrap.rank, settings), stack.batching(settings)
     sets = SetTable(bootstrap.rank, backend)
-    engine = Engine(control, sets, settings, announcer, batching, timeline)
+    runner = stack.runner(settings, control.wake, a_core_each(bootstrap.rank, hosts_of, processes), bool(on_gpu))
+    engine = Engine(control, sets, settings, announcer, batching, timeline, runner)
     waits = engine.waits = BlockedThreads(bootstrap.rank, engine.report)
     backend.life.tick(engine.tick)
     if on_gpu:

@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -39,6 +40,31 @@ def host_id() -> str:
         return f"{machine()}/{os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return machine()
+
+
+def cores() -> tuple[int, ...]:
+    """Where this process may run."""
+    if hasattr(os, "sched_getaffinity"):
+        return tuple(sorted(os.sched_getaffinity(0)))
+    return tuple(range(os.cpu_count() or 1))
+
+
+def a_core_each(rank: int, hosts: Sequence[str], processes: Sequence[tuple[int, Sequence[int]]]) -> bool:
+    """Can all ranks of this rank's machine run at once?
+
+    Args:
+        hosts, processes: each rank's machine; its process id and :func:`cores`.
+
+    Example:
+        >>> a_core_each(0, ["a", "a", "b"], [(7, [0, 1]), (8, [0, 1]), (7, [0])])
+        True
+        >>> a_core_each(0, ["a", "a"], [(7, [0]), (8, [0])])  # bound to the same core
+        False
+        >>> a_core_each(0, ["a", "a"], [(7, [0, 1]), (7, [0, 1])])  # threads of one process
+        False
+    """
+    here = [one for host, one in zip(hosts, processes, strict=True) if host == hosts[rank]]
+    return len(here) == len(dict(here)) <= len({core for _, its in here for core in its})
 
 
 def has_ended(pid: int) -> bool:

@@ -9,6 +9,7 @@ import traceback
 
 import pytest
 
+from workbench.common.waiting import Owner
 from workbench.core.handle import Handle
 from workbench.errors import CollectiveError, MismatchError, WaitTimeoutError
 
@@ -109,8 +110,13 @@ def test_a_callback_may_add_a_callback() -> None:
 
 def test_the_owner_must_not_wait() -> None:
     """A wait on the engine's own thread raises at once; any other thread waits, and a finished handle may be read."""
-    handle = Handle("x")
-    handle.owner = threading.get_ident()
+    handle, here = Handle("x"), threading.get_ident()
+
+    class Engine(Owner):
+        def runs_here(self) -> bool:
+            return threading.get_ident() == here
+
+    handle.owner = Engine()
     for timeout_s in (None, 0.01):
         with pytest.raises(RuntimeError, match="engine's thread"):
             handle.wait(timeout_s)

@@ -7,17 +7,28 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
-from functools import partial
 
 import pytest
 from interrupted import interrupts
 
+from workbench.common.waiting import Owner
 from workbench.control.events import Blocked
 from workbench.core import handle as handles
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Request
 from workbench.errors import WaitTimeoutError
 from workbench.faults.blocked_threads import BlockedThreads, called_at, users_line
+
+
+class Looking(Owner):
+    """Looks after long waits as the engine does."""
+
+    def __init__(self, waits: BlockedThreads) -> None:
+        self._waits = waits
+
+    def long_wait(self, handle: Handle, waiter: threading.Lock, timeout_s: float) -> bool:
+        """See :class:`Owner`."""
+        return self._waits.long_wait(handle.request, waiter, timeout_s)
 
 
 def test_a_wait_is_told_with_the_users_line_and_its_end() -> None:
@@ -63,12 +74,12 @@ def test_a_short_wait_says_nothing() -> None:
     """A handle tells of its wait only after a moment, and of nothing when it is done already."""
     told: list[Blocked] = []
     waits, handle = BlockedThreads(0, told.append), Handle("x")
-    handle.long_wait = partial(waits.long_wait, Request("x", Kind.BARRIER))
+    handle.owner, handle.request = Looking(waits), Request("x", Kind.BARRIER)
     threading.Timer(0.02, handle.finish, (1,)).start()
     assert handle.wait() == 1
     assert told == []
     late = Handle("y")
-    late.long_wait = partial(waits.long_wait, Request("y", Kind.BARRIER))
+    late.owner, late.request = Looking(waits), Request("y", Kind.BARRIER)
     threading.Timer(0.4, late.finish, (2,)).start()
     assert late.wait(10) == 2
     assert [bool(event.waits) for event in told] == [True, False]
@@ -252,7 +263,7 @@ def test_who_was_interrupted_amid_a_wait_does_not_wait(monkeypatch: pytest.Monke
     monkeypatch.setattr(handles, "LONG_WAIT_S", 0.001)
     told: list[Blocked] = []
     waits, handle = BlockedThreads(0, told.append), Handle("x")
-    handle.long_wait = partial(waits.long_wait, Request("x", Kind.BARRIER))
+    handle.owner, handle.request = Looking(waits), Request("x", Kind.BARRIER)
 
     def step() -> None:
         with contextlib.suppress(WaitTimeoutError):

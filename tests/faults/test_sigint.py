@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from installed import needs
 from interrupted import interrupts
 
 import workbench as wb
+from workbench.common import turn as turns
+from workbench.common.waiting import Owner
 from workbench.config import Settings
 from workbench.context import HOLDER, start
 from workbench.core.handle import Handle
@@ -28,19 +31,36 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background of a shell ignores it
 import numpy as np
 import tensorflow as tf
+from workbench.common.waiting import Owner
 from workbench.core.handle import Handle
 from workbench.faults.sigint import INTERRUPTS
 from workbench.tensorflow.tensors import on_host
 
+
+class Engine(Owner):
+    def awaited(self, handle, limit_s):
+        threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+
+    def long_wait(self, handle, waiter, timeout_s):
+        return INTERRUPTS.acquire(waiter, timeout_s)
+
+
 never = Handle("never")
-never.long_wait = INTERRUPTS.acquire
+never.owner = Engine()
 wait = tf.function(lambda: on_host(lambda _: [never.wait()], [], [("float32", ())]))
-never.awaited = lambda: threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     wait()
 except BaseException as error:
     print("KeyboardInterrupt" in repr(error))
 """
+
+
+class Heeding(Owner):
+    """Its waits heed interrupts."""
+
+    def long_wait(self, handle: Handle, waiter: threading.Lock, timeout_s: float) -> bool:
+        """See :class:`Owner`."""
+        return INTERRUPTS.acquire(waiter, timeout_s)
 
 
 @pytest.fixture
@@ -60,7 +80,7 @@ def waiting(heeds: bool) -> tuple[threading.Thread, Handle, list[BaseException]]
     def wait() -> None:
         try:
             if heeds:
-                handle.long_wait = INTERRUPTS.acquire
+                handle.owner = Heeding()
                 with INTERRUPTS.heeded():
                     handle.wait()
             else:
@@ -127,15 +147,20 @@ def test_a_graph_that_waits_is_interrupted() -> None:
     assert child.stdout.strip() == "True", child.stderr[-3000:]
 
 
-@pytest.mark.parametrize("asynchronous", [False, True], ids=["blocking", "handle"])
-def test_after_an_interrupt_anywhere_the_next_collectives_are_right(asynchronous: bool) -> None:
-    """Wherever Ctrl-C hits a collective, what follows is right, and waits for no sign of life to be taken up."""
+@pytest.mark.parametrize("how", ["blocking", "handle", "caller runs"])
+def test_after_an_interrupt_anywhere_the_next_collectives_are_right(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever Ctrl-C hits a collective, what follows is right, and waits for no sign of life to be taken up.
+
+    So it is where the thread that is hit does the engine's work while it waits.
+    """
+    monkeypatch.setattr(turns, "REST_S", 3600.0 if how == "caller runs" else 0.0)
     context = start(SingleBootstrap(), Settings(heartbeat_s=3600.0))
     HOLDER.set(context, thread_only=True)
     x = np.arange(3.0)
+    resting: Any = lambda: context.engine._runner._turn.resting  # type: ignore[attr-defined]  # noqa: E731
 
     def step() -> None:
-        if asynchronous:
+        if how == "handle":
             wb.allreduce_async(x, "x", wb.Sum).wait()
         else:
             wb.allreduce(x, "x", wb.Sum)
@@ -146,6 +171,9 @@ def test_after_an_interrupt_anywhere_the_next_collectives_are_right(asynchronous
             for name in ("y", "x"):  # the first ends what may be left of the one that was interrupted
                 result = wb.allreduce_async(x + at, name, wb.Sum).wait(timeout_s=10)
                 np.testing.assert_array_equal(result, x + at)
+            while how == "caller runs" and not resting():
+                wb.allreduce(x, "z", wb.Sum)
+                time.sleep(0.001)
     finally:
         HOLDER.set(None, thread_only=True)
         context.leave(1.0)

@@ -42,11 +42,14 @@ def _interrupted(action: Callable[[], Any], at: int) -> bool:
 
     def trace(frame: types.FrameType, event: str, value: Any) -> Any:
         nonlocal left
-        if not frame.f_code.co_filename.startswith(_OURS):
+        if left < 0 or not frame.f_code.co_filename.startswith(_OURS):
             return None
         frame.f_trace_opcodes = True
         left -= event == "opcode"
-        return _INTERRUPT if left == 0 else trace
+        if left == 0:
+            left = -1  # one is enough: a handler that holds it back is left in peace
+            return _INTERRUPT
+        return trace
 
     def once(*_: Any) -> None:
         sys.settrace(tracing)

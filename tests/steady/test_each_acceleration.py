@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
+from workbench.common.waiting import OwnThread
 from workbench.context import HOLDER
 from workbench.core.protocols import AtOnce, PlainAnnouncer
 from workbench.errors import MismatchError
@@ -20,6 +21,7 @@ OFF = {
     "WORKBENCH_FUSION_WINDOW_S": "0",
     "WORKBENCH_FUSION_THRESHOLD_BYTES": "0",
     "WORKBENCH_BUCKET_BYTES": "0",
+    "WORKBENCH_CALLER_RUNS": "0",
 }
 ALONE = {
     "the core": {},
@@ -29,6 +31,7 @@ ALONE = {
     "batching": {"WORKBENCH_FUSION_WINDOW_S": "0.001"},
     "fusion": {"WORKBENCH_FUSION_THRESHOLD_BYTES": str(64 << 20)},
     "buckets": {"WORKBENCH_FUSION_THRESHOLD_BYTES": str(64 << 20), "WORKBENCH_BUCKET_BYTES": str(16 << 20)},
+    "caller runs": {"WORKBENCH_CALLER_RUNS": "1"},
     "all": dict.fromkeys(OFF),
 }
 N = 3
@@ -48,7 +51,7 @@ def acceleration(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 def test_the_settings_turn_them_on_and_off(acceleration: str) -> None:
     """With the core alone nothing wraps the coordinator but the watch for faults, nor the announcer, nor batching."""
 
-    def layers() -> tuple[list[str], bool, bool]:
+    def layers() -> tuple[list[str], bool, bool, bool]:
         context = HOLDER.get()
         layer: Any = context.server and context.server._coordinator
         found = []
@@ -56,9 +59,14 @@ def test_the_settings_turn_them_on_and_off(acceleration: str) -> None:
             found.append(type(layer).__name__)
             layer = getattr(layer, "_inner", None)
         engine: Any = context.engine
-        return found, isinstance(engine._announcer, PlainAnnouncer), type(engine._batching) is AtOnce
+        return (
+            found,
+            isinstance(engine._announcer, PlainAnnouncer),
+            type(engine._batching) is AtOnce,
+            type(engine._runner) is OwnThread,
+        )
 
-    found, plain, at_once = wb.run_threads(1, layers)[0]
+    found, plain, at_once, own_thread = wb.run_threads(1, layers)[0]
     assert found[0] == "SupervisingCoordinator"
     assert found[-1] == "CountingCoordinator"
     wrapped = {
@@ -70,6 +78,7 @@ def test_the_settings_turn_them_on_and_off(acceleration: str) -> None:
     assert found[1:-1] == wrapped.get(acceleration, [])
     assert plain == (acceleration not in wrapped)
     assert at_once == (acceleration not in ("batching", "all"))
+    assert own_thread == (acceleration not in ("caller runs", "all"))
 
 
 def each_step(check: Callable[[int, int], None]) -> None:

@@ -28,8 +28,12 @@ class Rank0Channel(Protocol):
     def say(self, event: Event) -> None:
         """Tell rank 0 something; never blocks."""
 
-    def take(self) -> list[Decision]:
-        """What rank 0 has said since the last call; never blocks."""
+    def take(self, caller: bool = False) -> list[Decision]:
+        """What rank 0 has said since the last call; never blocks.
+
+        Args:
+            caller: a thread that would only wait asks, and may do rank 0's work for it.
+        """
 
     def look(self, now: float, slept_s: float) -> None:
         """Find out whether rank 0 is still there; this process has not run for ``slept_s`` before."""
@@ -77,7 +81,7 @@ class SocketChannel:
         if self._connection.backlog and not self._connection.closed:
             self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
 
-    def take(self) -> list[Decision]:
+    def take(self, caller: bool = False) -> list[Decision]:
         """See :class:`Rank0Channel`."""
         got: list[Decision] = []
         connection = self._connection
@@ -117,28 +121,44 @@ class SocketChannel:
 class LocalChannel:
     """The channel of rank 0 itself: it calls the server, and the server calls back.
 
+    A caller that waits on rank 0 does the server's work, as it does the engine's (``steady/caller_runs.py``).
+
     Args:
         server: started, or about to be.
     """
 
     def __init__(self, server: ControlServer) -> None:
         self._server, self._got = server, deque[Decision]()
+        self._inside = False  # this rank calls the server, and looks for an answer afterwards
 
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         """See :class:`Rank0Channel`."""
 
         def put(decision: Decision) -> None:
             self._got.append(decision)
-            wake()
+            if not self._inside:
+                wake()
 
         self._server.own = put
 
     def say(self, event: Event) -> None:
         """See :class:`Rank0Channel`."""
-        self._server.hear(event)
+        self._inside = True
+        try:
+            self._server.hear(event)
+        finally:
+            self._inside = False
 
-    def take(self) -> list[Decision]:
+    def take(self, caller: bool = False) -> list[Decision]:
         """See :class:`Rank0Channel`."""
+        if caller and not self._got:
+            self._inside = True
+            try:
+                self._server.run_once()
+            finally:
+                self._inside = False
+        elif not caller:
+            self._server.turn.ring()
         return [self._got.popleft() for _ in range(len(self._got))]
 
     def look(self, now: float, slept_s: float) -> None:

@@ -65,10 +65,10 @@ class ControlClient:
             with contextlib.suppress(OSError):  # full of wake-ups already, or closed
                 sent.append(self._wake_write.send(b"!"))
 
-    def receive(self, timeout_s: float) -> list[Decision]:
-        """Wait for responses, a wake-up or ``timeout_s``; return the decisions that came, in order."""
+    def receive(self, timeout_s: float, spin_s: float | None = None) -> list[Decision]:
+        """See :class:`workbench.core.protocols.Control`."""
         if not self._inbox:
-            self._wait(timeout_s)
+            self._wait(timeout_s, spin_s)
         decisions, self._inbox = self._inbox, []
         self.seen = self._newest
         return decisions
@@ -129,25 +129,38 @@ class ControlClient:
         self._wake_read.close()
         self._wake_write.close()
 
-    def _wait(self, timeout_s: float) -> None:
+    def _wait(self, timeout_s: float, spin_s: float | None = None) -> None:
         """Wait for anything, and take it."""
         now = time.monotonic()
         due = now >= self._beat_at
         if due:
             self.send(Beat(self.rank, seen=self.seen))
-        for end, _ in self._poller.poll(max(0.0, min(timeout_s, self._beat_at - now)) * 1000):
-            if end == self._wake_read.fileno():
-                self._wake_read.recv(4096)
-                self._sent = []  # before the caller looks what there is to do
-        for decision in self._channel.take():
-            self._newest = decision.number
-            if any(map(_asks, decision.items)):  # answered here, so also amid a long wait, where it is wanted most
-                self.send(Stack(self.rank, main_stack()))
-            self._inbox.append(decision)
+        limit_s = max(0.0, min(timeout_s, self._beat_at - now))
+        for decision in self._channel.take() if spin_s is None else self._spin(now + min(spin_s, limit_s)):
+            self._got(decision)
+        if not self._inbox or self._sent:
+            for end, _ in self._poller.poll(0.0 if self._inbox else limit_s * 1000):
+                if end == self._wake_read.fileno():
+                    self._wake_read.recv(4096)
+                    self._sent = []  # before the caller looks what there is to do
+            for decision in self._channel.take():
+                self._got(decision)
         now = time.monotonic()
         slept_s, self._here_at = now - self._here_at - self._heartbeat_s, now  # that nobody came by here for
         if due or slept_s > self._heartbeat_s:
             self._channel.look(now, slept_s)
+
+    def _spin(self, until: float) -> list[Decision]:
+        """Ask again and again what has come; not any more when there is something to tell."""
+        while not (decisions := self._channel.take(caller=True)) and not self._sent and time.monotonic() < until:
+            pass
+        return decisions
+
+    def _got(self, decision: Decision) -> None:
+        self._newest = decision.number
+        if any(map(_asks, decision.items)):  # answered here, so also amid a long wait, where it is wanted most
+            self.send(Stack(self.rank, main_stack()))
+        self._inbox.append(decision)
 
 
 def _asks(item: Response | int) -> bool:

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from workbench.common.turn import Turn
 from workbench.control.authentication import Seal
 from workbench.control.codec import decode_event, encode_decision
 from workbench.control.connection import Connection, peer
@@ -56,6 +57,7 @@ class ControlServer(threading.Thread):
     Attributes:
         address: for the other ranks: (host, port), or the name of a socket of this machine.
         own: rank 0's own receiver; called with every decision, on the thread that caused it.
+        turn: whose it is to wait for events: this thread's, or that of a thread of rank 0 that waits for an answer.
     """
 
     def __init__(
@@ -83,7 +85,9 @@ class ControlServer(threading.Thread):
         self._inquiry: Inquiry | None = None
         self._hurried = False  # looks often, for something is undecided
         self._ran_out = False  # of open files, and has said so
-        self.stop = threading.Event()
+        self.stop, self.turn = threading.Event(), Turn()
+        self._beat_at = self._look_at = 0.0
+        self._here_at = time.monotonic()
         self._listening = _listen(interface)
         self.address: tuple[str, int] | str = self._listening.getsockname()
         if isinstance(self.address, bytes):
@@ -102,36 +106,47 @@ class ControlServer(threading.Thread):
 
     def run(self) -> None:
         """Until all ranks have left: wait for events, take all that are there, answer once."""
-        beat_at = look_at = 0.0
-        here_at = time.monotonic()
         np.seterr(over="ignore", invalid="ignore")  # of this thread, which reduces eager values: an inf is a result
         try:
             while not (self.stop.is_set() or self._coordinator.over):
-                now = time.monotonic()
-                with self._lock:
-                    self._hurried = self._inquiry is not None or self._urgent(now)
-                ready = self._selector.select(_LOOK_EVERY_S if self._hurried else max(0.0, beat_at - now))
-                with self._lock:
-                    now = time.monotonic()
-                    self._watch.slept(now - here_at - self._heartbeat_s, now)
-                    here_at = now
-                    out = self._take_all(ready, now)
-                    if now >= look_at:
-                        look_at = now + _LOOK_EVERY_S
-                        if self._urgent(now):  # who seems idle may be dead
-                            out += self._lose(now)
-                        out += self._coordinator.expire(now)
-                    if now >= beat_at:
-                        beat_at = now + self._heartbeat_s
-                        out += self._beat(now)
-                    if self._inquiry is not None and self._inquiry.due(now):
-                        log.warning("%s", self._inquiry.text(self._watch.stopped()))
-                        self._inquiry = None
-                    self._tell(out)
+                self._step()
+                self.turn.rest(lambda: not (self.stop.is_set() or self._coordinator.over))
         finally:
             with self._lock:
                 self._ended = True
             self._close()
+
+    def run_once(self) -> None:
+        """On rank 0's engine, or a thread that waits for it: do what there is to do, without waiting."""
+        self.turn.wanted()
+        if self.turn.take():
+            try:
+                self._step(at_once=True)
+            finally:
+                self.turn.give()
+
+    def _step(self, at_once: bool = False) -> None:
+        now = time.monotonic()
+        with self._lock:
+            self._hurried = self._inquiry is not None or self._urgent(now)
+        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._hurried else self._beat_at - now)
+        with self._lock:
+            now = time.monotonic()
+            self._watch.slept(now - self._here_at - self._heartbeat_s, now)
+            self._here_at = now
+            out = self._take_all(ready, now)
+            if now >= self._look_at:
+                self._look_at = now + _LOOK_EVERY_S
+                if self._urgent(now):  # who seems idle may be dead
+                    out += self._lose(now)
+                out += self._coordinator.expire(now)
+            if now >= self._beat_at:
+                self._beat_at = now + self._heartbeat_s
+                out += self._beat(now)
+            if self._inquiry is not None and self._inquiry.due(now):
+                log.warning("%s", self._inquiry.text(self._watch.stopped()))
+                self._inquiry = None
+            self._tell(out)
 
     def hear(self, event: Event) -> None:
         """Rank 0's own events; from its engine's thread."""
@@ -148,6 +163,7 @@ class ControlServer(threading.Thread):
     def _nudge(self) -> None:
         with contextlib.suppress(OSError):  # it has ended
             self._nudge_write.send(b"!")
+        self.turn.ring()
 
     def _urgent(self, now: float) -> bool:
         return self._watch.doubts or self._coordinator.undecided(now)

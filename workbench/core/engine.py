@@ -25,14 +25,14 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
-from functools import partial
 
+from workbench.common.waiting import OwnThread, Waits
 from workbench.config import Settings
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
 from workbench.core.messages import Broke, Decision, Event, Kind, Left, Raised
 from workbench.core.pending import Entry, PendingTable
-from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer, Waits
+from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
 from workbench.errors import CollectiveError, ShutDownError
 from workbench.transport.process_sets import SetTable
 
@@ -43,7 +43,7 @@ class Engine(threading.Thread):
     Args:
         control, sets: this rank's end of the control plane; the backend of each process set.
         settings: the same on every rank.
-        announcer, batching, observer: accelerations (``steady/``), and who is told what is executed (``observe/``).
+        announcer, batching, runner, observer: accelerations (``steady/``), and who is told (``observe/``).
 
     Attributes:
         left: set when the engine has ended, in whatever way.
@@ -53,55 +53,53 @@ class Engine(threading.Thread):
 
     def __init__(
         self, control: Control, sets: SetTable, settings: Settings, announcer: Announcer | None = None,
-        batching: Batching | None = None, observer: Observer | None = None,
+        batching: Batching | None = None, observer: Observer | None = None, runner: OwnThread | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="workbench-engine", daemon=True)
-        self._control, self._settings = control, settings
+        self._control, self._settings, self.sets, self._pending = control, settings, sets, PendingTable()
         self._announcer, self._batching = announcer or PlainAnnouncer(control.rank), batching or AtOnce()
-        self._observer = observer or Observer()
-        self.sets, self._pending = sets, PendingTable()
+        self._observer, self._runner = observer or Observer(), runner or OwnThread(control.wake)
         self.failures, self.waits, self.settled = 0, Waits(), self._pending.idle
         self._running, self._clean, self.left = True, False, threading.Event()
         self.begin: Callable[[], None] = lambda: None
+        self._runner.engine = self
 
     # --- any thread ---------------------------------------------------------------------------------
 
     def submit(self, entries: list[Entry], at_once: bool = False) -> None:
-        """Hand tensors over; their handles finish later.
+        """Hand tensors over, all or none; their handles finish later.
 
         Args:
-            entries: all are taken, or none: see :meth:`PendingTable.add`.
-            at_once: announce them now; do not wait for more tensors to announce with them.
+            entries: see :meth:`PendingTable.add`.
+            at_once: announce them now: the caller is going to wait.
         """
         self.waits.submits(self.ident)
         for entry in entries:
-            entry.handle.owner = self.ident
-            entry.handle.awaited = self._hurry_up
-            entry.handle.long_wait = partial(self.waits.long_wait, entry.request)
+            entry.handle.owner, entry.handle.request = self._runner, entry.request
         self._pending.add(entries)
         if at_once:
-            self._hurry_up()
-        elif not self._batching.open:
-            self._control.wake()
-
-    def _hurry_up(self) -> None:
-        if self._batching.held or self._pending.new:
             self._batching.hurry = True
-            self._control.wake()
+            self._runner.will_wait()
+        elif not self._batching.open:
+            self._runner.wake()
+
+    def hurry(self) -> bool:
+        """Announce without delay what has not been announced; False if there is nothing."""
+        self._batching.hurry |= bool(self._batching.held or self._pending.new)
+        return self._batching.hurry
 
     def report(self, event: Event) -> None:
-        """Tell the coordinator something about this rank."""
+        """Tell the coordinator of it."""
         self._pending.report(event)
-        self._control.wake()
+        self._runner.wake()
 
     def leave(self, timeout_s: float) -> bool:
         """Leave the job, with the others if they come within ``timeout_s``; True if they did."""
         self.report(Left(self._control.rank))
         together = self.left.wait(timeout_s)
         self._running = False
-        self._control.wake()
-        self.left.wait(5.0)
-        return together and self._clean
+        self._runner.wake()
+        return self.left.wait(5.0) and together and self._clean
 
     # --- this thread --------------------------------------------------------------------------------
 
@@ -110,10 +108,7 @@ class Engine(threading.Thread):
         self.begin()
         try:
             while self._running:
-                for decision in self._control.receive(self._announce()):
-                    self._obey(decision)
-                self.waits.look(time.monotonic())
-                self._check()
+                self._runner.go_on()
         except CollectiveError as error:
             self._end(error)
         except BaseException as error:  # noqa: BLE001 - it reaches every handle, here and on the other ranks
@@ -129,6 +124,13 @@ class Engine(threading.Thread):
             self._control.close()
             self.left.set()
 
+    def one_round(self, longest_s: float, spin_s: float | None) -> None:
+        """Announce what there is, wait for messages for so long at most, obey."""
+        for decision in self._control.receive(min(self._announce(), longest_s), spin_s):
+            self._obey(decision)
+        self.waits.look(time.monotonic())
+        self._check()
+
     def tick(self) -> None:
         """Called by a backend amid a long wait: stay alive for the others, and break off when the job has ended.
 
@@ -143,11 +145,9 @@ class Engine(threading.Thread):
             raise ShutDownError("This rank has left the job amid a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
-        if error := error or (self._control.hopeless() if self._running else None) or self.sets.watch(self._broke):
+        error = error or (self._control.hopeless() if self._running else None)
+        if error := error or self.sets.watch(lambda why: self.report(Broke(self._control.rank, why))):
             raise error
-
-    def _broke(self, why: str) -> None:
-        self.report(Broke(self._control.rank, why))
 
     def _announce(self) -> float:
         """Send what is new, or hold it back a moment; return how long to sleep."""

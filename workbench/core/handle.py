@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
+from workbench.common.waiting import Owner
 from workbench.errors import WaitTimeoutError
 
 Callback = Callable[["Handle"], None]
@@ -14,8 +16,20 @@ LONG_WAIT_S = 0.1
 """A wait that takes longer may be reported to rank 0, which looks for deadlocks."""
 
 
+_NOBODY = Owner()
+
+
+def _nothing() -> None:
+    """The default of :attr:`Handle.joins`."""
+
+
 class Handle:
     """The promise of one collective's result.
+
+    Attributes:
+        owner: finishes it.
+        request: what was submitted.
+        joins: has the waiting thread's GPU stream wait for the result.
 
     Example:
         >>> handle = Handle("allreduce.x")
@@ -26,22 +40,19 @@ class Handle:
         42
     """
 
-    __slots__ = (
-        "_callbacks", "_done", "_error", "_value", "_waiters", "awaited", "joins", "long_wait", "name", "owner",
-    )  # fmt: skip
+    __slots__ = ("_callbacks", "_done", "_error", "_value", "_waiters", "joins", "name", "owner", "request")
     _lock = threading.Lock()  # one for all: it is held for the length of an assignment
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.owner: int | None = None  # ident of the engine's thread, which must never wait
-        self.awaited: Callable[[], None] = lambda: None  # tells that somebody waits
-        self.long_wait: Callable[[threading.Lock, float], bool] = lambda waiter, s: waiter.acquire(timeout=s)
-        self.joins: Callable[[], None] = lambda: None  # has the waiting thread's GPU stream wait for the result
+        self.owner: Owner = _NOBODY
+        self.request: Any = None
+        self.joins: Callable[[], None] = _nothing
         self._done = False
         self._value: Any = None
         self._error: BaseException | None = None
-        self._callbacks: list[Callback] = []
-        self._waiters: list[threading.Lock] = []  # one held lock per thread that waits
+        self._callbacks: tuple[Callback, ...] = ()
+        self._waiters: tuple[threading.Lock, ...] = ()  # one held lock per thread that waits
 
     def poll(self) -> bool:
         """True when :meth:`wait` would not block."""
@@ -62,10 +73,11 @@ class Handle:
                 stays valid.
             RuntimeError: called on the engine's own thread (from a callback), which would never end.
         """
-        if self.owner is not None and self.owner == threading.get_ident() and not self.poll():
-            raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
-        if not self._wait(timeout_s):
-            raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
+        if not self._done:
+            if self.owner.runs_here():
+                raise RuntimeError(f"wait() for {self.name!r} on the engine's thread would never end: use a callback.")
+            if not self._wait(timeout_s):
+                raise WaitTimeoutError(f"{self.name!r} did not finish within {timeout_s} s on this rank.")
         if self._error is not None:
             # A new traceback each time, without the one of an earlier wait on the same handle.
             raise self._error.with_traceback(None)
@@ -73,17 +85,18 @@ class Handle:
         return self._value
 
     def _wait(self, timeout_s: float | None) -> bool:
+        first = LONG_WAIT_S if timeout_s is None else max(0.0, min(timeout_s, LONG_WAIT_S))
+        begun = time.monotonic()
+        self.owner.awaited(self, first)
         waiter = threading.Lock()
         waiter.acquire()
         with self._lock:
             if self._done:
                 return True
-            self._waiters.append(waiter)
-        self.awaited()
-        first = LONG_WAIT_S if timeout_s is None else max(0.0, min(timeout_s, LONG_WAIT_S))
-        if waiter.acquire(timeout=first):
+            self._waiters = (*self._waiters, waiter)
+        if waiter.acquire(timeout=max(0.0, begun + first - time.monotonic())):
             return True
-        return self.long_wait(waiter, -1 if timeout_s is None else max(0.0, timeout_s - first))
+        return self.owner.long_wait(self, waiter, -1 if timeout_s is None else max(0.0, timeout_s - first))
 
     @property
     def error(self) -> BaseException | None:
@@ -99,7 +112,7 @@ class Handle:
         """Call ``callback(handle)`` when done: on the engine's thread, or at once. Its exceptions are only logged."""
         with self._lock:
             if not self._done:
-                self._callbacks.append(callback)
+                self._callbacks = (*self._callbacks, callback)
                 return
         _call(callback, self)
 
@@ -109,8 +122,8 @@ class Handle:
             if self._done:
                 return
             self._value, self._error, self._done = value, error, True
-            callbacks, self._callbacks = self._callbacks, []
-            waiters, self._waiters = self._waiters, []
+            callbacks, self._callbacks = self._callbacks, ()
+            waiters, self._waiters = self._waiters, ()
         for waiter in waiters:
             waiter.release()
         for callback in callbacks:

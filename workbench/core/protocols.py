@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from workbench.core.messages import Announce, Decision, Event, Kind, Request, Response
+from workbench.core.messages import Announce, Decision, Event, Kind, Response
 from workbench.core.pending import Entry
 from workbench.errors import CollectiveError
 
@@ -21,8 +20,13 @@ class Control(Protocol):
     def send(self, event: Event) -> None:
         """Send one event to rank 0; never blocks."""
 
-    def receive(self, timeout_s: float) -> list[Decision]:
-        """Wait for decisions, a wake-up or ``timeout_s``; return those that came, in order."""
+    def receive(self, timeout_s: float, spin_s: float | None = None) -> list[Decision]:
+        """Wait for decisions, a wake-up or ``timeout_s``; return those that came, in order.
+
+        Args:
+            timeout_s: so long at most.
+            spin_s: None on the engine's thread. Else a caller's waits: so long it asks before it sleeps.
+        """
 
     def wake(self) -> None:
         """End :meth:`receive` early; from any thread."""
@@ -125,17 +129,3 @@ class Observer:
     def activity(self, batch: list[Response], what: str) -> AbstractContextManager[None]:
         """Within the block this is done to these tensors."""
         return nullcontext()
-
-
-class Waits:
-    """Knows which threads submit and wait; this one does not. See ``faults/blocked_threads.py``."""
-
-    def submits(self, engine: int | None = None) -> None:
-        """This thread submits tensors."""
-
-    def long_wait(self, request: Request, waiter: threading.Lock, timeout_s: float) -> bool:
-        """Wait for a tensor: until the lock is free or ``timeout_s`` (-1: no limit) has passed. False if it is not."""
-        return waiter.acquire(timeout=timeout_s)
-
-    def look(self, now: float) -> None:
-        """Called by the engine from time to time."""

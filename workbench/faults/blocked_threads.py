@@ -19,10 +19,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
+from workbench.common.waiting import Waits
 from workbench.control.events import Blocked
 from workbench.core.handle import LONG_WAIT_S
 from workbench.core.messages import Request
-from workbench.core.protocols import Waits
 from workbench.faults.sigint import INTERRUPTS
 from workbench.faults.thread_stacks import held_up
 
@@ -118,7 +118,7 @@ class BlockedThreads(Waits):
                 log.exception("Which threads of rank %d wait could not be found out.", self._rank)
 
     def long_wait(self, request: Request, waiter: threading.Lock, timeout_s: float) -> bool:
-        """See :class:`workbench.core.protocols.Waits`. Ctrl-C ends the wait on threads of a graph, too."""
+        """See :class:`workbench.common.waiting.Waits`. Ctrl-C ends the wait on threads of a graph, too."""
         with self.blocked(request.process_set, request.name):
             return INTERRUPTS.acquire(waiter, timeout_s)
 

@@ -13,8 +13,10 @@ Each may be left out.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
+from workbench.common.waiting import OwnThread
 from workbench.config import Settings
 from workbench.core.agreement import respond
 from workbench.core.coordinator import CountingCoordinator
@@ -25,6 +27,7 @@ from workbench.faults.stall import StallInspector
 from workbench.faults.supervision import SupervisingCoordinator
 from workbench.steady.batching import Window
 from workbench.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
+from workbench.steady.caller_runs import CallerRuns
 from workbench.steady.eager import EagerAnnouncer, EagerCoordinator
 from workbench.steady.steady_state import SteadyCoordinator
 from workbench.steady.wrapper import Coordinator
@@ -54,6 +57,19 @@ def announcer(rank: int, settings: Settings) -> Announcer:
     if settings.eager_bytes:
         found = EagerAnnouncer(found, rank, settings.eager_bytes)
     return CachingAnnouncer(found, rank) if settings.cache_capacity else found
+
+
+def runner(settings: Settings, wake: Callable[[], None], a_core_each: bool, on_gpu: bool) -> OwnThread:
+    """Every rank's.
+
+    Args:
+        wake: ends the engine's wait for messages.
+        a_core_each: is there a core for each rank of this machine, each a process of its own?
+        on_gpu: one thread alone may use the GPU's communicator.
+    """
+    if on_gpu or not settings.caller_runs:
+        return OwnThread(wake)
+    return CallerRuns(wake, settings.spin_s if a_core_each else 0.0)
 
 
 def batching(settings: Settings) -> Batching:

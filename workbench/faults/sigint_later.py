@@ -1,0 +1,68 @@
+"""Ctrl-C while the main thread does what must not end halfway: it comes when that is done."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from types import FrameType
+from typing import Any
+
+# What ``signal`` wraps in enums, which takes ten times as long; it is called for each small collective.
+_plain = import_module("_signal")
+_set: Callable[[int, Any], Any] = _plain.signal
+_get: Callable[[int], Any] = _plain.getsignal
+_MAIN = threading.main_thread().ident
+_SIGINT = int(signal.SIGINT)
+_OTHERS = [
+    int(getattr(signal, name))
+    for name in ("SIGTERM", "SIGALRM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGVTALRM", "SIGPROF", "SIGQUIT")
+    if hasattr(signal, name)
+]
+
+
+class SigintLater:
+    """Holds SIGINT back on the main thread, the only one that gets it.
+
+    Args:
+        hurry: called when one comes; it ends the wait that the main thread may be in.
+
+    Attributes:
+        came: one is held back.
+    """
+
+    def __init__(self, hurry: Callable[[], None]) -> None:
+        self._hurry, self._before = hurry, None
+        self.came: tuple[int, FrameType | None] | None = None
+
+    def begin(self) -> bool:
+        """Hold it back from now on. False, and it is not, if the script handles another signal: that may raise, too."""
+        if threading.get_ident() != _MAIN:
+            return True
+        for number in _OTHERS:
+            if callable(_get(number)):
+                return False
+        before = _get(_SIGINT)
+        if callable(before):
+            self._before = before
+            _set(_SIGINT, self._note)
+        return True
+
+    def end(self) -> None:
+        """Let it come.
+
+        Raises:
+            KeyboardInterrupt: it has come, or what the script's own handler raises.
+        """
+        if self._before is None or threading.get_ident() != _MAIN:
+            return
+        before, self._before = self._before, None
+        _set(_SIGINT, before)
+        came, self.came = self.came, None
+        if came is not None:
+            before(*came)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = number, frame
+        self._hurry()
