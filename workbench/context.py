@@ -22,7 +22,7 @@ from workbench.control.client import ControlClient
 from workbench.control.events import Began, Ended
 from workbench.control.server import ControlServer
 from workbench.core.engine import Engine
-from workbench.core.messages import Raised, Request
+from workbench.core.messages import Raised
 from workbench.errors import LaunchError, NotInitializedError, PeerLostError
 from workbench.faults.blocked_threads import BlockedThreads
 from workbench.machine import a_core_each, cores, host_id
@@ -95,7 +95,7 @@ class Context:
     timeline: Timeline
     gpu_operations: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
     pid: int = field(default_factory=os.getpid)
-    requests: dict[Any, Request] = field(default_factory=dict)  # made before, by what they were made of
+    requests: dict[Any, Any] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
@@ -107,8 +107,8 @@ class Context:
         """This rank."""
         return self.world.rank
 
-    def remember(self, known: Any, request: Request) -> None:
-        """Have a request at hand for the next step; steps are alike."""
+    def remember(self, known: Any, request: Any) -> None:
+        """Have a request, or those of a group, at hand for the next step; steps are alike."""
         if len(self.requests) >= _MOST_REQUESTS:
             self.requests.clear()
         self.requests[known] = request

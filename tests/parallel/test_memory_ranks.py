@@ -23,7 +23,7 @@ from workbench.collectives.ring import chunk_lengths
 from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.training import memory
-from workbench.transport.shm.collectives import SEGMENT_BYTES
+from workbench.transport.shm.staged import SEGMENT_BYTES
 
 DTYPES = ["float32", "bfloat16", "int32"]  # all are in tests/transport/shm/test_backend.py
 SIZES = [1, 3, 5000, SEGMENT_BYTES // 4 - 1, SEGMENT_BYTES // 4 + 1, 3 * SEGMENT_BYTES // 4 + 1]

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, wire_dtype
-from workbench.core.fusion import Batch, layout
+from workbench.core.fusion import Batch, layout, nbytes
 from workbench.core.messages import Kind, ReduceOp, Response
 from workbench.core.pending import Entry
 from workbench.core.protocols import Observer
@@ -60,8 +60,14 @@ def _eager(response: Response, entry: Entry | None) -> Array:
 
 
 def _fused(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Array]:
-    """Several allreduces, in one buffer."""
+    """Several allreduces: in one buffer, or each where it lies."""
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
+    if backend.batches and backend.batches.takes_batch(len(batch), sum(map(nbytes, batch))):
+        for entry, target in zip(entries, targets, strict=True):
+            _fill(target, entry)
+        with tell(f"{backend.name}_ALLREDUCE"):
+            backend.batches.allreduce_batch([target.reshape(-1) for target in targets], _reduction(batch[0], backend))
+        return targets
     sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
     with tell("INIT_FUSION_BUFFER"):
         dtype = wire_dtype(batch[0].dtype)
@@ -83,12 +89,18 @@ def _reduction(response: Response, backend: Backend) -> Reduction:
 
 
 def _allreduce(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
-    target, source = _target(response, entry, backend), entry.source if entry else None
-    if source is not target:  # reduced in place; a copy is made only if the caller wants to keep the input
-        target[...] = 0 if source is None else source
+    target = _target(response, entry, backend)
+    _fill(target, entry)
     with tell(f"{backend.name}_ALLREDUCE"):
         backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.places)
     return target
+
+
+def _fill(target: Array, entry: Entry | None) -> None:
+    """It is reduced in place; a copy is made only if the caller wants to keep the input."""
+    source = entry.source if entry else None
+    if source is not target:
+        target[...] = 0 if source is None else source
 
 
 def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:

@@ -12,7 +12,7 @@ from time import perf_counter_ns
 from typing import Any
 
 from workbench.core.handle import Handle
-from workbench.core.messages import Event, Request, Response
+from workbench.core.messages import Event, Key, Request, Response
 from workbench.errors import CollectiveError, DuplicateNameError
 from workbench.transport.base import Array
 from workbench.transport.memory import Arrival
@@ -54,7 +54,7 @@ class PendingTable:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._entries: dict[tuple[int, str], Entry] = {}
+        self._entries: dict[Key, Entry] = {}
         self.new: list[Entry | Event] = []  # since the last drain
         self._closed: CollectiveError | None = None
 
@@ -65,11 +65,11 @@ class PendingTable:
             DuplicateNameError: a name is in flight already.
             CollectiveError: the table was closed, by shutdown or a lost rank.
         """
-        keys = [entry.request.key for entry in entries]
-        fresh, now = dict(zip(keys, entries, strict=True)), perf_counter_ns()
-        repeated = len(fresh) < len(keys)
+        fresh, now = dict[Key, Entry](), perf_counter_ns()
         for entry in entries:
             entry.submitted = now
+            fresh[entry.request.process_set, entry.request.name] = entry
+        repeated = len(fresh) < len(entries)
         with self._lock:
             if self._closed is not None:
                 raise type(self._closed)(*self._closed.args)
@@ -80,6 +80,7 @@ class PendingTable:
                 self._entries |= fresh
                 self.new += entries
         if in_flight or repeated:
+            keys = [entry.request.key for entry in entries]
             name = next(key[1] for i, key in enumerate(keys) if key in in_flight or key in keys[:i])
             raise DuplicateNameError(
                 f"{name!r} is in flight already on this rank: a name can be used again only after its handle is "

@@ -19,6 +19,7 @@ from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.torch.again import begin_again, remember
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.calls import Call, choose_op
 
@@ -51,7 +52,7 @@ def allreduce_async_(
 ) -> Handle:
     """Reduce in place; the handle's result is the tensor itself."""
     return grouped_allreduce_async_(
-        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
+        (tensor,), average, name, op, prescale_factor, postscale_factor, process_set
     )._members[0]
 
 
@@ -110,10 +111,20 @@ def grouped_allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> GroupHandle:
     """As :func:`grouped_allreduce_async`, in place."""
+    again = (
+        None
+        if name is None or process_set is not global_process_set
+        else ("torch", name, average, op, prescale_factor, postscale_factor)
+    )
+    if again and (known := begin_again(again, tensors)):
+        return GroupHandle(known)
     call = Call(
         Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor, process_set=process_set
     )
-    return begin(call, tensors, fresh=False)
+    group = begin(call, tensors, fresh=False)
+    if again:
+        remember(again, tensors, group._members)
+    return group
 
 
 def grouped_allreduce_(

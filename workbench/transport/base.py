@@ -60,8 +60,21 @@ class Collectives(Protocol):
         """Reduce; this rank's part of ``array`` holds the result, the rest is scratch."""
 
 
+class Batches(Protocol):
+    """Many arrays, each reduced where it lies."""
+
+    def takes_batch(self, count: int, nbytes: int) -> bool:
+        """Is that faster than packing so many arrays of so many bytes? The same answer on every rank."""
+
+    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
+        """Reduce in place; one-dimensional arrays of one dtype, of the same lengths on all ranks."""
+
+
 class SharedMemory(Protocol):
     """Memory that other ranks reach, so that a collective needs no copy of its own."""
+
+    addresses: tuple[int, int]
+    """From where to where it is, in this process."""
 
     def allocate(self, nbytes: int) -> Array:
         """Bytes (uint8) that ``allreduce`` reduces in place; freed with the last array over them. For any thread."""
@@ -114,6 +127,7 @@ class Backend:
         collectives, shared, life: its three parts.
         memory: of the arrays that it takes; a ``Gpu`` for those on a GPU, hence the type.
         link: messages between two of the ranks; None for arrays on a GPU.
+        batches: reduces many arrays at once; None: they are packed into one.
     """
 
     name: str
@@ -124,6 +138,7 @@ class Backend:
     life: Lifecycle
     memory: Any
     link: Channel | None = None
+    batches: Batches | None = None
 
     @property
     def size(self) -> int:
@@ -134,6 +149,7 @@ class Backend:
 __all__ = [
     "Array",
     "Backend",
+    "Batches",
     "Channel",
     "Collectives",
     "Lifecycle",

@@ -86,4 +86,4 @@ class MachineMemory:
 
     def __init__(self, machine: SharedMemory, flat: SharedMemory) -> None:
         self.allocate, self.buffer, self.place = machine.allocate, machine.buffer, machine.place
-        self.offer, self.reach = flat.offer, flat.reach
+        self.offer, self.reach, self.addresses = flat.offer, flat.reach, machine.addresses

@@ -67,6 +67,8 @@ class PrivateMemory:
         empty: :meth:`Memory.empty` of where the fusion buffer is to be.
     """
 
+    addresses = (0, 0)
+
     def __init__(self, empty: Callable[[Sequence[int], Any, None], Array] = HOST.empty) -> None:
         self._empty = empty
         self._buffer: Array | None = None

@@ -15,7 +15,7 @@ from workbench.collectives.ring import chunk_lengths
 from workbench.collectives.shared_memory import BLOCK_BYTES
 from workbench.transport.base import Backend
 from workbench.transport.shm import collectives as shm
-from workbench.transport.shm.collectives import SEGMENT_BYTES
+from workbench.transport.shm.staged import SEGMENT_BYTES
 
 WORLDS = [2, 3, 4]
 WAYS = ["in place", "copied", "fusion buffer"]
@@ -110,6 +110,30 @@ def test_all_ways_in_turns() -> None:
         return wrong
 
     assert backends(3, run) == [[]] * 3
+
+
+@pytest.mark.parametrize("n", WORLDS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64"])
+def test_many_arrays_where_they_lie(dtype: str, n: int) -> None:
+    """Of any lengths, some empty, some over several segments, in any order: each has the serial bits."""
+    itemsize, reduction = wire_dtype(dtype).itemsize, Reduction("average", dtype, 0.5, divisor=n)
+    segment = SEGMENT_BYTES // itemsize
+    rows = [[1], [0, 3, 0, 5], [10_000] * 40, [segment - 1, 2, segment], [2 * segment + 5, 1, 1], [n - 1] * 7]
+    dice = random.Random(1)
+    rows += [[dice.choice((1, 100, 7000, segment // 3)) for _ in range(20)] for _ in range(3)]
+
+    def run(backend: Backend) -> list[tuple[int, int]]:
+        wrong = []
+        assert backend.batches is not None
+        for seed, row in enumerate(rows):
+            arrays = [drawn(backend.rank, length, dtype, seed + i) for i, length in enumerate(row)]
+            backend.batches.allreduce_batch(arrays, reduction)
+            for i, array in enumerate(arrays):
+                if array.tobytes() != serial(range(n), row[i], reduction, seed=seed + i).tobytes():
+                    wrong.append((seed, i))
+        return wrong
+
+    assert backends(n, run) == [[]] * n
 
 
 # --- the other verbs ----------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from memory_world import backends, drawn, placed, serial
 
 from workbench.collectives.reduction import Reduction
 from workbench.transport.base import Backend
-from workbench.transport.shm.collectives import SEGMENT_BYTES
+from workbench.transport.shm.staged import SEGMENT_BYTES
 
 SETS = [[0, 1, 2, 3], [0, 1], [1, 2], [2, 3], [0, 3], [0, 1, 2], [1, 2, 3], [2]]
 SUM = Reduction("sum", "float32")
@@ -32,8 +32,8 @@ def drowsy(backend: Backend, dice: random.Random, share: float) -> None:
         return run
 
     verbs: Any = backend.collectives
-    steps = [(verbs, name) for name in ("_copy_in", "_reduce", "_copy_out", "_staged_part", "_barrier")]
-    for owner, name in [*steps, (verbs._cross, "_addresses"), (verbs._cross, "_part")]:
+    steps = [(verbs._stage, name) for name in ("_copy_in", "_reduce", "_copy_out", "next_slot")]
+    for owner, name in [*steps, (verbs, "_barrier"), (verbs._cross, "_addresses"), (verbs._cross, "_part")]:
         if owner is not None:
             setattr(owner, name, slowly(getattr(owner, name)))
 
@@ -103,7 +103,7 @@ def test_a_set_that_is_gone_is_still_read_from() -> None:
     def run(everybody: Backend) -> list[bool]:
         me, part = everybody.rank, everybody.life.subset([0, 1])
         if me == 1:
-            verbs: Any = part.collectives
+            verbs: Any = part.collectives._stage  # type: ignore[attr-defined]
             copy_out = verbs._copy_out
 
             def late(*args: Any) -> None:

@@ -8,8 +8,9 @@ from workbench.errors import CollectiveError
 from workbench.transport.base import Array, Backend, Lifecycle, SharedMemory
 from workbench.transport.life import Life
 from workbench.transport.memory import HOST
-from workbench.transport.shm.collectives import STAGE_BYTES, ShmCollectives
+from workbench.transport.shm.collectives import ShmCollectives
 from workbench.transport.shm.node import HEADER_BYTES, Node
+from workbench.transport.shm.staged import STAGE_BYTES
 
 _STAGE = HEADER_BYTES
 _FUSION = _STAGE + STAGE_BYTES
@@ -46,7 +47,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
     collectives = ShmCollectives(flat.collectives, node, numbers, stages, range(_FUSION, _FUSION + fusion_bytes))
     shared = ArenaMemory(node, numbers, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
-    return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link)
+    return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives)
 
 
 class ArenaMemory:
@@ -60,6 +61,8 @@ class ArenaMemory:
 
     def __init__(self, node: Node, members: Sequence[int], fusion_bytes: int, private: SharedMemory) -> None:
         self._node, self._members, self._fusion_bytes, self._private = node, members, fusion_bytes, private
+        own = node.own
+        self.addresses = (own.address, own.address + own.size) if own else (0, 0)
 
     def allocate(self, nbytes: int) -> Array:
         """A piece of the arena; ordinary memory when the job has ended."""

@@ -6,9 +6,8 @@ Four algorithms of an allreduce:
    since all have announced that theirs is ready, there is only one barrier, at the end.
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
 3. *Cross memory*: where the system lets ranks read each other's memory (``cross_memory.py``).
-4. *Staged*: over the stage in segments that stay in the cache, in a pipeline: while segment k is copied in,
-   k - 1 is reduced and k - 2 copied out, with one barrier per segment. A rank's own chunk is not copied in, for only
-   this rank reads it.
+4. *Staged*: over the stage in segments that stay in the cache, in a pipeline (``staged.py``); so are many arrays at
+   once.
 
 Alltoall, Adasum, and a reducescatter of arrays outside of shared memory are left to the *flat* collectives.
 """
@@ -16,7 +15,6 @@ Alltoall, Adasum, and a reducescatter of arrays outside of shared memory are lef
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import count
 
 import numpy as np
 
@@ -26,11 +24,10 @@ from workbench.collectives.shared_memory import reduce_across, reduce_into
 from workbench.transport.base import Array, Collectives, Reduction, Traffic
 from workbench.transport.shm.cross_memory import CrossMemory
 from workbench.transport.shm.node import Node
+from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
-SEGMENT_BYTES = 1 << 20
 _SHORT_BYTES = 16 << 10
-_SLOTS = 3  # of the stage; one is filled while the one before is reduced and the one before that is read
-STAGE_BYTES = _SLOTS * SEGMENT_BYTES
+_LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
 
 class ShmCollectives:
@@ -47,10 +44,10 @@ class ShmCollectives:
     def __init__(
         self, flat: Collectives, node: Node, members: Sequence[int], stages: Sequence[int], fusion: range
     ) -> None:
-        self._flat, self._node, self._members, self._stages, self._fusion = flat, node, members, stages, fusion
+        self._flat, self._node, self._members, self._fusion = flat, node, members, fusion
         self._rank, self._size = members.index(node.rank), len(members)
-        self._slot = count()
         self._cross = CrossMemory(node, members) if node.pids else None
+        self._stage = Staged(node, members, stages)
         self.alltoall = flat.alltoall
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
@@ -67,8 +64,16 @@ class ShmCollectives:
         elif self._cross:
             self._cross.allreduce(array, reduction)
         else:
-            self._staged(array, reduction)
+            self._stage.allreduce([array], reduction)
         return Traffic()
+
+    def takes_batch(self, count: int, nbytes: int) -> bool:
+        """Where the arrays are not too small."""
+        return self._size > 1 and nbytes >= count * _LEAST_BYTES
+
+    def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
+        """Over the stage."""
+        self._stage.allreduce(arrays, reduction)
 
     def reducescatter(
         self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
@@ -117,61 +122,24 @@ class ShmCollectives:
         self._barrier()
 
     def _short(self, array: Array, reduction: Reduction) -> None:
-        slot = self._next_slot()
-        stages = [self._staged_part(rank, slot, array) for rank in range(self._size)]
+        stages = [stage[: array.nbytes].view(array.dtype) for stage in self._stage.next_slot()]
         stages[self._rank][...] = array
         self._barrier()
         fold(stages, reduction, array)
 
-    def _staged(self, array: Array, reduction: Reduction) -> None:
-        step = SEGMENT_BYTES // array.itemsize
-        segments = [array[low : low + step] for low in range(0, len(array), step)]
-        slots = [self._next_slot() for _ in segments]
-        for k in range(len(segments) + 2):
-            if k < len(segments):
-                self._copy_in(segments[k], slots[k])
-            if 0 < k <= len(segments):
-                self._reduce(segments[k - 1], slots[k - 1], reduction)
-            if k > 1:
-                self._copy_out(segments[k - 2], slots[k - 2])
-            if k <= len(segments):
-                self._barrier()
-
-    def _copy_in(self, segment: Array, slot: int) -> None:
-        stage, (start, stop) = self._staged_part(self._rank, slot, segment), self._chunk(len(segment))
-        stage[:start], stage[stop:] = segment[:start], segment[stop:]
-
-    def _reduce(self, segment: Array, slot: int, reduction: Reduction) -> None:
-        start, stop = self._chunk(len(segment))
-        parts = [self._staged_part(rank, slot, segment)[start:stop] for rank in range(self._size)]
-        result, parts[self._rank] = parts[self._rank], segment[start:stop]
-        fold(parts, reduction, result)
-        segment[start:stop] = result
-
-    def _copy_out(self, segment: Array, slot: int) -> None:
-        start = 0
-        for rank, length in enumerate(chunk_lengths(len(segment), self._size)):
-            if rank != self._rank:
-                stage = self._staged_part(rank, slot, segment)
-                segment[start : start + length] = stage[start : start + length]
-            start += length
-
     def _publish(self, pieces: Sequence[Array], roots: Sequence[int]) -> None:
         """Give one's own piece to all, and get those of ``roots``."""
-        slot = self._next_slot()
-        self._staged_part(self._rank, slot, pieces[self._rank])[...] = pieces[self._rank]
+        stages = [
+            stage[: piece.nbytes].view(piece.dtype)
+            for stage, piece in zip(self._stage.next_slot(), pieces, strict=True)
+        ]
+        stages[self._rank][...] = pieces[self._rank]
         self._barrier()
         for root in roots:
             if root != self._rank:
-                pieces[root][...] = self._staged_part(root, slot, pieces[root])
+                pieces[root][...] = stages[root]
 
     # --- memory -------------------------------------------------------------------------------------
-
-    def _next_slot(self) -> int:
-        return next(self._slot) % _SLOTS * SEGMENT_BYTES
-
-    def _staged_part(self, rank: int, slot: int, like: Array) -> Array:
-        return self._node.array(self._members[rank], self._stages[rank] + slot, like)
 
     def _arrays(self, array: Array, places: Sequence[int]) -> list[Array]:
         return [self._node.array(member, place, array) for member, place in zip(self._members, places, strict=True)]
