@@ -49,6 +49,7 @@ class Settings:
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         control_address: address on which rank 0 listens; found by itself when empty.
+        bind: what the launcher binds ranks to: one of :data:`BINDINGS`.
     """
 
     fusion_threshold_bytes: int = 64 << 20
@@ -72,6 +73,7 @@ class Settings:
     timeline: str = ""
     timeline_mark_cycles: int = 0
     control_address: str = ""
+    bind: str = "auto"
 
 
 BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
@@ -79,6 +81,9 @@ BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
 
 ``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.
 """
+
+BINDINGS = ("auto", "none", "core", "numa")
+"""Values of the setting ``bind``, see :mod:`workbench.launch.start.binding`."""
 
 HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
@@ -119,7 +124,7 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
             found[field.name] = _parse(own, env[own], type(field.default), 1)
         elif other and other in env:
             found[field.name] = _parse(other, env[other], type(field.default), unit)
-    for name in {"backend", "gpu_operations"} & found.keys():
+    for name in {"backend", "gpu_operations", "bind"} & found.keys():
         found[name] = str(found[name]).lower()
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
         found["stall_warning_s"] = 0.0
@@ -190,6 +195,21 @@ def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     """
     env = os.environ if env is None else env
     return env.get("CUDA_VISIBLE_DEVICES")
+
+
+UNBOUND = "WORKBENCH_UNBOUND"
+"""The variable by which a launcher that binds ranks says why it did not bind these."""
+
+
+def unbound(env: Mapping[str, str] | None = None) -> str:
+    """Why the launcher has not bound this rank to cores; "" where it has, or is none of ours.
+
+    Example:
+        >>> unbound({"WORKBENCH_UNBOUND": "4 ranks on 2 cores"}), unbound({})
+        ('4 ranks on 2 cores', '')
+    """
+    env = os.environ if env is None else env
+    return env.get(UNBOUND, "")
 
 
 def child_environment(**changes: str) -> dict[str, str]:
@@ -325,10 +345,15 @@ def secret(env: Mapping[str, str] | None = None) -> bytes:
 
 def private_folders(env: Mapping[str, str] | None = None) -> list[Path]:
     """Where files may lie that only this user reads; the first is the likeliest to be shared between hosts."""
+    return [cache_dir(env) / "jobs", *machine_folders(env)]
+
+
+def machine_folders(env: Mapping[str, str] | None = None) -> list[Path]:
+    """Those of :func:`private_folders` that this machine shares with no other one."""
     env = os.environ if env is None else env
     runtime = env.get("XDG_RUNTIME_DIR", "")
     mine = Path(tempfile.gettempdir()) / f"workbench-{os.getuid()}"
-    return [cache_dir(env) / "jobs", *([Path(runtime) / "workbench"] if runtime else []), mine]
+    return [*([Path(runtime) / "workbench"] if runtime else []), mine]
 
 
 def first_host(nodelist: str) -> str:
@@ -360,7 +385,7 @@ def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE|UNBOUND)"
 )
 
 

@@ -11,6 +11,7 @@ import errno
 import os
 import resource
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -51,6 +52,22 @@ def has_ended(pid: int) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def check_owner(found: os.stat_result, path: Path, is_kind: Callable[[int], bool], others: int) -> None:
+    """See to it that a file or folder is this user's alone.
+
+    Args:
+        found: of the path, by ``lstat`` or ``fstat``.
+        path: for the error's text.
+        is_kind: ``stat.S_ISDIR`` or ``stat.S_ISREG``.
+        others: what others must not do, such as ``0o022``.
+
+    Raises:
+        OSError: it is another user's, of another kind, or others may do that.
+    """
+    if found.st_uid != os.geteuid() or not is_kind(found.st_mode) or found.st_mode & others:
+        raise OSError(f"{path} is another user's, or others may change it")
 
 
 def make_room(more: int, what: str) -> None:
