@@ -83,7 +83,7 @@ BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
 """
 
 BINDINGS = ("auto", "none", "core", "numa")
-"""Values of the setting ``bind``, see :mod:`workbench.launch.start.binding`."""
+"""Values of ``bind``: see :mod:`workbench.launch.start.binding`."""
 
 HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
@@ -197,19 +197,9 @@ def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     return env.get("CUDA_VISIBLE_DEVICES")
 
 
-UNBOUND = "WORKBENCH_UNBOUND"
-"""The variable by which a launcher that binds ranks says why it did not bind these."""
-
-
 def unbound(env: Mapping[str, str] | None = None) -> str:
-    """Why the launcher has not bound this rank to cores; "" where it has, or is none of ours.
-
-    Example:
-        >>> unbound({"WORKBENCH_UNBOUND": "4 ranks on 2 cores"}), unbound({})
-        ('4 ranks on 2 cores', '')
-    """
-    env = os.environ if env is None else env
-    return env.get(UNBOUND, "")
+    """Why the launcher has not bound this rank to cores; "" where it has, or is none of ours."""
+    return (os.environ if env is None else env).get("WORKBENCH_UNBOUND", "")
 
 
 def child_environment(**changes: str) -> dict[str, str]:

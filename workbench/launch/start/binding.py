@@ -67,7 +67,7 @@ class Binding:
     def env(self) -> dict[str, str]:
         """The variables that tell the ranks."""
         if not self.shares:
-            return {config.UNBOUND: self.why}
+            return {"WORKBENCH_UNBOUND": self.why}
         return {CORES: ";".join(",".join(map(str, share)) for share in self.shares)}
 
     def line(self) -> str:
