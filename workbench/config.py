@@ -51,6 +51,7 @@ class Settings:
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         control_address: address on which rank 0 listens; found by itself when empty.
+        bind: what the launcher binds ranks to: one of :data:`BINDINGS`.
     """
 
     fusion_threshold_bytes: int = 64 << 20
@@ -76,6 +77,7 @@ class Settings:
     timeline: str = ""
     timeline_mark_cycles: int = 0
     control_address: str = ""
+    bind: str = "auto"
 
 
 BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
@@ -83,6 +85,9 @@ BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
 
 ``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.
 """
+
+BINDINGS = ("auto", "none", "core", "numa")
+"""Values of ``bind``: see :mod:`workbench.launch.start.binding`."""
 
 HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),
@@ -123,7 +128,7 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
             found[field.name] = _parse(own, env[own], type(field.default), 1)
         elif other and other in env:
             found[field.name] = _parse(other, env[other], type(field.default), unit)
-    for name in {"backend", "gpu_operations"} & found.keys():
+    for name in {"backend", "gpu_operations", "bind"} & found.keys():
         found[name] = str(found[name]).lower()
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
         found["stall_warning_s"] = 0.0
@@ -194,6 +199,11 @@ def visible_gpus(env: Mapping[str, str] | None = None) -> str | None:
     """
     env = os.environ if env is None else env
     return env.get("CUDA_VISIBLE_DEVICES")
+
+
+def unbound(env: Mapping[str, str] | None = None) -> str:
+    """Why the launcher has not bound this rank to cores; "" where it has, or is none of ours."""
+    return (os.environ if env is None else env).get("WORKBENCH_UNBOUND", "")
 
 
 def child_environment(**changes: str) -> dict[str, str]:
@@ -329,10 +339,15 @@ def secret(env: Mapping[str, str] | None = None) -> bytes:
 
 def private_folders(env: Mapping[str, str] | None = None) -> list[Path]:
     """Where files may lie that only this user reads; the first is the likeliest to be shared between hosts."""
+    return [cache_dir(env) / "jobs", *machine_folders(env)]
+
+
+def machine_folders(env: Mapping[str, str] | None = None) -> list[Path]:
+    """Those of :func:`private_folders` that this machine shares with no other one."""
     env = os.environ if env is None else env
     runtime = env.get("XDG_RUNTIME_DIR", "")
     mine = Path(tempfile.gettempdir()) / f"workbench-{os.getuid()}"
-    return [cache_dir(env) / "jobs", *([Path(runtime) / "workbench"] if runtime else []), mine]
+    return [*([Path(runtime) / "workbench"] if runtime else []), mine]
 
 
 def first_host(nodelist: str) -> str:
@@ -364,7 +379,7 @@ def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE|UNBOUND)"
 )
 
 

@@ -11,7 +11,7 @@ import errno
 import os
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -42,11 +42,14 @@ def host_id() -> str:
         return machine()
 
 
-def cores() -> tuple[int, ...]:
-    """Where this process may run."""
+def cores() -> list[int]:
+    """The numbers of the cores that this process may use; a container or batch system may allow fewer than there are.
+
+    Systems that cannot bind a process do not number cores: then they are counted.
+    """
     if hasattr(os, "sched_getaffinity"):
-        return tuple(sorted(os.sched_getaffinity(0)))
-    return tuple(range(os.cpu_count() or 1))
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def a_core_each(rank: int, hosts: Sequence[str], processes: Sequence[tuple[int, Sequence[int]]]) -> bool:
@@ -77,6 +80,22 @@ def has_ended(pid: int) -> bool:
         return True
     except psutil.Error:
         return False
+
+
+def check_owner(found: os.stat_result, path: Path, is_kind: Callable[[int], bool], others: int) -> None:
+    """See to it that a file or folder is this user's alone.
+
+    Args:
+        found: of the path, by ``lstat`` or ``fstat``.
+        path: for the error's text.
+        is_kind: ``stat.S_ISDIR`` or ``stat.S_ISREG``.
+        others: what others must not do, such as ``0o022``.
+
+    Raises:
+        OSError: it is another user's, of another kind, or others may do that.
+    """
+    if found.st_uid != os.geteuid() or not is_kind(found.st_mode) or found.st_mode & others:
+        raise OSError(f"{path} is another user's, or others may change it")
 
 
 def make_room(more: int, what: str) -> None:

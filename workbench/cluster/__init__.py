@@ -42,6 +42,7 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.ranks.watchdog import runs
 from workbench.launch.start import mpi
+from workbench.launch.start.binding import bind
 from workbench.launch.start.gpus import Asked, Gpu, Pins, pin
 from workbench.launch.start.starters import idle_hosts
 from workbench.machine import make_room
@@ -72,9 +73,10 @@ class Cluster:
         self.client: Any = None
         self.view: Any = None
         self._pids: list[int] = []
+        self._binding = bind(self.n, workbench.config.settings().bind)
         self._job = ProcessTree(mpi.environment(mpi.threads_per_rank(self.n)))
         self._job.env |= {"IPYTHONDIR": str(self._job.folder)} | mpi.session_folder(str(self._job.folder))
-        self._job.env |= engines.signing() | dict(self._pins.env)
+        self._job.env |= engines.signing() | dict(self._pins.env) | self._binding.env
         self.id = self._job.id
 
     def __repr__(self) -> str:
@@ -157,6 +159,7 @@ class Cluster:
                 self._disconnect()
         finally:
             self._job.stop()
+            self._binding.release()
 
     def _disconnect(self) -> None:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
@@ -192,7 +195,8 @@ class Cluster:
         self._job.start("controller", engines.controller(profile))
         listens = files / "ipcontroller-engine.json"
         self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
-        self._job.start("engines", engines.engines(self._mpiexec, profile, self._job.log("engines")))
+        bound, log = bool(self._binding.shares), self._job.log("engines")
+        self._job.start("engines", engines.engines(self._mpiexec, profile, log, bound))
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)
@@ -228,7 +232,8 @@ def up(
     """Start ``n`` MPI ranks as ipyparallel engines, engine id = MPI rank, and make ``%px`` ready.
 
     A healthy cluster of ``n`` that is up already, with the GPUs that are asked for, is returned as it is; any other is
-    stopped first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads.
+    stopped first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads, and cores of its own where
+    the machine is free: ``WORKBENCH_BIND``, see :mod:`workbench.launch.start.binding`.
 
     Args:
         n: how many ranks; by default what ``workbench.toml`` says (see ``cluster/site.py``), else 2.
@@ -273,6 +278,8 @@ def up(
     say(_describe(n, "ready"))
     if pins.line():
         say(pins.line())
+    if cluster._binding.notable:
+        say(cluster._binding.line())
     if idle := idle_hosts("all engines are"):
         say(idle)
     if n > mpi.usable_cores():

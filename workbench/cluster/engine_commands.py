@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.launch.ranks import supervisor
 from workbench.launch.start.gpus import TAKE_MINE
 
 # 1. An engine is registered at the second heartbeat after it came, so a short period starts faster (250 ms
@@ -52,16 +53,18 @@ def warn_if_readable() -> None:
         warnings.warn(text + "engines print. Install its wheel: pip install --force-reinstall pyzmq", stacklevel=2)
 
 
-def engines(mpiexec: Sequence[str], profile: Path, log: Path) -> list[str]:
+def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = False) -> list[str]:
     """Starts the engines, each in a stand-in that gives it its GPU.
 
     Args:
         mpiexec: with its flags, see :func:`workbench.launch.start.mpi.command`.
         profile: the controller's.
         log: takes what they print.
+        bound: each takes its cores as well.
     """
     engine = [sys.executable, "-m", *_ENGINE, f"--profile-dir={profile}"]
-    return [*mpiexec, "sh", "-c", STAND_IN, str(log), *engine]
+    bind = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME] if bound else []
+    return [*mpiexec, "sh", "-c", STAND_IN, str(log), *bind, *engine]
 
 
 def are_up(log: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import socket
 import subprocess
@@ -17,6 +16,7 @@ from typing import Any
 from workbench import config
 from workbench.launch.doctor.rank_checks import RankReport
 from workbench.launch.start import mpi
+from workbench.launch.start.cores import usable
 
 _ASK_CARDS = "import json, torch; from workbench.cluster.rank_report import cards; print(json.dumps(cards(torch)))"
 _ASK_TIMEOUT_S = 30.0
@@ -33,14 +33,14 @@ def about(rank: int, size: int, total: float = 0.0, transport: str = "") -> Rank
         0
     """
     torch = sys.modules.get("torch")
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(mpi.usable_cores())
     return RankReport(
         rank=rank,
         size=size,
         total=total,
         transport=transport,
         host=socket.gethostname(),
-        cores=tuple(cores),
+        cores=tuple(usable()),
+        unbound=config.unbound(),
         omp=config.omp_threads(),
         hidden=config.visible_gpus() == "",
         torch_threads=torch.get_num_threads() if torch is not None else 0,

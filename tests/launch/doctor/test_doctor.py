@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -65,6 +66,7 @@ def test_here_all_is_well() -> None:
     assert mpi.library_vendor() in line(done.stdout, "mpiexec")
     assert "2 ranks (0, 1) talk over MPI" in line(done.stdout, "ranks")
     assert "1 per rank (OMP_NUM_THREADS = 1" in line(done.stdout, "threads")
+    assert re.search(r"ranks are bound; rank 0: |not bound to cores: \w+", line(done.stdout, "binding"))
     for what, word in (("Python", sys.executable), ("packages", "numpy "), ("temp", "GB free"), ("GPUs", "")):
         assert word in line(done.stdout, what)
 
@@ -283,6 +285,9 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (checks.threads(ranks(omp=0, torch_threads=0)), WARNING, ["not set", "4 threads on 2 cores"]),
         (checks.threads(ranks(3)), WARNING, ["3 ranks with 3 threads on 2 cores", "start 2 ranks at most"]),
         (checks.threads(ranks(cores=(0,))), WARNING, ["2 threads on 1 core of a"]),
+        (checks.binding(ranks()), OK, ["ranks share their cores; rank 0: 0-1; rank 1: 0-1"]),
+        (checks.binding(ranks(unbound="3 ranks on 2 cores")), OK, ["not bound to cores: 3 ranks on 2 cores"]),
+        (checks.binding([*ranks(1, cores=(0, 1)), *ranks(1, rank=1, cores=(2,))]), OK, ["bound; rank 0: 0-1; rank 1"]),
         (checks.gpus([], ranks())[0], OK, ["none"]),
         (checks.gpus(H200, [])[0], OK, ["2 × H200"]),
         (checks.gpus(H200, ranks())[0], WARNING, ["2 × H200, but no rank sees one", "TORCH_BACKEND"]),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from workbench.common.text import count, numbered
 from workbench.launch.doctor.finding import Finding, Severity
+from workbench.launch.start.cores import spelled
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class RankReport:
         transport: ``MPI`` or ``Gloo``: what moved it.
         host: its machine.
         cores: numbers of the cores that it may use.
+        unbound: why the launcher has not bound it to cores; "" if it has, or binds none.
         omp: OMP_NUM_THREADS; 0 if that is not set.
         torch_threads: how many threads torch uses; 0 without torch.
         gpus: (uuid, name) of each GPU that it sees.
@@ -38,6 +40,7 @@ class RankReport:
     transport: str = ""
     host: str = ""
     cores: Sequence[int] = ()
+    unbound: str = ""
     omp: int = 0
     torch_threads: int = 0
     gpus: Sequence[tuple[str, str]] = ()
@@ -125,6 +128,16 @@ def _fewer(n: int, cores: int) -> str:
     if n > cores:
         return f"Fine for learning, not for timing: start {count(cores, 'rank')} at most."
     return f"Set OMP_NUM_THREADS={max(1, cores // n)}, or unset it before the ranks are started."
+
+
+def binding(found: Sequence[RankReport]) -> Finding:
+    """Has each rank cores of its own, and if not, why?"""
+    each = "; ".join(f"rank {rank.rank}: {spelled(rank.cores)}" for rank in found)
+    why = next((rank.unbound for rank in found if rank.unbound), "")
+    if why:
+        return Finding(Severity.OK, "binding", f"ranks are not bound to cores: {why}")
+    shared = len(found) > 1 and len({(rank.host, tuple(rank.cores)) for rank in found}) == 1
+    return Finding(Severity.OK, "binding", f"{'ranks share their cores' if shared else 'ranks are bound'}; {each}")
 
 
 def gpus(machine: Sequence[tuple[str, str]], found: Sequence[RankReport]) -> list[Finding]:

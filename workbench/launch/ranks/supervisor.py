@@ -30,6 +30,8 @@ RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
 # Set by mpiexec, by the launcher or by Slurm. MPICH's rank is the local rank where all ranks are on one machine.
 LOCAL_RANK_NAMES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "PMI_RANK")
 GPUS = "WORKBENCH_GPUS"  # by local rank, see start/gpus.py
+CORES = "WORKBENCH_CORES"  # by rank, see start/binding.py
+BECOME = "--become"
 EVENTS, LEAVE = "events", "leave"
 NOT_FOUND = 127
 
@@ -42,15 +44,32 @@ def pipe_name(rank: int | str, stream: str) -> str:
 def pinned(env: Mapping[str, str]) -> dict[str, str]:
     """The environment of the rank's command. From the list of GPUs, if there is one, it gets its own GPU only.
 
+    Of the list of cores it hears nothing: that is for :func:`bind`.
+
     Example:
         >>> pinned({"WORKBENCH_GPUS": "GPU-a,GPU-b", "MPI_LOCALRANKID": "1"})
         {'MPI_LOCALRANKID': '1', 'CUDA_VISIBLE_DEVICES': 'GPU-b'}
     """
-    mine = dict(env)
+    mine = {name: text for name, text in env.items() if name != CORES}
     if listed := mine.pop(GPUS, ""):
         local_rank = next((int(env[name]) for name in LOCAL_RANK_NAMES if env.get(name)), 0)
         mine["CUDA_VISIBLE_DEVICES"] = listed.split(",")[local_rank]
     return mine
+
+
+def bind(listed: str, rank: int) -> None:
+    """Bind this process, and those that it starts, to the cores of its rank.
+
+    A process that may not use all the cores of the list has been bound by mpiexec, which stays as it is.
+
+    Args:
+        listed: cores by rank, such as ``0,1;2,3``.
+        rank: this process's.
+    """
+    shares = [{int(core) for core in share.split(",")} for share in listed.split(";") if share]
+    with contextlib.suppress(OSError):  # the launcher has tried it; what it cannot know is no reason to end
+        if shares and os.sched_getaffinity(0) == set().union(*shares):
+            os.sched_setaffinity(0, shares[rank])
 
 
 def supervise(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -> None:
@@ -84,10 +103,17 @@ def _start(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -
 
 
 def main() -> None:
-    """``python supervisor.py <the job's folder> <command>…``."""
-    env = dict(os.environ)
+    """``python supervisor.py <the job's folder> <command>…``, or ``python supervisor.py --become <command>…``.
+
+    The latter becomes the rank's command, with its cores and its GPU, and supervises nothing.
+    """
+    env, where, command = dict(os.environ), sys.argv[1], sys.argv[2:]
+    rank = next(env[name] for name in RANK_NAMES if name in env)
+    bind(env.get(CORES, ""), int(rank))
+    if where == BECOME:
+        os.execvpe(command[0], command, pinned(env))
     with contextlib.suppress(OSError):  # the launcher is gone; its watchdog kills the rest
-        supervise(sys.argv[1], next(env[name] for name in RANK_NAMES if name in env), sys.argv[2:], pinned(env))
+        supervise(where, rank, command, pinned(env))
 
 
 if __name__ == "__main__":

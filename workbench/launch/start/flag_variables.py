@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from workbench.config import HOROVOD_NAMES
 
 # A flag of `workbench run`, without dashes → the variable that it sets for the ranks, and the factor between their
-# units. Names and units are horovodrun's.
+# units. Names and units are horovodrun's; `--bind` is ours.
 VARIABLES: dict[str, tuple[str, float]] = {
     "fusion_threshold_mb": ("HOROVOD_FUSION_THRESHOLD", 1 << 20),
     "cycle_time_ms": ("HOROVOD_CYCLE_TIME", 1),
@@ -28,11 +28,11 @@ VARIABLES: dict[str, tuple[str, float]] = {
     "stall_check_shutdown_time_seconds": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
     "mpi_threads_disable": ("HOROVOD_MPI_THREADS_DISABLE", 1),
     "num_nccl_streams": ("HOROVOD_NUM_NCCL_STREAMS", 1),
-    "thread_affinity": ("HOROVOD_THREAD_AFFINITY", 1),
     "gloo_timeout_seconds": ("HOROVOD_GLOO_TIMEOUT_SECONDS", 1),
     "log_level": ("HOROVOD_LOG_LEVEL", 1),
     "log_without_timestamp": ("HOROVOD_LOG_HIDE_TIME", 1),
     "start_timeout": ("HOROVOD_START_TIMEOUT", 1),
+    "bind": ("WORKBENCH_BIND", 1),
 }
 
 
@@ -56,7 +56,7 @@ def with_flags(env: Mapping[str, str], flags: Mapping[str, str | float | None]) 
 
 def has_effect(flag: str) -> bool:
     """Does anything here read the variable that this flag sets?"""
-    elsewhere = ("HOROVOD_START_TIMEOUT", "HOROVOD_STALL_CHECK_DISABLE")
+    elsewhere = ("HOROVOD_START_TIMEOUT", "HOROVOD_STALL_CHECK_DISABLE", "WORKBENCH_BIND")
     return VARIABLES[flag][0] in {*elsewhere, *(name for name, _ in HOROVOD_NAMES.values())}
 
 

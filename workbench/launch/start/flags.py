@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.config import BINDINGS
 from workbench.errors import LaunchError
 from workbench.launch.start.flag_variables import VARIABLES, has_effect
 
@@ -72,6 +73,7 @@ def _idle(kind: Any, **texts: str) -> list[Flag]:
     return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=True) for name, text in texts.items()]
 
 
+_BIND = "each rank keeps to its share of the cores, or to a NUMA node; auto (default): core, where they are free"
 GROUPS: dict[str, list[Flag]] = {
     "ranks": [
         Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
@@ -82,6 +84,8 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
         Flag(("--start-timeout",), "seconds until all ranks must run (default: HOROVOD_START_TIMEOUT, or 30)", float),
         Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
+        Flag(("--bind",), _BIND, str, choices=BINDINGS),
+        Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
     ],
     "output": [
@@ -117,13 +121,12 @@ GROUPS: dict[str, list[Flag]] = {
     ],
     "library": [
         *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
-        *_numbers(str, thread_affinity="cores of the engines' threads, one per rank"),
         Flag(("--mpi-threads-disable",), "initialise MPI for one thread"),
         Flag(("--no-mpi-threads-disable",), "the opposite", const=False, dest="mpi_threads_disable"),
     ],
     "accepted for horovodrun's sake": [
         *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
-        Flag(("--binding-args",), "ranks are not bound to cores", str, idle=True),
+        *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
         Flag(("--min-np", "--min-num-proc"), "elastic jobs come later", int, idle=True),
         Flag(("--max-np", "--max-num-proc"), "elastic jobs come later", int, idle=True),
         *_idle(int, slots_per_host="elastic jobs come later", reset_limit="elastic jobs come later"),
@@ -223,7 +226,10 @@ def _convert(path: str, flag: Flag, value: Any) -> Any:
 
 def variables(args: argparse.Namespace) -> dict[str, Any]:
     """The options that become variables of the ranks, see :data:`workbench.launch.start.flag_variables.VARIABLES`."""
-    return {name: getattr(args, name) for name in VARIABLES}
+    found = {name: getattr(args, name) for name in VARIABLES}
+    if args.binding_args is not None and args.bind is None:
+        found["bind"] = "none"  # whoever tells mpiexec how to bind wants nobody else to
+    return found
 
 
 def warnings(args: argparse.Namespace) -> list[str]:
@@ -237,6 +243,8 @@ def warnings(args: argparse.Namespace) -> list[str]:
             lines.append(f"{flag.names[-1]} has no effect here: {flag.help}.")
         elif flag.target in VARIABLES and not has_effect(flag.target):
             lines.append(f"{flag.names[-1]} sets {VARIABLES[flag.target][0]}, which nothing here reads yet.")
+    if args.gloo and binding_words(args):
+        lines.append("--binding-args has no effect here: without mpiexec there is --bind.")
     return lines
 
 
@@ -247,12 +255,23 @@ def command(args: argparse.Namespace) -> list[str]:
 
 
 def mpi_words(args: argparse.Namespace) -> list[str]:
-    """The words of ``--mpi-args``.
+    """The words of ``--mpi-args`` and ``--binding-args``.
 
     Raises:
         LaunchError: a quote in it has no end.
     """
+    return _split("--mpi-args", args.mpi_args) + binding_words(args)
+
+
+def binding_words(args: argparse.Namespace) -> list[str]:
+    """The words of ``--binding-args``; none if they bind to nothing, which no mpiexec here needs to be told."""
+    words = _split("--binding-args", args.binding_args)
+    to = dict(zip((word.lstrip("-") for word in words), words[1:], strict=False)).get("bind-to")
+    return [] if to == "none" else words
+
+
+def _split(name: str, text: str | None) -> list[str]:
     try:
-        return shlex.split(args.mpi_args or "")
+        return shlex.split(text or "")
     except ValueError as error:
-        raise LaunchError(f"--mpi-args {args.mpi_args!r} cannot be split into words: {error}.") from None
+        raise LaunchError(f"{name} {text!r} cannot be split into words: {error}.") from None

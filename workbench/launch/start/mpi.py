@@ -18,7 +18,7 @@ from pathlib import Path
 
 import workbench.errors
 from workbench.errors import LaunchError
-from workbench.launch.start import gforker
+from workbench.launch.start import cores, gforker
 
 # Text in `mpiexec --version` or MPI_Get_library_version() → vendor. The first hit counts: Intel MPI and Cray
 # name MPICH or Hydra as well.
@@ -144,11 +144,12 @@ def find_mpiexec(path: str = "") -> str:
     )
 
 
-def flags(vendor: str, root: bool) -> list[str]:
+def flags(vendor: str, root: bool, words: Sequence[str] = ()) -> list[str]:
     """Flags without which a vendor's ``mpiexec`` refuses or crawls on a small machine. Hydra needs none.
 
     Open MPI refuses root and more ranks than cores, binds each rank to one core (so its threads would share
-    it), and spins in waits, which starves the other ranks where they share cores.
+    it), and spins in waits, which starves the other ranks where they share cores. Where the further ``words`` say to
+    what it shall bind, it is not told otherwise.
 
     Example:
         >>> flags("MPICH", root=True)
@@ -156,7 +157,8 @@ def flags(vendor: str, root: bool) -> list[str]:
     """
     if vendor != "Open MPI":
         return []
-    quiet = ["--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]
+    free = [] if {"--bind-to", "-bind-to"} & set(words) else ["--bind-to", "none"]
+    quiet = ["--oversubscribe", *free, "--mca", "mpi_yield_when_idle", "1"]
     return (["--allow-run-as-root"] if root else []) + quiet
 
 
@@ -181,7 +183,7 @@ def command(
     path = find_mpiexec(mpiexec)
     vendor = mpiexec_vendor(path)
     if vendor != "MPICH":
-        return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0), *words]
+        return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0, words=words), *words]
     if forker(path) and not mpiexec and not words and len(hosts) < 2:
         return gforker.command(forker(path), n)
     survive = ["-disable-auto-cleanup"] if alone else []
@@ -196,10 +198,8 @@ def forker(path: str) -> str:
 
 
 def usable_cores() -> int:
-    """The cores that this process may use; containers and batch systems allow fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """How many cores this process may keep busy; containers and batch systems allow fewer than the machine has."""
+    return cores.paid_for()
 
 
 def threads_per_rank(n: int) -> int:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
+from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, shell_code
@@ -28,6 +29,7 @@ from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signa
 from workbench.launch.ranks.output import Printer
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
+from workbench.launch.start.binding import Binding, bind
 from workbench.launch.start.starters import FILES, Task, processes
 from workbench.machine import make_room
 
@@ -76,8 +78,10 @@ def run(
     """
     # Two pipes a rank here; mpiexec, which takes over the limit, needs about three.
     make_room(4 * task.n + 32, f"{count(task.n, 'rank')} need")
-    with Signals(numbers) as signals, contextlib.closing(printer):
-        running = _Run(task, printer, signals)
+    way = config.settings(task.env).bind
+    # The cores are looked at before the first process of the job, which would be taken for another's.
+    with Signals(numbers) as signals, contextlib.closing(printer), bind(task.n, way) as binding:
+        running = _Run(task, printer, signals, binding)
         try:
             running.start(say, verbose)
             running.attend()
@@ -97,8 +101,8 @@ class _Processes(ProcessTree):
 class _Run:
     """One run: the job's processes, the pipes from its ranks, and the plan for its end."""
 
-    def __init__(self, task: Task, printer: Printer, signals: Signals) -> None:
-        self._task, self._printer = task, printer
+    def __init__(self, task: Task, printer: Printer, signals: Signals, binding: Binding) -> None:
+        self._task, self._printer, self._binding = task, printer, binding
         self._processes = _Processes(task.env)
         self._pipes = RankPipes(self._processes.folder, task.n, signals)
         self._ending = Ending(task.n)
@@ -110,7 +114,9 @@ class _Run:
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
         """Start mpiexec, or the supervisors."""
         folder = self._processes.folder
-        self._processes.env |= mpi.session_folder(str(folder))
+        self._processes.env |= mpi.session_folder(str(folder)) | self._binding.env
+        if verbose or self._binding.notable:
+            say(self._binding.line())
         (folder / FILES).mkdir()
         for name, content in self._task.files.items():
             (folder / FILES / name).write_bytes(content)

@@ -19,6 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from workbench.errors import LaunchError
+from workbench.machine import check_owner
 from workbench.transport.bootstrap.rendezvous import Board, looks
 from workbench.transport.host.background import background
 
@@ -75,7 +76,7 @@ def _made(folders: Sequence[Path]) -> tuple[Path, bytes]:
     for folder in folders:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check(folder.lstat(), folder, stat.S_ISDIR, 0o022)
+            check_owner(folder.lstat(), folder, stat.S_ISDIR, 0o022)
             _tidy(folder)
             path = folder / secrets.token_hex(16)
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -117,16 +118,11 @@ def _read(name: str, folders: Sequence[Path]) -> bytes:
     """What the file says; empty if there is none that only this user could have written."""
     for folder in folders if _NAME.fullmatch(name) else ():
         with suppress(OSError):
-            _check(folder.lstat(), folder, stat.S_ISDIR, 0o022)
+            check_owner(folder.lstat(), folder, stat.S_ISDIR, 0o022)
             with os.fdopen(os.open(folder / name, os.O_RDONLY | os.O_NOFOLLOW), "rb") as file:
-                _check(os.fstat(file.fileno()), folder / name, stat.S_ISREG, 0o077)
+                check_owner(os.fstat(file.fileno()), folder / name, stat.S_ISREG, 0o077)
                 return file.read(256)
     return b""
-
-
-def _check(found: os.stat_result, path: Path, is_kind: Callable[[int], bool], others: int) -> None:
-    if found.st_uid != os.geteuid() or not is_kind(found.st_mode) or found.st_mode & others:
-        raise OSError(f"{path} is another user's, or others may change it")
 
 
 _CURE = (
