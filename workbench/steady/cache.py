@@ -14,7 +14,7 @@ Two things keep both ends in step.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from dataclasses import replace
 
 from workbench.core import agreement
@@ -44,7 +44,8 @@ class CoordinatorCache:
         self._evicted: list[int] = []
         self._graveyard: deque[tuple[int, list[int]]] = deque()
         self.steady: set[int] = set()
-        """Current ids of all ranks together, and of no group: what a steady step consists of."""
+        """Current ids of all ranks together: what a steady step consists of."""
+        self._groups: dict[int, tuple[str, int]] = {}  # those of them that start with others: their group, and its size
 
     def request(self, cache_id: int, rank: int) -> Request | None:
         """What ``rank`` means by ``cache_id``; None for an id that it was never given."""
@@ -82,11 +83,21 @@ class CoordinatorCache:
         elif len(self._ids) >= self.capacity:
             self._evict(self._ids.popitem(last=False)[1])
         self._next += 1
-        if response.process_set == 0 and not any(request.group for request in response.requests.values()):
+        if response.process_set == 0:
             self.steady.add(self._next)
+            request = next(iter(response.requests.values()))  # the others agree about the group
+            if request.group:
+                self._groups[self._next] = request.group, request.group_size
         self._ids[response.key] = self._next
         self._known[self._next] = replace(response, cache_id=self._next, cached=True)
         return replace(response, cache_id=self._next, cached=False)
+
+    def whole(self, ids: list[int]) -> bool:
+        """Is each group among these complete?"""
+        if not self._groups:
+            return True
+        found = Counter(self._groups[cache_id] for cache_id in ids if cache_id in self._groups)
+        return all(size == count for (_, size), count in found.items())
 
     def touch(self, responses: list[Response]) -> None:
         """These were used, in this order; their ids are current."""
@@ -110,6 +121,7 @@ class CoordinatorCache:
     def _evict(self, cache_id: int) -> None:
         self._evicted.append(cache_id)
         self.steady.discard(cache_id)
+        self._groups.pop(cache_id, None)
 
 
 class CachingCoordinator(Wrapper):

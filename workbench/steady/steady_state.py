@@ -18,6 +18,10 @@ from workbench.steady.wrapper import Coordinator, Wrapper
 class Sequences:
     """What each rank has announced and not all others have, as cache ids in the order of announcement.
 
+    Args:
+        size: number of ranks.
+        whole: may these begin without further ones? Not a part of a group.
+
     Example:
         >>> sequences = Sequences(size=2)
         >>> sequences.add(0, (7, 8, 9)), sequences.add(1, (7, 8)), sequences.add(1, (9,))
@@ -28,19 +32,20 @@ class Sequences:
         {0: [7, 8], 1: [8]}
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, whole: Callable[[list[int]], bool] = lambda ids: True) -> None:
+        self._whole = whole
         self._ahead: dict[int, list[int]] = {rank: [] for rank in range(size)}
         self.values: dict[tuple[int, int], bytes] = {}
         """By (rank, id), where they came with the announcement."""
 
     def add(self, rank: int, ids: tuple[int, ...], values: dict[int, bytes] | None = None) -> list[int] | None:
-        """A rank's next ids; return those that are complete now, or None if the ranks' orders differ."""
+        """A rank's next ids; return those that are complete now, or None if the ranks' orders or groups differ."""
         self._ahead[rank] += ids
         for index, value in (values or {}).items():
             self.values[rank, ids[index]] = value
         shortest = min(map(len, self._ahead.values()))
         first = self._ahead[rank][:shortest]
-        if any(one[:shortest] != first for one in self._ahead.values()):
+        if any(one[:shortest] != first for one in self._ahead.values()) or not self._whole(first):
             return None
         for one in self._ahead.values():
             del one[:shortest]
@@ -71,7 +76,7 @@ class SteadyCoordinator(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._cache, self._size, self._calm = cache, size, calm
-        self._sequences = Sequences(size)
+        self._sequences = Sequences(size, cache.whole)
         self._seen = [0] * size
         self._began = 0.0  # when the first name of the step was announced
 
