@@ -90,14 +90,13 @@ def _start(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -
             return 0
 
 
-def main() -> None:
+def main(words: list[str], env: Mapping[str, str]) -> None:
     """``python supervisor.py <the job's folder> <command>…``."""
-    env = dict(os.environ)
     try:  # noqa: SIM105 - contextlib would take a third of the start
-        supervise(sys.argv[1], next(env[name] for name in RANK_NAMES if name in env), sys.argv[2:], pinned(env))
+        supervise(words[0], next(env[name] for name in RANK_NAMES if name in env), words[1:], pinned(env))
     except OSError:
         pass  # the launcher is gone; its watchdog kills the rest
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:], dict(os.environ))

@@ -46,10 +46,20 @@ def unpack(file: int) -> None:
     program, env = marshal.loads(data)
     env |= dict(os.environ)  # what the gforker says about the rank
     env |= {"MPI_LOCALRANKID": env["PMI_RANK"], "MPI_LOCALNRANKS": env["PMI_SIZE"]}
+    if program[:3] == _python()[:3]:  # a script for such a Python as this one, the supervisor: no need to start another
+        become(program[3:], env)  # it has a main(words, env)
+        return
     try:
         os.execvpe(program[0], program, env)
     except OSError as error:
         sys.exit(f"{program[0]} cannot be run: {error.strerror}")
+
+
+def become(words: list[str], env: Mapping[str, str]) -> None:
+    """Run the ``main`` of a script in this process."""
+    folder, name = os.path.split(words[0])
+    sys.path.insert(0, folder)
+    __import__(name.removesuffix(".py")).main(words[1:], env)
 
 
 def _python() -> list[str]:

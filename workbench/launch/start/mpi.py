@@ -7,6 +7,7 @@ becomes an MPI world of size 1, or MPI_Init aborts. So the vendor of mpi4py's li
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -66,7 +67,9 @@ def same_family(one: str, other: str) -> bool:
 @functools.cache
 def ask_library() -> subprocess.Popen[str]:
     """Begin to ask mpi4py for its library, which takes 0.1 s; :func:`library_vendor` waits for the answer."""
-    return _ask([sys.executable, "-c", _ASK_LIBRARY])
+    asked = _ask([sys.executable, "-c", _ASK_LIBRARY])
+    atexit.register(_forget, asked)
+    return asked
 
 
 @functools.cache
@@ -101,6 +104,12 @@ def _ask(command: list[str]) -> subprocess.Popen[str]:
         return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL)
     except OSError as error:
         raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
+
+
+def _forget(asked: subprocess.Popen[str]) -> None:
+    if asked.poll() is None:  # nobody has waited for it: the start failed before
+        asked.kill()
+        asked.wait()
 
 
 def _answer(asked: subprocess.Popen[str], program: str) -> str:

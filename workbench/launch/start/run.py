@@ -124,8 +124,8 @@ class _Run:
     def attend(self) -> None:
         """Handle events until all ranks have ended, or are to be killed."""
         while not self._ending.over and not self._lost:
-            self._take(self._pipes.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
             self._check_deadlines(time.monotonic())
+            self._take(self._pipes.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
             if not self._processes.running() and not self._ending.over:
                 self._lose()
         self._pipes.release_supervisors()
