@@ -189,10 +189,12 @@ class Cluster:
         profile = self._job.folder / "profile"
         files = profile / "security"
         engines.warn_if_readable()
+        profile.mkdir()  # by now, for the engines do not wait for the controller to make it
         self._job.start("controller", engines.controller(profile))
+        self._job.start("engines", engines.engines(self._mpiexec, profile, self._job.log("engines")))
         listens = files / "ipcontroller-engine.json"
         self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
-        self._job.start("engines", engines.engines(self._mpiexec, profile, self._job.log("engines")))
+        engines.let_in(profile, listens)
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)
