@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
 import time
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import children
+import elsewhere
 import history
 import machine
 from figures import Case, quartiles, ratios
@@ -114,6 +116,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv)
     plan: Plan = args.plan
     ranks = tuple(int(each) for each in args.ranks.split(",")) if args.ranks else plan.ranks
+    where = elsewhere.place(os.environ)
     begun, others, load_before = time.monotonic(), machine.Others(), machine.load()
     everything: dict[str, Any] = {"kind": plan.kind}
     results: list[Result] = []
@@ -121,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for worker in [args.only] if args.only else plan.words:
             for words in plan.words[worker]:
                 left_s = plan.total_s - (time.monotonic() - begun)
-                results.append(measure(n, worker, words.split(), min(plan.deadline_s, left_s)))
+                results.append(measure(n, worker, words.split(), min(plan.deadline_s, left_s), where))
                 about = machine.about() | {"load_before": load_before, "load_after": machine.load()}
                 mpi = next((each["mpi"] for each in results if "mpi" in each), "?")
                 about |= {"others_percent": others.percent(), "mpi": mpi, "minutes": minutes(begun)}
@@ -161,15 +164,24 @@ def remember(args: argparse.Namespace, kind: str, about: dict[str, Any], results
     print(f"{len(new)} lines added to {path} for {commit}", file=sys.stderr)
 
 
-def measure(ranks: int, worker: str, words: list[str], deadline_s: float) -> Result:
-    """One run of one worker; rank 0's last line is the result."""
+def last_line(output: str) -> Any:
+    """What rank 0 said in JSON."""
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def measure(ranks: int, worker: str, words: list[str], deadline_s: float, where: elsewhere.Place | None) -> Result:
+    """One run of one worker, and of Horovod's beside it if that is in an environment of its own."""
     print(f"$ mpiexec -n {ranks} python benchmarks/{worker}.py {' '.join(words)}", file=sys.stderr, flush=True)
     if deadline_s <= 0:
         return {"section": worker, "ranks": ranks, "failed": "There was no time left for it."}
     others = machine.Others()
     try:
-        output = children.run(ranks, HERE / f"{worker}.py", words, deadline_s)
-        result: Result = json.loads(output.strip().splitlines()[-1])
+        script = HERE / f"{worker}.py"
+        if where and worker in elsewhere.SECTIONS:
+            ours, theirs = elsewhere.run(where, ranks, script, words, deadline_s)
+            result = elsewhere.merged(last_line(ours), last_line(theirs))
+        else:
+            result = last_line(children.run(ranks, script, words, deadline_s))
     except (children.ChildError, LaunchError, OSError, ValueError, IndexError) as error:
         return {"section": worker, "ranks": ranks, "failed": f"{error}"}
     result["others_percent"] = others.percent()

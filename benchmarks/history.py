@@ -27,7 +27,7 @@ from report import Result, number, table
 HERE = Path(__file__).resolve().parent
 FILE = HERE / "history.csv"
 _LEFT_OUT = ("Gloo", "Python ring over Sendrecv")  # the one by the scheduler's ticks, the other compared with nobody
-STAND_IN = "stand-in"  # in the name of a peer that is not what it is called: nothing for a history
+STAND_IN = "stand-in for Horovod"  # in the name of a peer that is not what it is called: nothing for a history
 _IGNORED = (":!benchmarks/results", ":!benchmarks/history.csv")
 
 

@@ -40,7 +40,7 @@ def test_a_run_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_failed_workers_and_stand_ins_leave_no_line() -> None:
     """Only what was measured against a real peer is kept."""
-    stand_in = result([1.0], [2.0], name=f"Horovod's {history.STAND_IN}")
+    stand_in = result([1.0], [2.0], name=history.STAND_IN)
     failed = {"section": "training", "ranks": 2, "failed": "was not done"}
     assert history.lines("quick", ABOUT, [stand_in, failed], "aaa") == []
 
