@@ -33,7 +33,7 @@ from workbench.machine import make_room
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 0.25  # interval of the check that mpiexec still runs
-_LEAVE_S = 2.0  # deadline for mpiexec to end after its ranks
+_LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
 
 @dataclass(frozen=True)
