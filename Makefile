@@ -4,10 +4,10 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full bench-gpu test test-all test-gpu legacy-test coverage check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu legacy-test coverage check lab lessons lock clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^#   \([A-Z_]*=.*\)/  \1/p' .ci/setup
 
 setup: ## make .venv: pinned packages, this project, and mpiexec (choices below)
@@ -22,8 +22,11 @@ practical: setup ## the practical session: 1 and 2 ranks side by side
 bench: setup ## every peer in the same run, some minutes: tables and a picture in benchmarks/results
 	@.venv/bin/python benchmarks/bench.py $(ARGS)
 
-bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
+bench-full: setup ## … with all sizes and 2 and 4 ranks, an hour at most
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
+
+bench-history: setup ## what the last commits' benchmarks say, row by row, and which row got worse
+	@.venv/bin/python benchmarks/history.py $(ARGS)
 
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)

@@ -1,26 +1,33 @@
 """Every peer in the same run: ``make bench`` (quick), ``make bench-full``, or ``python benchmarks/bench.py``.
 
 Starts each worker with each number of ranks, one after the other, and writes ``bench-quick`` (or ``bench-full``) as
-``.json``, with all that was measured, as ``.md`` and as ``.svg``. The exit code is 1 if a worker failed, gave a wrong
-sum, or passed its deadline; times are shown, never judged. What is measured, and how to read it: ``README.md``.
+``.json``, with all that was measured, as ``.md`` and as ``.svg``, anew after each worker. The exit code is 1 if a
+worker failed, gave a wrong sum, or passed its deadline; the others are measured all the same. Times are shown, never
+judged; where all is committed they are added to ``history.csv``. What is measured, and how to read it: ``README.md``.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import children
+import elsewhere
+import history
 import machine
 from figures import Case, quartiles, ratios
 from picture import draw
 from report import Result, markdown
+
+from workbench.errors import LaunchError
 
 HERE = Path(__file__).resolve().parent
 
@@ -33,12 +40,14 @@ class Plan:
         kind: the files' name.
         ranks: how many, run after run.
         deadline_s: of one worker.
+        total_s: of all; a worker for which there is no time left is written down as failed.
         words: worker → its command lines' words.
     """
 
     kind: str
     ranks: tuple[int, ...]
     deadline_s: float
+    total_s: float
     words: dict[str, tuple[str, ...]]
 
 
@@ -51,6 +60,7 @@ SMOKE = Plan(
     "smoke",
     (2,),
     60.0,
+    240.0,
     {
         "collectives": (f"--bytes {sizes(12, 16)} --rounds 2 --repeats 2",),
         "many": ("--tensors 20 --floats 100 --rounds 2 --repeats 2",),
@@ -62,6 +72,7 @@ QUICK = Plan(
     "quick",
     (2,),
     150.0,
+    900.0,
     {
         "collectives": (f"--bytes {sizes(12, 20, 24, 26)} --rounds 9",),
         "many": ("--rounds 9 --repeats 3",),
@@ -72,11 +83,12 @@ QUICK = Plan(
 FULL = Plan(
     "full",
     (1, 2, 4),
-    1800.0,
+    900.0,
+    3500.0,
     {
         "collectives": (f"--bytes {sizes(12, 14, 16, 18, 20, 22, 24, 26, 28)} --rounds 21",),
         "many": ("--rounds 21",),
-        "training": ("--rounds 15 --seconds 2",),
+        "training": ("--rounds 11 --seconds 1.5",),
         "idle": ("workbench --seconds 20 --steps 200", "gloo --seconds 20"),
     },
 )
@@ -91,6 +103,10 @@ def options(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--ranks", metavar="1,2,4", help="instead of the plan's")
     parser.add_argument("--only", choices=list(QUICK.words), help="one worker")
     parser.add_argument("--out", type=Path, default=HERE / "results", metavar="DIR")
+    keep = parser.add_mutually_exclusive_group()
+    what = "add to the history, though not all is committed or measured"
+    keep.add_argument("--history", nargs="?", type=Path, const=history.FILE, metavar="FILE", help=what)
+    keep.add_argument("--no-history", action="store_true", help="add nothing to it")
     return parser.parse_args(argv)
 
 
@@ -100,40 +116,74 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = options(argv)
     plan: Plan = args.plan
     ranks = tuple(int(each) for each in args.ranks.split(",")) if args.ranks else plan.ranks
-    others, load_before = machine.Others(), machine.load()
-    results = []
+    where = elsewhere.place(os.environ)
+    begun, others, load_before = time.monotonic(), machine.Others(), machine.load()
+    everything: dict[str, Any] = {"kind": plan.kind}
+    results: list[Result] = []
     for n in ranks:
         for worker in [args.only] if args.only else plan.words:
             for words in plan.words[worker]:
-                results.append(measure(n, worker, words.split(), plan.deadline_s))
-    about = machine.about() | {"load_before": load_before, "load_after": machine.load()}
-    about |= {"others_percent": others.percent(), "mpi": next((each["mpi"] for each in results if "mpi" in each), "?")}
-    settings = {"ranks": ranks, "deadline_s": plan.deadline_s, "words": plan.words}
-    args.out.mkdir(parents=True, exist_ok=True)
-    stem = args.out / f"bench-{plan.kind}"
-    text = markdown(plan.kind, about, results)
-    everything = {
-        "kind": plan.kind,
-        "machine": about,
-        "settings": settings,
-        "results": [with_summary(r) for r in results],
-    }
-    stem.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
-    stem.with_suffix(".md").write_text(text)
-    draw(results, stem.with_suffix(".svg"))
-    print(text)
+                left_s = plan.total_s - (time.monotonic() - begun)
+                results.append(measure(n, worker, words.split(), min(plan.deadline_s, left_s), where))
+                about = machine.about() | {"load_before": load_before, "load_after": machine.load()}
+                mpi = next((each["mpi"] for each in results if "mpi" in each), "?")
+                about |= {"others_percent": others.percent(), "mpi": mpi, "minutes": minutes(begun)}
+                settings = {"ranks": ranks, "deadline_s": plan.deadline_s, "words": plan.words}
+                everything |= {"machine": about, "settings": settings}
+                everything["results"] = [with_summary(result) for result in results]
+                write(args.out, plan.kind, everything, results)
+    print(markdown(plan.kind, everything["machine"], results))
+    remember(args, plan.kind, everything["machine"], results)
     return int(any("failed" in result for result in results))
 
 
-def measure(ranks: int, worker: str, words: list[str], deadline_s: float) -> Result:
-    """One run of one worker; rank 0's last line is the result."""
+def minutes(begun: float) -> float:
+    """Since then."""
+    return round((time.monotonic() - begun) / 60, 1)
+
+
+def write(folder: Path, kind: str, everything: dict[str, Any], results: Sequence[Result]) -> None:
+    """All three files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = folder / f"bench-{kind}"
+    stem.with_suffix(".json").write_text(json.dumps(everything, indent=1) + "\n")
+    stem.with_suffix(".md").write_text(markdown(kind, everything["machine"], results))
+    draw(results, stem.with_suffix(".svg"))
+
+
+def remember(args: argparse.Namespace, kind: str, about: dict[str, Any], results: Sequence[Result]) -> None:
+    """Add the run to the history if that was asked for, or if it is a whole one of a commit."""
+    commit, clean = history.head()
+    whole = kind != "smoke" and not args.only and not args.ranks and args.out == HERE / "results"
+    path = args.history or (history.FILE if clean and whole and not args.no_history else None)
+    if path is None:
+        print("Not added to the history: not a whole run of what is committed (--history adds it).", file=sys.stderr)
+        return
+    new = history.lines(kind, about, results, commit if clean else f"{commit}+")
+    history.append(path, new)
+    print(f"{len(new)} lines added to {path} for {commit}", file=sys.stderr)
+
+
+def last_line(output: str) -> Any:
+    """What rank 0 said in JSON."""
+    return json.loads(output.strip().splitlines()[-1])
+
+
+def measure(ranks: int, worker: str, words: list[str], deadline_s: float, where: elsewhere.Place | None) -> Result:
+    """One run of one worker, and of Horovod's beside it if that is in an environment of its own."""
     print(f"$ mpiexec -n {ranks} python benchmarks/{worker}.py {' '.join(words)}", file=sys.stderr, flush=True)
+    if deadline_s <= 0:
+        return {"section": worker, "ranks": ranks, "failed": "There was no time left for it."}
     others = machine.Others()
     try:
-        output = children.run(ranks, HERE / f"{worker}.py", words, deadline_s)
-        result: Result = json.loads(output.strip().splitlines()[-1])
-    except children.ChildError as error:
-        return {"section": worker, "ranks": ranks, "failed": str(error)}
+        script = HERE / f"{worker}.py"
+        if where and worker in elsewhere.SECTIONS:
+            ours, theirs = elsewhere.run(where, ranks, script, words, deadline_s)
+            result = elsewhere.merged(last_line(ours), last_line(theirs))
+        else:
+            result = last_line(children.run(ranks, script, words, deadline_s))
+    except (children.ChildError, LaunchError, OSError, ValueError, IndexError) as error:
+        return {"section": worker, "ranks": ranks, "failed": f"{error}"}
     result["others_percent"] = others.percent()
     return result
 

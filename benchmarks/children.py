@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -21,6 +23,28 @@ class ChildError(Exception):
     """The ranks failed, or were not done at the deadline."""
 
 
+@dataclass(frozen=True)
+class Job:
+    """Ranks that run.
+
+    Args:
+        process: mpiexec.
+        out, err: what they write.
+        name: for errors.
+    """
+
+    process: subprocess.Popen[bytes]
+    out: IO[bytes]
+    err: IO[bytes]
+    name: str
+
+    def close(self) -> None:
+        """End what still runs, and forget what was written."""
+        end(self.process)
+        self.out.close()
+        self.err.close()
+
+
 def run(ranks: int, script: Path, words: Sequence[str], deadline_s: float) -> str:
     """Run a script under the mpiexec beside this Python, one thread per rank.
 
@@ -32,28 +56,46 @@ def run(ranks: int, script: Path, words: Sequence[str], deadline_s: float) -> st
         workbench.errors.LaunchError: there is no mpiexec that fits.
     """
     command = [*mpi.command(ranks), sys.executable, str(script), *words]
-    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = subprocess.Popen(
-            command,
-            env=mpi.environment(1),
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=err,
-            start_new_session=True,  # Ctrl-C is for this process, which ends the ranks itself
-        )
-        try:
-            code = process.wait(deadline_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            end(process)
-        texts = []
-        for file in (out, err):
-            file.seek(0)
-            texts.append(file.read().decode(errors="replace"))
+    return finish(start(command, mpi.environment(1), f"{script.name} with {ranks} ranks"), deadline_s)
+
+
+def start(command: Sequence[str], env: Mapping[str, str], name: str) -> Job:
+    """Start ranks; :func:`finish` or :meth:`Job.close` ends them."""
+    out, err = tempfile.TemporaryFile(), tempfile.TemporaryFile()  # noqa: SIM115 - the job closes them
+    process = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=out,
+        stderr=err,
+        start_new_session=True,  # Ctrl-C is for this process, which ends the ranks itself
+    )
+    return Job(process, out, err, name)
+
+
+def finish(job: Job, deadline_s: float) -> str:
+    """Wait until the deadline for the ranks' end.
+
+    Returns:
+        What they wrote to standard output.
+
+    Raises:
+        ChildError: they failed, or the deadline has passed; every process is gone then.
+    """
+    try:
+        code = job.process.wait(max(0.0, deadline_s))
+    except subprocess.TimeoutExpired:
+        code = None
+    finally:
+        end(job.process)
+    texts = []
+    for file in (job.out, job.err):
+        file.seek(0)
+        texts.append(file.read().decode(errors="replace"))
+    job.close()
     if code != 0:
         how = f"ended with exit code {code}" if code is not None else f"was not done after {deadline_s:g} s"
-        raise ChildError(f"{script.name} with {ranks} ranks {how}:\n{(texts[0] + texts[1])[-_TAIL:]}")
+        raise ChildError(f"{job.name} {how}:\n{(texts[0] + texts[1])[-_TAIL:]}")
     return texts[0]
 
 

@@ -17,16 +17,17 @@ import numpy as np
 import peers
 import torch
 from figures import Case
-from mpi4py import MPI
 from numpy.typing import NDArray
+from peers import MPI
 
-import workbench as wb
-import workbench.torch as hvd
-from workbench.collectives import Reduction, ring_allreduce
-from workbench.transport.base import Backend
-from workbench.transport.host.mpi import mpi_backend
-from workbench.transport.shm.backend import reserved_bytes, shm_backend
-from workbench.transport.shm.node import join_memory
+if not peers.THEIRS:
+    import workbench as wb
+    import workbench.torch as hvd
+    from workbench.collectives import Reduction, ring_allreduce
+    from workbench.transport.base import Backend
+    from workbench.transport.host.mpi import mpi_backend
+    from workbench.transport.shm.backend import reserved_bytes, shm_backend
+    from workbench.transport.shm.node import join_memory
 
 Array = NDArray[Any]
 IN_PLACE, ANY_TENSOR, LIMIT = "workbench in place", "workbench allreduce_ (any tensor)", "memcpy"
@@ -59,12 +60,11 @@ def main() -> None:
     parser.add_argument("--bytes", type=int, nargs="+", default=[4096, 1 << 20], help=f"multiples of {4 * PERIOD}")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=20, help="in a round; fewer above 1 MiB")
-    args = parser.parse_args()
+    args = peers.arguments(parser)
     comm = peers.start()
     real = peers.horovod()
-    absent = {} if real else {"Horovod": peers.NOT_HERE}
-    node, problem = join_memory(comm.allgather, comm.rank, reserved_bytes(0), peers.GLOO_TIMEOUT_S)
-    plane = shm_backend(mpi_backend(comm.Dup(), 300.0), node, 0) if node and comm.size > 1 else None
+    absent = peers.absent(real)
+    plane, problem = (None, "") if peers.THEIRS else data_plane(comm)
     if problem:
         absent[ALONE] = problem
     cases = []
@@ -77,6 +77,12 @@ def main() -> None:
             absent[title(nbytes)] = "too little memory here"
     ours = [ALONE, IN_PLACE, ANY_TENSOR]
     peers.finish(comm, {"section": "collectives", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
+
+
+def data_plane(comm: MPI.Intracomm) -> tuple[Backend | None, str]:
+    """Our backend by itself, or why there is none."""
+    node, problem = join_memory(comm.allgather, comm.rank, reserved_bytes(0), peers.GLOO_TIMEOUT_S)
+    return (shm_backend(mpi_backend(comm.Dup(), 300.0), node, 0) if node and comm.size > 1 else None), problem
 
 
 def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane: Backend | None, real: Any) -> Case:
@@ -97,6 +103,8 @@ def one_size(comm: MPI.Intracomm, nbytes: int, rounds: int, repeats: int, plane:
 
 def make(comm: MPI.Intracomm, nbytes: int, plane: Backend | None, real: Any) -> dict[str, Peer]:
     """All peers; all but those in place work on one and the same ordinary array."""
+    if peers.THEIRS:
+        return {peers.horovod_name(): horovods(np.empty(nbytes // 4, np.float32), real)}
     mine = wb.empty((nbytes // 4,), "float32")
     array, other = np.empty(nbytes // 4, np.float32), np.zeros(nbytes // 4, np.float32)
     tensor, link = torch.from_numpy(array), SendrecvLink(comm)
@@ -114,8 +122,14 @@ def make(comm: MPI.Intracomm, nbytes: int, plane: Backend | None, real: Any) -> 
         places = comm.allgather(plane.shared.place(there))
         made[ALONE] = Peer(there, lambda: plane.collectives.allreduce(there, Reduction("sum", "float32"), places))
     if real:
-        made["Horovod"] = Peer(array, lambda: real.allreduce_(tensor, name=f"real.{nbytes}", op=real.Sum))
+        made[peers.horovod_name()] = horovods(array, real)
     return made
+
+
+def horovods(array: Array, real: Any) -> Peer:
+    """Horovod's allreduce of that array."""
+    tensor = torch.from_numpy(array)
+    return Peer(array, lambda: real.allreduce_(tensor, name=f"real.{array.nbytes}", op=real.Sum))
 
 
 def check(comm: MPI.Intracomm, name: str, peer: Peer) -> None:

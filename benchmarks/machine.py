@@ -29,7 +29,11 @@ def about() -> dict[str, object]:
         "system": f"{platform.system()} {platform.release()}",
         "versions": versions,
         "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "environment": {name: text for name, text in os.environ.items() if name.startswith(("WORKBENCH_", "HOROVOD_"))},
+        "environment": {
+            name: text
+            for name, text in os.environ.items()
+            if name.startswith(("WORKBENCH_", "HOROVOD_")) and name not in ("HOROVOD_PYTHON", "HOROVOD_MPIRUN")
+        },
     }
 
 

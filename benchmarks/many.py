@@ -16,9 +16,7 @@ from typing import Any
 import peers
 import torch
 from figures import Case
-from mpi4py import MPI
-
-import workbench.torch as hvd
+from peers import MPI, hvd
 
 
 @dataclass(frozen=True)
@@ -44,15 +42,15 @@ def main() -> None:
     parser.add_argument("--floats", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=5, help="in a round")
-    args = parser.parse_args()
+    args = peers.arguments(parser)
     comm = peers.start()
     real = peers.horovod()
     cases = [
         measure(comm, real, Load(f"{args.tensors} × {args.floats:,} floats", args.tensors, args.floats), args),
         measure(comm, real, Load("a lone 4 KiB", 1, 1024, row=20), args),
     ]
-    absent = {} if real else {"Horovod": peers.NOT_HERE}
-    peers.finish(comm, {"section": "many", "ours": ["workbench"], "limit": "", "cases": cases, "absent": absent})
+    result = {"section": "many", "ours": ["workbench"], "limit": "", "cases": cases, "absent": peers.absent(real)}
+    peers.finish(comm, result)
 
 
 def measure(comm: MPI.Intracomm, real: Any, load: Load, args: argparse.Namespace) -> Case:
@@ -63,13 +61,15 @@ def measure(comm: MPI.Intracomm, real: Any, load: Load, args: argparse.Namespace
         for i, tensor in enumerate(tensors):
             tensor.fill_(comm.rank + i)
 
-    every: dict[str, Callable[[], object]] = {
-        "workbench": partial(through, hvd, tensors),
-        "MPI.Iallreduce, Waitall": partial(through_mpi, comm, tensors),
-        "Gloo": partial(through_gloo, tensors),
-    }
+    every: dict[str, Callable[[], object]] = {}
+    if not peers.THEIRS:
+        every = {
+            "workbench": partial(through, hvd, tensors),
+            "MPI.Iallreduce, Waitall": partial(through_mpi, comm, tensors),
+            "Gloo": partial(through_gloo, tensors),
+        }
     if real:
-        every["Horovod"] = partial(through, real, tensors)
+        every[peers.horovod_name()] = partial(through, real, tensors)
     for name, run in every.items():
         write_anew()
         peers.timed(comm, run)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import json
 import os
 import socket
@@ -15,27 +17,49 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import baton
 import numpy as np
-import psutil
 import torch
 import torch.distributed
 from figures import Seconds, rotated
-from mpi4py import MPI
 
-import workbench.torch as hvd
+THEIRS = baton.is_theirs()  # Horovod's own environment, see elsewhere.py: there may be neither mpi4py nor the workbench
+if THEIRS:
+    import horovod.torch as hvd  # type: ignore[import-not-found]
+    from baton import MPI
+else:
+    from mpi4py import MPI
+
+    import workbench.torch as hvd
 
 dist: Any = torch.distributed  # most of it is not typed
 GLOO_TIMEOUT_S = 60.0
 NOT_HERE = "not importable here"
+STAND_IN = "stand-in for Horovod"
+
+
+def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
+    """Read the command line, with the options by which two jobs measure in turns."""
+    for name, options in baton.ARGUMENTS:
+        parser.add_argument(name, **options)
+    return parser.parse_args()
 
 
 def start() -> MPI.Intracomm:
     """Pin this rank to a core, join the workbench and Gloo, and return a communicator for everything else."""
+    if THEIRS:
+        hvd.init()
+        there: Any = baton.Comm(hvd.rank(), hvd.size())
+        pin(there.rank)
+        torch.set_num_threads(1)
+        baton.join(there.rank)
+        return there
     comm = MPI.COMM_WORLD.Dup()
     pin(comm.rank)
     torch.set_num_threads(1)
     hvd.init()
     gloo(comm)
+    baton.join(comm.rank)
     return comm
 
 
@@ -62,6 +86,8 @@ def gloo(comm: MPI.Intracomm) -> None:
 
 def horovod() -> Any:
     """The real ``horovod.torch``, initialized, or None: what ``--as-horovod`` puts in its place is the workbench."""
+    if THEIRS or baton.in_turns():
+        return hvd if THEIRS else None  # it is the other job's
     try:
         metadata.version("horovod")
         spec = find_spec("horovod")
@@ -75,9 +101,30 @@ def horovod() -> Any:
     return real
 
 
+def absent(real: Any) -> dict[str, str]:
+    """What a result says about Horovod where it is not there."""
+    return {} if real or baton.in_turns() else {"Horovod": NOT_HERE}
+
+
+def horovod_name() -> str:
+    """What its row is called: in its own environment, too, it may be something of ours under its name."""
+    return STAND_IN if THEIRS and hvd.allreduce_.__module__.startswith("workbench") else "Horovod"
+
+
 def fits(comm: MPI.Intracomm, nbytes: int) -> bool:
     """Is there memory for ``nbytes`` on every rank? The same answer on all."""
-    return bool(comm.bcast(nbytes * comm.size < 0.8 * psutil.virtual_memory().available))
+    return bool(comm.bcast(nbytes * comm.size < 0.8 * available()))
+
+
+def available() -> int:
+    """Bytes of memory that are to be had."""
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return int(line.split()[1]) << 10
+    import psutil  # in Horovod's environment there may be none
+
+    return int(psutil.virtual_memory().available)
 
 
 def in_turns(
@@ -101,6 +148,7 @@ def in_turns(
     """
     mine = {name: np.empty((rounds, repeats)) for name in peers}
     for turn in range(rounds):
+        baton.turn()
         for name in rotated(list(peers), turn):
             for i in range(repeats):
                 before()
@@ -125,6 +173,13 @@ def timed(comm: MPI.Intracomm, run: Callable[[], object]) -> float:
 
 def finish(comm: MPI.Intracomm, result: Mapping[str, object]) -> None:
     """Rank 0 prints the result as a line of JSON; all leave together."""
+    if THEIRS:
+        if comm.rank == 0:
+            library = f"{horovod_name()} {getattr(hvd, '__version__', '')}".strip()
+            print(json.dumps({"ranks": comm.size, "library": library, **result}), flush=True)
+        comm.Barrier()
+        hvd.shutdown()
+        return
     if comm.rank == 0:
         library = MPI.Get_library_version().split("\n")[0].strip("\0 ")
         print(json.dumps({"ranks": comm.size, "mpi": " ".join(library.split()), **result}), flush=True)

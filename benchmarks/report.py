@@ -33,6 +33,7 @@ class Result(TypedDict, total=False):
         cases: see :class:`figures.Case`.
         absent: peers that were not there, and why.
         library, idle_percent, step_ms: of the section ``idle``.
+        elsewhere: what of the peers ran in an environment of its own, with its version.
         failed: what was said instead of a result.
         others_percent: share of the machine that other processes took.
     """
@@ -47,6 +48,7 @@ class Result(TypedDict, total=False):
     library: str
     idle_percent: list[float]
     step_ms: dict[str, list[float]]
+    elsewhere: str
     failed: str
     others_percent: float
 
@@ -90,6 +92,8 @@ def section(result: Result, cores: int) -> list[str]:
         lines += ["", f"Time over that of `{base}`:", "", *relative(cases, [p for p in peers if p != base], base), ""]
         others = [peer for peer in peers if peer not in result["ours"] and peer != limit]
         lines += [wins(cases, mine, others) for mine in result["ours"]]
+    if where := result.get("elsewhere"):
+        lines += [f"- {where} ran in an environment of its own, in turns with these processes, round by round."]
     lines += [f"- Not here: {peer}: {why}." for peer, why in result["absent"].items()]
     return lines
 

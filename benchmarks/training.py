@@ -18,11 +18,9 @@ import torch
 import torch.nn.functional as F
 from figures import Case
 from models import TASKS, Task
-from mpi4py import MPI
+from peers import MPI, hvd
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-
-import workbench.torch as hvd
 
 LIMIT = "independent copies"
 # Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; nor does DDP, tuned.
@@ -37,7 +35,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", choices=list(TASKS), default=list(TASKS))
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=1.0, help="of one round of the limit, about")
-    args = parser.parse_args()
+    args = peers.arguments(parser)
     comm = peers.start()
     builders, absent = builders_here()
     cases = []
@@ -56,6 +54,10 @@ def main() -> None:
 
 def builders_here() -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, str]]:
     """How each peer makes a model train together, and which peers are not to be had."""
+    real = peers.horovod()
+    theirs = {peers.horovod_name(): lambda model: (model, distributed(real, model, "real"))} if real else {}
+    if peers.THEIRS:
+        return theirs, {}
     builders: dict[str, Callable[[nn.Module], Built]] = {
         LIMIT: lambda model: (model, sgd(model)),
         "workbench": lambda model: (model, distributed(hvd, model, "plain")),
@@ -63,15 +65,11 @@ def builders_here() -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, 
         "DDP": lambda model: ddp(model),
         "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **_NO_BUFFERS),
     }
-    absent = {}
+    absent = peers.absent(real)
     if "sharded" not in inspect.signature(hvd.DistributedOptimizer.__init__).parameters:
         del builders["workbench sharded"]
         absent["workbench sharded"] = "DistributedOptimizer has no `sharded` yet"
-    if real := peers.horovod():
-        builders["Horovod"] = lambda model: (model, distributed(real, model, "real"))
-    else:
-        absent["Horovod"] = peers.NOT_HERE
-    return builders, absent
+    return builders | theirs, absent
 
 
 def sgd(model: nn.Module) -> torch.optim.Optimizer:
@@ -112,7 +110,8 @@ def measure(
 
     for name in built:
         steps(name, 3)  # DDP makes its buckets anew after the first
-    once = comm.allreduce(peers.timed(comm, lambda: steps(LIMIT, 1)), MPI.MAX)
+    first = next(iter(built))
+    once = comm.allreduce(peers.timed(comm, lambda: steps(first, 1)), MPI.MAX)
     count = max(1, round(seconds / once))
     runs = {name: lambda name=name: steps(name, count) for name in built}
     times = peers.in_turns(comm, runs, rounds, repeats=1, before=lambda: None)

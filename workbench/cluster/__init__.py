@@ -192,11 +192,13 @@ class Cluster:
         profile = self._job.folder / "profile"
         files = profile / "security"
         engines.warn_if_readable()
+        profile.mkdir()  # by now, for the engines do not wait for the controller to make it
         self._job.start("controller", engines.controller(profile))
-        listens = files / "ipcontroller-engine.json"
-        self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
         bound, log = bool(self._binding.shares), self._job.log("engines")
         self._job.start("engines", engines.engines(self._mpiexec, profile, log, bound))
+        listens = files / "ipcontroller-engine.json"
+        self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
+        engines.let_in(profile, listens)
         self._connect(profile, files / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
         self._verify(deadline)

@@ -22,7 +22,8 @@ _CONTROLLER = [
 ]
 # Without it every user of this machine could read what the engines print: the keys guard only what is sent to them.
 _CURVE = "--IPController.enable_curve=True"
-_ENGINE = ["ipyparallel.engine", "--mpi", "--timeout=60"]  # seconds that an engine waits for the hub's answer
+# Engines start while the controller does, and wait for its file as long as `up` does; 60 s for the hub's answer.
+_ENGINE = ["workbench.launch.ranks.engine", "--mpi", "--timeout=60", "--IPEngine.wait_for_url_file=86400"]
 # Where an engine dies the others shall live on, to say who it was. MPICH's mpiexec, though told to let them, often ends
 # them all when it sees a process end; so it sees a shell, which stays in the engine's place once the cluster is up.
 STAND_IN = TAKE_MINE + '"$@" </dev/null >>"$0" 2>&1; code=$?; [ -e "$0.up" ] && exec sleep 2147483647; exit $code'
@@ -62,7 +63,7 @@ def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = Fals
         log: takes what they print.
         bound: each takes its cores as well.
     """
-    engine = [sys.executable, "-m", *_ENGINE, f"--profile-dir={profile}"]
+    engine = [sys.executable, "-m", *_ENGINE, f"--profile-dir={profile}", f"--IPEngine.url_file={ready_file(profile)}"]
     bind = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME] if bound else []
     return [*mpiexec, "sh", "-c", STAND_IN, str(log), *bind, *engine]
 
@@ -70,6 +71,19 @@ def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = Fals
 def are_up(log: Path) -> None:
     """From now on a stand-in stays in the place of an engine that dies."""
     Path(f"{log}.up").touch()
+
+
+def ready_file(profile: Path) -> Path:
+    """The engines' connection file. The controller writes its own line by line: an engine would read half of it."""
+    return profile / "ready.json"
+
+
+def let_in(profile: Path, connection_file: Path) -> None:
+    """Give the engines their connection file, all of it at once."""
+    part = profile / "ready.part"
+    part.touch(0o600)  # the keys are in it
+    part.write_bytes(connection_file.read_bytes())
+    part.replace(ready_file(profile))
 
 
 def complete(connection_file: Path) -> bool:
@@ -80,4 +94,15 @@ def complete(connection_file: Path) -> bool:
         return False
 
 
-__all__ = ["STAND_IN", "are_up", "complete", "controller", "encrypted", "engines", "signing", "warn_if_readable"]
+__all__ = [
+    "STAND_IN",
+    "are_up",
+    "complete",
+    "controller",
+    "encrypted",
+    "engines",
+    "let_in",
+    "ready_file",
+    "signing",
+    "warn_if_readable",
+]

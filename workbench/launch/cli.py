@@ -161,11 +161,15 @@ def _show(lines: Sequence[str]) -> None:
 def _run(args: argparse.Namespace) -> int:
     if args.check_build:
         return _check_build(args)
-    from workbench.launch.start.run import run
-
     if args.config_file:
         flags.apply_file(args, args.config_file)
     task = _task(args)
+    if task.starter != "gloo":
+        from workbench.launch.start import mpi
+
+        mpi.ask_library()  # it answers while what follows is imported
+    from workbench.launch.start.run import run
+
     for line in flags.warnings(args):
         say(line)
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
@@ -177,11 +181,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _task(args: argparse.Namespace) -> Task:
     """What to start; checks what was typed."""
-    from workbench.launch.start.gpus import pin
     from workbench.launch.start.starters import Task, check_command, choose, environment
 
     n, found = _ranks(args)
-    gpus = pin(n, args.gpus).env if args.gpus else {}
+    gpus = _pinned(n, args.gpus) if args.gpus else {}
     env = with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
     check_command(flags.command(args), env)
     return Task(
@@ -193,6 +196,12 @@ def _task(args: argparse.Namespace) -> Task:
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
     )
+
+
+def _pinned(n: int, asked: str) -> dict[str, str]:
+    from workbench.launch.start.gpus import pin
+
+    return dict(pin(n, asked).env)
 
 
 def _ranks(args: argparse.Namespace) -> tuple[int, hosts.Hosts]:

@@ -97,6 +97,35 @@ def test_wipe_finds_untagged_descendants(spawn: Callable[..., subprocess.Popen[s
     assert eventually(lambda: not any(each.is_running() and each.status() != "zombie" for each in family))
 
 
+class Starting:
+    """A process that is starting a program: the kernel shows its variables only from the fifth look on."""
+
+    def __init__(self, env: dict[str, str]) -> None:
+        self.pid, self.looks, self.killed, self._env = 2**22 + 1, 0, False, env
+
+    def environ(self) -> dict[str, str]:
+        self.looks += 1
+        return self._env if self.looks > 4 else {}
+
+    def cmdline(self) -> list[str]:
+        return []
+
+    def ppid(self) -> int:
+        return 1
+
+    def kill(self) -> None:
+        self.killed = True
+
+
+def test_wipe_waits_for_a_process_that_is_starting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What shows neither variables nor words yet may be tagged: the wipe goes on until it shows, and kills it."""
+    process = Starting({TAG: "test-starting"})
+    monkeypatch.setattr(psutil, "process_iter", lambda: [] if process.killed else [process])
+    monkeypatch.setattr("workbench.launch.ranks.watchdog.runs", lambda pid: True)
+    assert Leftovers("test-starting").wipe() == []
+    assert process.killed
+
+
 def test_followed_pid_is_killed_only_if_it_is_the_same_process(spawn: Callable[..., subprocess.Popen[str]]) -> None:
     """A pid is taken for the followed process only if its time of creation fits: pids are used again."""
     process = spawn("import time; time.sleep(60)")

@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
-from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -46,6 +45,8 @@ def versions() -> dict[str, str]:
 
 
 def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version  # email and zipfile, too
+
     try:
         return version(name)
     except PackageNotFoundError:  # it may come under another name, as tensorflow does in tensorflow-cpu

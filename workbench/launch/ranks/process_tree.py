@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import secrets
 import subprocess
 import tempfile
 import time
@@ -39,7 +38,7 @@ class ProcessTree:
     """
 
     def __init__(self, env: Mapping[str, str]) -> None:
-        self.id = secrets.token_hex(8)
+        self.id = os.urandom(8).hex()
         self.folder = Path(tempfile.mkdtemp(prefix="workbench-job-"))
         self.env = dict(env) | {TAG: self.id}
         self._owner = os.getpid()

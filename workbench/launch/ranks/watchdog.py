@@ -30,8 +30,10 @@ TAG = "WORKBENCH_CLUSTER"
 DISMISSED = "dismissed"
 # MPI libraries unlink these segments in MPI_Finalize, which a killed rank never reaches: 1 MB per rank would stay.
 _SEGMENT = re.compile(r"/dev/shm/(?:mpich_shm|ucx_shm|vader_segment|sm_segment)\S*$", re.MULTILINE)
-# A process between fork and exec does not show its tag yet, so only several empty scans in a row count.
-_CALM_SCANS, _SCAN_S = 3, 0.05
+# A process that is forked while a scan goes on may be missed, so only several empty scans in a row count.
+_CALM_SCANS, _SCAN_S = 3, 0.01
+
+_KERNEL = (0, 2)  # parents of the kernel's own threads, which never have variables
 
 
 class Leftovers:
@@ -51,6 +53,7 @@ class Leftovers:
         self.folder = folder
         self._known: list[psutil.Process] = []
         self._segments: set[str] = set()
+        self._unsure = False  # was there a process in the last scan that may be one of these?
 
     def follow(self, pid: int, created: float) -> None:
         """Record a process. ``created`` is its creation time, because the system reuses pids."""
@@ -62,6 +65,7 @@ class Leftovers:
 
     def processes(self) -> list[psutil.Process]:
         """The living processes that carry the tag or were followed, and their descendants. Never the caller."""
+        self._unsure = False
         everyone = {process.pid: process for process in psutil.process_iter()}
         family = {process.pid for process in self._known if process.is_running()}
         family |= {pid for pid, process in everyone.items() if self._tagged(process)}
@@ -78,7 +82,10 @@ class Leftovers:
 
     def _tagged(self, process: psutil.Process) -> bool:
         try:
-            return bool(process.environ().get(TAG) == self.tag)
+            env = process.environ()
+            if not env:  # it is starting a program, whose variables are not there yet; or it has none at all
+                self._unsure |= not process.cmdline() and process.ppid() not in _KERNEL
+            return bool(env.get(TAG) == self.tag)
         except (psutil.Error, OSError):
             return False
 
@@ -96,13 +103,14 @@ class Leftovers:
             for process in family:
                 with contextlib.suppress(psutil.Error):
                     process.kill()
-            calm = 0 if family else calm + 1
-            time.sleep(_SCAN_S)
+            calm = 0 if family or self._unsure else calm + 1
+            if calm < _CALM_SCANS:
+                time.sleep(_SCAN_S)
         for path in self._segments:
             Path(path).unlink(missing_ok=True)
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return [process.pid for process in self.processes()]
+        return [] if calm else [process.pid for process in self.processes()]
 
 
 def runs(pid: int) -> bool:

@@ -7,6 +7,7 @@ becomes an MPI world of size 1, or MPI_Init aborts. So the vendor of mpi4py's li
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
 import shutil
@@ -64,6 +65,14 @@ def same_family(one: str, other: str) -> bool:
 
 
 @functools.cache
+def ask_library() -> subprocess.Popen[str]:
+    """Begin to ask mpi4py for its library, which takes 0.1 s; :func:`library_vendor` waits for the answer."""
+    asked = _ask([sys.executable, "-c", _ASK_LIBRARY])
+    atexit.register(_forget, asked)
+    return asked
+
+
+@functools.cache
 def library_vendor() -> str:
     """The vendor of the MPI library that mpi4py loads, asked in a process of its own.
 
@@ -71,7 +80,7 @@ def library_vendor() -> str:
         LaunchError: mpi4py cannot be imported, or its library is of no known vendor.
     """
     try:
-        text = _output([sys.executable, "-c", _ASK_LIBRARY])
+        text = _answer(ask_library(), sys.executable)
     except LaunchError as error:
         raise LaunchError(f"mpi4py does not load: {error} Install both: pip install mpi4py mpich") from error
     if vendor := vendor_of(text):
@@ -86,18 +95,34 @@ def mpiexec_vendor(path: str) -> str:
     Raises:
         LaunchError: the command cannot be run.
     """
-    return vendor_of(_output([path, "--version"]))
+    return vendor_of(_answer(_ask([path, "--version"]), path))
 
 
-def _output(command: list[str]) -> str:
+def _ask(command: list[str]) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
+        return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, stdin=subprocess.DEVNULL)
+    except OSError as error:
         raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
-    if done.returncode:
-        last = (done.stdout + done.stderr).strip().splitlines()[-1:] or ["no output"]
-        raise LaunchError(f"{command[0]} ended with exit code {done.returncode}: {last[0]}.")
-    return (done.stdout + done.stderr).strip()
+
+
+def _forget(asked: subprocess.Popen[str]) -> None:
+    if asked.poll() is None:  # nobody has waited for it: the start failed before
+        asked.kill()
+        asked.wait()
+
+
+def _answer(asked: subprocess.Popen[str], program: str) -> str:
+    try:
+        out, err = asked.communicate(timeout=_ASK_TIMEOUT_S)
+    except subprocess.TimeoutExpired as error:
+        asked.kill()
+        asked.communicate()
+        raise LaunchError(f"{program} cannot be run: {error}.") from error
+    if asked.returncode:
+        last = (out + err).strip().splitlines()[-1:] or ["no output"]
+        raise LaunchError(f"{program} ended with exit code {asked.returncode}: {last[0]}.")
+    return (out + err).strip()
 
 
 def candidates() -> list[str]:

@@ -35,7 +35,7 @@ from workbench.machine import make_room
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 0.25  # interval of the check that mpiexec still runs
-_LEAVE_S = 2.0  # deadline for mpiexec to end after its ranks
+_LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
 
 @dataclass(frozen=True)
@@ -130,8 +130,8 @@ class _Run:
     def attend(self) -> None:
         """Handle events until all ranks have ended, or are to be killed."""
         while not self._ending.over and not self._lost:
-            self._take(self._pipes.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
             self._check_deadlines(time.monotonic())
+            self._take(self._pipes.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
             if not self._processes.running() and not self._ending.over:
                 self._lose()
         self._pipes.release_supervisors()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import secrets
 import shlex
 import shutil
 import socket
@@ -136,6 +135,8 @@ def _common(task: Task, folder: Path) -> dict[str, str]:
 
     The port is for scripts that use ``torch.distributed`` by themselves. The workbench does not listen there.
     """
+    import secrets  # hashlib and more, which ranks of MPI do without
+
     found = {
         "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
         "WORKBENCH_SECRET": secrets.token_hex(32),

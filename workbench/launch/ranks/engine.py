@@ -1,0 +1,87 @@
+"""An engine of ipyparallel whose nanny is forked: ``python -m workbench.launch.ranks.engine`` and ipengine's words.
+
+Each engine has a nanny, a process that relays signals and reports the engine's end. ipyparallel starts it as a Python
+of its own, which imports ipyparallel once more: a quarter of a second of a core for each engine, while the engine
+waits. Here the engine forks it at once, as soon as both have imported what they need:
+
+1. before MPI, ZeroMQ and any thread begin, for none of these survives a fork;
+2. in a session of its own, with none of the engine's files but its output, as ipyparallel's is;
+3. it waits for its arguments, which the engine knows when the hub has answered. If the engine ends before, so does it.
+
+Only on Linux: elsewhere a fork is not safe so late.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import traceback
+from typing import Any, BinaryIO
+
+from ipyparallel.engine import app
+from ipyparallel.engine.nanny import KernelNanny
+
+
+class Nanny:
+    """The forked process, seen from its engine.
+
+    Args:
+        arguments: takes the nanny's arguments.
+        answer: gives the url where the nanny listens; the nanny ends when it is closed.
+    """
+
+    def __init__(self, arguments: BinaryIO, answer: BinaryIO) -> None:
+        self._arguments, self._answer = arguments, answer
+
+    def start(self, **arguments: Any) -> tuple[str, Nanny]:
+        """As ipyparallel's ``start_nanny``: the url, and what must be kept as long as the nanny shall live.
+
+        Raises:
+            RuntimeError: it has ended.
+        """
+        with self._arguments as pipe:
+            pickle.dump(arguments | {"pid": os.getpid()}, pipe)
+        url = self._answer.readline().decode().strip()
+        if not url:
+            raise RuntimeError("The nanny has ended before it listened.")
+        return url, self
+
+
+def fork() -> Nanny:
+    """Fork the nanny. Only the engine returns."""
+    (take, give), (hear, say) = os.pipe(), os.pipe()
+    if os.fork():
+        os.close(take)
+        os.close(say)
+        return Nanny(os.fdopen(give, "wb"), os.fdopen(hear, "rb", 0))
+    code = 1
+    try:
+        _be_nanny(take, say)
+        code = 0
+    finally:  # it must not go on as a second engine
+        if code:
+            traceback.print_exc()
+        os._exit(code)
+
+
+def _be_nanny(take: int, say: int) -> None:
+    os.setsid()  # Ctrl-C is for the engine
+    os.dup2(take, 0)  # the engine's is empty
+    os.dup2(say, 3)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    with os.fdopen(0, "rb") as pipe:
+        text = pipe.read()
+    if text:
+        KernelNanny.main(**pickle.loads(text), pipe=os.fdopen(3, "w", 1))
+
+
+def main() -> None:
+    """Run the engine until it ends."""
+    if sys.platform == "linux":
+        app.start_nanny = fork().start
+    app.main()
+
+
+if __name__ == "__main__":
+    main()
