@@ -42,9 +42,7 @@ def main() -> None:
         }
         cases.append(frameworks.measure(comm, task, ways, args.rounds, args.seconds))
     ours = [name for name in ways if name.startswith("workbench")]
-    peers.finish(
-        comm, {"section": "tensorflow_training", "ours": ours, "limit": LIMIT, "cases": cases, "absent": {}}
-    )
+    peers.finish(comm, {"section": "tensorflow_training", "ours": ours, "limit": LIMIT, "cases": cases, "absent": {}})
     # The strategy's server would wait for the other workers.
     os._exit(0)
 
@@ -84,7 +82,9 @@ def peer(task: Task, rank: int, tape: bool = False, optimizer: bool = False) -> 
             loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True)))
         if tape:
             recorded = hvd.DistributedGradientTape(recorded)
-        sgd.apply_gradients(zip(recorded.gradient(loss, model.trainable_variables), model.trainable_variables))
+        sgd.apply_gradients(
+            zip(recorded.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
+        )
         return loss
 
     return looping(model, lambda: step(x, y))
@@ -106,7 +106,7 @@ def mirrored(task: Task, rank: int, strategy: Any) -> Peer:
                 loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True)))
                 share = loss / strategy.num_replicas_in_sync
             gradients = recorded.gradient(share, model.trainable_variables)
-            sgd.apply_gradients(zip(gradients, model.trainable_variables))
+            sgd.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
             return loss
 
         return strategy.run(on_replica, (x, y))
