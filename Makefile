@@ -24,6 +24,7 @@ bench: setup ## every peer in the same run, some minutes: tables and a picture i
 
 bench-full: setup ## … with all sizes and 2 and 4 ranks, about an hour
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
+	@.venv/bin/python benchmarks/bench.py --frameworks
 
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)

@@ -89,23 +89,28 @@ def addresses(comm: MPI.Intracomm) -> list[str]:
         return list(comm.allgather(mine))
 
 
-def measure(comm: MPI.Intracomm, task: Task, all_peers: Mapping[str, Peer], rounds: int, seconds: float) -> Case:
+def measure(
+    comm: MPI.Intracomm, task: Task, all_peers: Mapping[str, Peer], rounds: int, seconds: float, batches: int = 1
+) -> Case:
     """All peers train in turns.
+
+    Args:
+        batches: in what a peer calls a step.
 
     Raises:
         ArithmeticError: they have not learned the same.
     """
     for peer in all_peers.values():
-        peer.steps(WARM_UP)
+        peer.steps(WARM_UP if batches == 1 else 1)
     compare(comm, {name: peer.weights() for name, peer in all_peers.items() if name != LIMIT})
-    once = comm.allreduce(peers.timed(comm, lambda: all_peers[LIMIT].steps(2)) / 2, MPI.MAX)
+    once = comm.allreduce(peers.timed(comm, lambda: all_peers[LIMIT].steps(1)), MPI.MAX)
     count = max(1, round(seconds / once))
     runs = {name: lambda peer=peer: peer.steps(count) for name, peer in all_peers.items()}
     times = peers.in_turns(comm, runs, rounds, repeats=1, before=lambda: None)
     for name, peer in all_peers.items():
         if name != LIMIT:
             compare(comm, {name: peer.weights()})
-    return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * count}
+    return {"title": task.title, "seconds": times, "bytes": 0, "images": comm.size * task.batch * batches * count}
 
 
 def compare(comm: MPI.Intracomm, learned: Mapping[str, Weights]) -> None:

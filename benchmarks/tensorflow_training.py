@@ -14,7 +14,6 @@ import frameworks
 import peers
 from frameworks import LIMIT, TASKS, Peer, Task
 
-os.environ["KERAS_BACKEND"] = "tensorflow"
 STRATEGY = "MultiWorkerMirroredStrategy"
 
 
@@ -22,6 +21,7 @@ def main() -> None:
     """Measure on all ranks; rank 0 prints one JSON line."""
     args = frameworks.options(__doc__ or "").parse_args()
     comm = frameworks.start()
+    os.environ["KERAS_BACKEND"] = "tensorflow"
     cluster = {"worker": frameworks.addresses(comm)}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": comm.rank}})
     import tensorflow as tf

@@ -111,7 +111,8 @@ class ForeignCalls:
         self._handler = _Handler(self._handle)
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(self))  # for XLA may call it as long as the process lives
         try:
-            jax.ffi.register_ffi_target(NAME, jax.ffi.pycapsule(self._handler), platform="cpu")
+            capsule = jax.ffi.pycapsule(self._handler)  # type: ignore[no-untyped-call]
+            jax.ffi.register_ffi_target(NAME, capsule, platform="cpu")
         except Exception:  # noqa: BLE001 - XLA's refusals have many classes
             self._fits = False
 
