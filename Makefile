@@ -24,6 +24,7 @@ bench: setup ## every peer in the same run, some minutes: tables and a picture i
 
 bench-full: setup ## … with all sizes and 2 and 4 ranks, an hour at most
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
+	@.venv/bin/python benchmarks/bench.py --frameworks
 
 bench-history: setup ## what the last commits' benchmarks say, row by row, and which row got worse
 	@.venv/bin/python benchmarks/history.py $(ARGS)

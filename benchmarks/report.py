@@ -12,6 +12,12 @@ TITLES = {
     "collectives": "Allreduce of one array",
     "many": "Many small tensors, and a lone one",
     "training": "Training",
+    "tensorflow_training": "TensorFlow, a custom loop",
+    "jax_training": "JAX, one jit",
+    "keras_tensorflow": "Keras' fit on TensorFlow",
+    "keras_jax": "Keras' fit on JAX",
+    "keras_torch": "Keras' fit on torch",
+    "keras_torch_loop": "Keras on torch, a custom loop",
 }
 BUSY_PERCENT = 10.0  # from here on the text warns
 READING = (

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import workbench.jax as hvd
+from workbench.errors import MismatchError
+from workbench.jax.host_calls import HOST_CALLS
+from workbench.jax.tensors import own_errors
 
 
 @pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["at once", "jit"])
@@ -56,3 +60,40 @@ def test_a_constant_within_jit_is_reduced_in_each_run() -> None:
         assert function(jnp.ones(2)).tolist() == [1 + n * (n - 1) / 2] * 2
     (grad,) = jax.grad(lambda x: (x * hvd.allreduce(constant, op=hvd.Sum)).sum(), (0,))(jnp.ones(2))
     assert grad.tolist() == [n * (n - 1) / 2] * 2
+
+
+@pytest.mark.parametrize("direct", [True, False], ids=["XLA's memory", "copies"])
+def test_large_gradients_within_jit(direct: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mean on every rank, in arrays of their own: arguments stay as they are; so do results of earlier steps."""
+    if not direct:
+        monkeypatch.setattr(HOST_CALLS, "_direct", lambda _: False)
+    rank, n = hvd.rank(), hvd.size()
+    weights = {"large": jnp.ones((1 << 20) + 3, jnp.float32), "small": jnp.ones(3, jnp.float32)}
+    step = jax.jit(hvd.distributed_value_and_grad(lambda w, x: sum((each * x).sum() for each in w.values())))
+    results = [step(weights, jnp.float32(rank + i))[1] for i in range(3)]
+    plain = jax.jit(lambda tree: (hvd.allreduce(tree), tree))  # what goes in is used afterwards, too
+    reduced, kept = plain(jax.tree.map(lambda each: each * rank, weights))
+    for i, grads in enumerate(results):
+        for grad in jax.tree.leaves(grads):
+            assert (np.asarray(grad) == (n - 1) / 2 + i).all()
+    for tree, value in ((weights, 1), (reduced, (n - 1) / 2), (kept, rank)):
+        assert all((np.asarray(each) == value).all() for each in jax.tree.leaves(tree))
+
+
+def test_independent_collectives_keep_their_order() -> None:
+    """Within jit no data says which comes first. If each rank chose by itself, they would wait for each other."""
+
+    @jax.jit
+    def many(x: jax.Array) -> list[jax.Array]:
+        return [hvd.allreduce(x * i, op=hvd.Sum, name=f"order.{i}") for i in range(20)]
+
+    for i, made in enumerate(many(jnp.ones(5))):
+        assert made.tolist() == [i * hvd.size()] * 5
+
+
+def test_an_error_within_jit_leaves_the_next_call_alone() -> None:
+    """It is raised on every rank with its text and class, and the next compiled collective works."""
+    if hvd.size() > 1:
+        with pytest.raises(MismatchError, match="all ranks must have equally many rows"), own_errors():
+            jax.block_until_ready(jax.jit(hvd.allgather)(jnp.ones(hvd.rank() + 1)))
+    assert jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))(jnp.ones(2)).tolist() == [hvd.size()] * 2

@@ -1,7 +1,8 @@
 """jax arrays ↔ host arrays, at once or when a compiled function runs.
 
-Within ``jit``, ``scan`` or ``cond`` a call to the host is one ``io_callback(ordered=True)``: JAX keeps the order of the
-program, also between functions that are compiled apart. It is not differentiated: the verbs bring their own rules.
+Within ``jit``, ``scan`` or ``cond`` a call to the host is one of :mod:`workbench.jax.host_calls`: JAX keeps the order
+of the program, also between functions that are compiled apart. It is not differentiated: the verbs bring their own
+rules.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental import io_callback
 
 from workbench.arrays import borrowed, on_gpu
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
+from workbench.jax.host_calls import HOST_CALLS
 from workbench.training.bridge import DenseGradients, Spec
 from workbench.training.calls import GraphCalls
 from workbench.training.compression import Compression as Casts
@@ -47,9 +48,12 @@ def traced(tensors: Sequence[Any]) -> bool:
 
 
 def on_host(
-    function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
+    function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec], lends: bool = False
 ) -> list[Any]:
     """Call ``function`` with the arrays, now or whenever the compiled function runs; its results as jax arrays.
+
+    Args:
+        lends: nobody looks at the arrays when the function has returned, so they may be XLA's own memory.
 
     Raises:
         UnsupportedTensorError: within a compiled function: among threads, or where a shape is not known.
@@ -61,9 +65,8 @@ def on_host(
     if any(shape is None or None in shape for _, shape in results):
         raise UnsupportedTensorError(_UNKNOWN)
     HOLDER.get().unfinished.add(jax.effects_barrier)  # JAX returns before the function has run
-    run = GRAPH.function(lambda *arrays: function([np.asarray(each) for each in arrays]))
     made = [jax.ShapeDtypeStruct(shape, jnp.dtype(dtype)) for dtype, shape in results]  # type: ignore[no-untyped-call]
-    return list(io_callback(run, made, *tensors, ordered=True))
+    return list(HOST_CALLS.call(GRAPH.function(function), tensors, made, lends))
 
 
 def _array(tensor: Any) -> Array:
@@ -83,7 +86,13 @@ def own_errors() -> AbstractContextManager[None]:
 class JaxBridge(DenseGradients):
     """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
 
-    on_host = staticmethod(on_host)
+    lends = True
+
+    def on_host(
+        self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
+    ) -> list[Any]:
+        """Gradients are nobody else's, and the buckets of those in flight are ours."""
+        return on_host(function, tensors, results, self.lends)
 
     def spec(self, tensor: Any) -> Spec:
         """dtype and shape."""

@@ -127,6 +127,8 @@ def own_errors() -> AbstractContextManager[None]:
 class TensorFlowBridge:
     """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
 
+    lends = False
+
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
     ) -> Any:

@@ -25,7 +25,14 @@ Spec = tuple[str, Shape | None]
 
 
 class Bridge(Protocol):
-    """A framework's tensors, and its way to the host."""
+    """A framework's tensors, and its way to the host.
+
+    Attributes:
+        lends: arrays that on_host() gives to a function may be written to, if they are writeable, and must not be used
+            when the function has returned.
+    """
+
+    lends: bool
 
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
@@ -50,6 +57,8 @@ class Bridge(Protocol):
 
 class DenseGradients:
     """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
+
+    lends = False
 
     def sparse(self, gradient: Any) -> None:
         """None: it is dense."""
@@ -117,7 +126,7 @@ class TensorReducer:
             return result, None
         mine = tuple(names[i] for i in there)
         if mine not in self._lists:
-            self._lists[mine] = GradientList(mine, **self._options)
+            self._lists[mine] = GradientList(mine, lent=self._bridge.lends, **self._options)
         reduce = self._lists[mine]
         small = [self._small(gradients[i]) for i in there]
         reduced, ready = self._reduce(reduce, [each for each, _ in small])

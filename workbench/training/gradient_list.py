@@ -6,12 +6,14 @@ bucket is submitted before the next one is filled, is reduced in place, and what
     gradients ──copy──► bucket 1 ──► reduced ────────────────► views of it
               ──copy──► bucket 2 ──────► reduced ────────────► views of it
 
-There is one copy in and none out. Buckets are planned by name, so it does not
-matter in which order a rank's model has its layers.
+There is one copy in and none out. Buckets are planned by name, so it does not matter in which order a rank's model has
+its layers. A large gradient has a bucket of its own; where the framework lends its memory, that *is* the bucket, and
+nothing is copied.
 """
 
 from __future__ import annotations
 
+import time
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -32,6 +34,8 @@ from workbench.transport.base import Array
 
 Rows = tuple[Array, Array]
 """A sparse gradient: values, shape (k, …), and the rows that they belong to, shape (k,)."""
+_ALONE_BYTES = 4 << 20  # from here on a copy costs more than a request of its own
+_LOOK_AGAIN_S = 0.001
 
 
 class GradientList:
@@ -44,6 +48,7 @@ class GradientList:
         passes: add up so many calls before anything is sent.
         mean: divide by ``passes``, too.
         process_set: who takes part; a rank outside of it gets its own gradients back.
+        lent: large arrays may be reduced where they lie, if they are writeable; after the call nobody looks at them.
 
     Raises:
         ValueError: a name twice, another op, or no pass at all.
@@ -64,6 +69,7 @@ class GradientList:
         passes: int = 1,
         mean: bool = False,
         process_set: ProcessSet = global_process_set,
+        lent: bool = False,
     ) -> None:
         if len(set(names)) < len(names):
             raise ValueError(f"Gradients need different names, not {', '.join(names)}.")
@@ -77,6 +83,7 @@ class GradientList:
         scale = 1.0 / passes if mean else 1.0
         self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
         self._scale = scale
+        self._lent = lent and passes == 1 and op is not Adasum
         self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}))
         self._rows: dict[str, list[Rows]] = {}
         self._left = passes
@@ -105,6 +112,9 @@ class GradientList:
             return None
         try:
             return self._reduce(arrays)
+        except BaseException:
+            arrays.give_back()
+            raise
         finally:
             self._left, self._rows = self._passes, {}
             arrays.let_go()
@@ -142,9 +152,11 @@ class GradientList:
             pieces = []
             for name in sorted(dense):
                 each = dense[name]
-                pieces.append((where[name], each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
+                place = where[name], name if each.nbytes >= _ALONE_BYTES else ""
+                pieces.append((place, each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
             plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
-            self._plan = known, _Arrays([_Memory(plan, dense[plan.names[0]].dtype) for plan in plans], self._fields)
+            buckets = [_Memory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
+            self._plan = known, _Arrays(buckets, self._fields)
             self._left, self._rows = self._passes, {}
         return self._plan[1]
 
@@ -179,6 +191,8 @@ class _Arrays:
     def take(self, name: str) -> bool:
         """Copy it into its bucket, or add it to what is there from earlier passes."""
         gradient = self.gradients[name]
+        if self._of[name].borrow(gradient):
+            return True
         part = self._of[name].parts(gradient)[name]
         if self.first:
             np.copyto(part, gradient.reshape(-1))
@@ -197,7 +211,8 @@ class _Arrays:
         assert bucket.array is not None
         name = bucket.layout.name if len(names) > 1 else names[0]
         about = {"target": bucket.array, **given(bucket.array)[1], **self._fields}
-        return api.entry(Kind.ALLREDUCE, bucket.array, f"gradients.{name}", **about)
+        bucket.entry = api.entry(Kind.ALLREDUCE, bucket.array, f"gradients.{name}", **about)
+        return bucket.entry
 
     def parts(self) -> dict[str, Array]:
         """The gradients again, as views of the buckets."""
@@ -205,6 +220,11 @@ class _Arrays:
             name: bucket.parts(self.gradients[name])[name].reshape(self.gradients[name].shape)
             for name, bucket in self._of.items()
         }
+
+    def give_back(self) -> None:
+        """The reduction failed: what was lent goes back, though another bucket may be in flight."""
+        for bucket in self._buckets:
+            bucket.give_back()
 
     def let_go(self) -> None:
         """What was given back is the caller's from now on."""
@@ -219,11 +239,18 @@ class _Memory:
     Attributes:
         layout: of the bucket.
         array: of this step, once a gradient has been taken.
+        entry: of this step, once it is submitted.
     """
 
-    def __init__(self, layout: Bucket, dtype: Any) -> None:
+    def __init__(self, layout: Bucket, dtype: Any, lent: bool) -> None:
         self.layout, self._dtype = layout, dtype
+        alone = len(layout.pieces) == 1
+        # Of one piece alone nothing is added: it has the same shape where it is lent and where it is copied.
+        self._length = layout.pieces[0].length if alone else layout.flags
+        self._lent = lent and self._length * dtype.itemsize >= _ALONE_BYTES
+        self._borrowed: weakref.ref[Array] | None = None
         self.array: Array | None = None
+        self.entry: Entry | None = None
         self._parts: dict[str, Array] = {}
         self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
 
@@ -231,18 +258,40 @@ class _Memory:
         """The pieces of this step's array, by name; ``like``: one of the gradients."""
         if self.array is None:
             # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
-            self.array = np.zeros_like(like, shape=self.layout.flags) if on_gpu(like) else self._free()
+            self.array = np.zeros_like(like, shape=self._length) if on_gpu(like) else self._free()
             self._parts = self.layout.parts(self.array)
         return self._parts
 
+    def borrow(self, gradient: Array) -> bool:
+        """Take this gradient's own memory for this step, if it may be."""
+        if not self._lent or not isinstance(gradient, np.ndarray) or not gradient.flags.writeable:
+            return False
+        # Over a memoryview, as in _free(): so it can be seen when the engine looks at it no more.
+        seen: Array = np.frombuffer(gradient.reshape(-1).view(np.uint8).data, np.uint8)
+        self._borrowed = weakref.ref(seen)
+        self.array = seen.view(self._dtype)
+        self._parts = self.layout.parts(self.array)
+        return True
+
+    def give_back(self) -> None:
+        """Leave memory that was borrowed: what is still in flight gets a copy, as other ranks may count on it."""
+        seen, entry = self._borrowed, self.entry
+        self.let_go()
+        if seen is None or entry is None:
+            return
+        assert entry.source is not None
+        entry.source = entry.target = entry.source.copy()
+        while seen() is not None and not entry.handle.poll():  # the engine is at it, and so are all other ranks
+            time.sleep(_LOOK_AGAIN_S)
+
     def let_go(self) -> None:
         """Keep no view of this step's array."""
-        self.array, self._parts = None, {}
+        self.array, self.entry, self._borrowed, self._parts = None, None, None, {}
 
     def _free(self) -> Array:
         at = next((i for i, (_, seen) in enumerate(self._bytes) if seen is None or seen() is None), len(self._bytes))
         if at == len(self._bytes):  # zeros, for what lies between two gradients is reduced, too
-            self._bytes.append((memory.zeros(self.layout.flags * self._dtype.itemsize, "uint8"), None))
+            self._bytes.append((memory.zeros(self._length * self._dtype.itemsize, "uint8"), None))
         raw = self._bytes[at][0]
         # Over a memoryview: views of this array keep *it* alive, so its end says that there are none.
         seen: Array = np.frombuffer(raw.data, np.uint8)
