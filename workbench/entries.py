@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from threading import get_ident
 from typing import Any
 
@@ -53,7 +54,7 @@ def entry(
     context = HOLDER.get()
     if source is not None:
         if dtype is None:
-            dtype = source.dtype.name
+            dtype = _name(source.dtype)
             if dtype == "bfloat16":
                 source, target, convert = _as_bits(source, target)
         shape = source.shape if shape is None else shape
@@ -70,6 +71,11 @@ def entry(
         one.arrival = context.sets.gpu.arrive(caller)
         one.handle.joins = one.arrival.join
     return one
+
+
+@lru_cache(maxsize=64)
+def _name(dtype: Any) -> str:
+    return str(dtype.name)  # which numpy makes anew each time
 
 
 def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, Callable[[Any], Any]]:

@@ -111,7 +111,7 @@ class Response:
         return from_wire(self.error[0], self.error[1]) if self.error else None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Decision:
     """What one message of rank 0 says: the same to every rank. It counts as false where there is nothing to do.
 

@@ -13,7 +13,11 @@ from workbench.errors import PeerLostError
 from workbench.machine import has_ended, machine
 
 _LOOK_EVERY_S = 0.25
-_KEEPER = os.path.join("workbench", "launch", "ranks", "supervisor.py")
+# What runs a rank's supervisor: its own file, or under MPICH's gforker the one that unpacks it.
+_KEEPERS = tuple(
+    os.path.join("workbench", "launch", *each) for each in (("ranks", "supervisor.py"), ("start", "gforker.py"))
+)
+_STARTED_S = 5.0  # so old a keeper has started its rank
 _RANK_NAMES = {"mpich": "PMI_RANK", "openmpi": "OMPI_COMM_WORLD_RANK"}
 
 
@@ -91,7 +95,7 @@ class Siblings:
     ) -> None:
         self._name, self._launch = _RANK_NAMES.get(launch.launcher, ""), launch
         self._launcher = self._find(parents) if self._name and launch.size > 1 else None
-        self._most = 0
+        self._most, self._kept = 0, set[int]()
         if self._launcher and launch.local_size > 1:
             self._most = launch.local_size
         elif self._launcher and self._launcher.name().endswith("gforker"):  # it knows of one machine only
@@ -119,8 +123,17 @@ class Siblings:
 
     def _rank(self, process: psutil.Process) -> int | None:
         try:
-            keeper = any(word.endswith(_KEEPER) for word in process.cmdline())
-            gone = process.name() == "sleep" or (keeper and not process.children())
-            return None if gone or has_ended(process.pid) else int(process.environ()[self._name])
+            if process.name() == "sleep" or self._is_left_alone(process) or has_ended(process.pid):
+                return None
+            return int(process.environ()[self._name])
         except (psutil.Error, KeyError, ValueError, OSError):
             return None
+
+    def _is_left_alone(self, process: psutil.Process) -> bool:
+        """Is it a keeper whose rank has ended? One without a child may be about to start it."""
+        if not any(word.endswith(_KEEPERS) for word in process.cmdline()):
+            return False
+        if process.children():
+            self._kept.add(process.pid)
+            return False
+        return process.pid in self._kept or time.time() - process.create_time() > _STARTED_S
