@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -68,7 +69,7 @@ def test_what_cannot_be_sent_is_still_refused(n: int) -> None:
         hvd.allreduce_(x, name="refused", op=hvd.Sum)
     with pytest.raises(UnsupportedTensorError):
         hvd.allreduce_(torch.ones(4, 4).t()[:, :2], name="refused", op=hvd.Sum)
-    with pytest.raises(MismatchError):
+    with pytest.raises(MismatchError) if n > 1 else nullcontext():
         hvd.allreduce_(torch.ones(4 + hvd.rank(), 4), name="refused", op=hvd.Sum)
     shared = torch.from_numpy(HOLDER.get().sets.everybody.shared.allocate(64).view("float32")).reshape(4, 4)
     for tensor in (shared, torch.ones(4, 4), shared):
