@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import baton
 import children
+import turns
 from report import Result
 
 from workbench.errors import LaunchError
@@ -162,11 +162,11 @@ def run(where: Place, ranks: int, script: Path, words: Sequence[str], deadline_s
     """
     until = time.monotonic() + deadline_s
     with tempfile.TemporaryDirectory(prefix="workbench-") as folder, ExitStack() as stack:
-        shared = [str(script), *words, baton.TURNS, folder]
+        shared = [str(script), *words, turns.TURNS, folder]
         command = [*mpi.command(ranks), sys.executable, *shared]
-        ours = _side(stack, Path(folder) / baton.OURS_SOCKET, command, mpi.environment(1), script.name, ranks)
-        command = [*where.command(ranks), *shared, baton.THEIRS]
-        theirs = _side(stack, Path(folder) / baton.THEIR_SOCKET, command, where.env(), script.name, ranks)
+        ours = _side(stack, Path(folder) / turns.OURS_SOCKET, command, mpi.environment(1), script.name, ranks)
+        command = [*where.command(ranks), *shared, turns.THEIRS]
+        theirs = _side(stack, Path(folder) / turns.THEIR_SOCKET, command, where.env(), script.name, ranks)
         theirs.stops = True
         alternate([ours, theirs], until)
         said = children.finish(ours.job, until - time.monotonic())

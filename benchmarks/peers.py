@@ -17,16 +17,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import baton
 import numpy as np
 import torch
 import torch.distributed
+import turns
 from figures import Seconds, rotated
 
-THEIRS = baton.is_theirs()  # Horovod's own environment, see elsewhere.py: there may be neither mpi4py nor the workbench
+THEIRS = turns.is_theirs()  # Horovod's own environment, see elsewhere.py: there may be neither mpi4py nor the workbench
 if THEIRS:
     import horovod.torch as hvd  # type: ignore[import-not-found]
-    from baton import MPI
+    from turns import MPI
 else:
     from mpi4py import MPI
 
@@ -40,7 +40,7 @@ STAND_IN = "stand-in for Horovod"
 
 def arguments(parser: argparse.ArgumentParser) -> argparse.Namespace:
     """Read the command line, with the options by which two jobs measure in turns."""
-    for name, options in baton.ARGUMENTS:
+    for name, options in turns.ARGUMENTS:
         parser.add_argument(name, **options)
     return parser.parse_args()
 
@@ -49,17 +49,17 @@ def start() -> MPI.Intracomm:
     """Pin this rank to a core, join the workbench and Gloo, and return a communicator for everything else."""
     if THEIRS:
         hvd.init()
-        there: Any = baton.Comm(hvd.rank(), hvd.size())
+        there: Any = turns.Comm(hvd.rank(), hvd.size())
         pin(there.rank)
         torch.set_num_threads(1)
-        baton.join(there.rank)
+        turns.join(there.rank)
         return there
     comm = MPI.COMM_WORLD.Dup()
     pin(comm.rank)
     torch.set_num_threads(1)
     hvd.init()
     gloo(comm)
-    baton.join(comm.rank)
+    turns.join(comm.rank)
     return comm
 
 
@@ -86,7 +86,7 @@ def gloo(comm: MPI.Intracomm) -> None:
 
 def horovod() -> Any:
     """The real ``horovod.torch``, initialized, or None: what ``--as-horovod`` puts in its place is the workbench."""
-    if THEIRS or baton.in_turns():
+    if THEIRS or turns.in_turns():
         return hvd if THEIRS else None  # it is the other job's
     try:
         metadata.version("horovod")
@@ -103,7 +103,7 @@ def horovod() -> Any:
 
 def absent(real: Any) -> dict[str, str]:
     """What a result says about Horovod where it is not there."""
-    return {} if real or baton.in_turns() else {"Horovod": NOT_HERE}
+    return {} if real or turns.in_turns() else {"Horovod": NOT_HERE}
 
 
 def horovod_name() -> str:
@@ -148,7 +148,7 @@ def in_turns(
     """
     mine = {name: np.empty((rounds, repeats)) for name in peers}
     for turn in range(rounds):
-        baton.turn()
+        turns.turn()
         for name in rotated(list(peers), turn):
             for i in range(repeats):
                 before()

@@ -63,12 +63,14 @@ def test_the_second_call_takes_the_short_way(n: int, monkeypatch: pytest.MonkeyP
 
 
 def test_what_cannot_be_sent_is_still_refused(n: int) -> None:
-    """A known name does not excuse a tensor with gaps; nor ranks that differ; nor is shared memory taken for other."""
+    """A known name excuses no sparse tensor, no gaps and no ranks that differ; shared memory is not taken for other."""
     x = torch.ones(4, 4)
     for _ in range(2):
         hvd.allreduce_(x, name="refused", op=hvd.Sum)
     with pytest.raises(UnsupportedTensorError):
         hvd.allreduce_(torch.ones(4, 4).t()[:, :2], name="refused", op=hvd.Sum)
+    with pytest.raises(UnsupportedTensorError, match="to_dense"):
+        hvd.allreduce_(torch.ones(4, 4).to_sparse(), name="refused", op=hvd.Sum)
     with pytest.raises(MismatchError) if n > 1 else nullcontext():
         hvd.allreduce_(torch.ones(4 + hvd.rank(), 4), name="refused", op=hvd.Sum)
     shared = torch.from_numpy(HOLDER.get().sets.everybody.shared.allocate(64).view("float32")).reshape(4, 4)

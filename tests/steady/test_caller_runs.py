@@ -20,7 +20,7 @@ from workbench.context import HOLDER, Context, start
 from workbench.core import engine as engines
 from workbench.core import handle as handles
 from workbench.core.messages import Kind
-from workbench.errors import CollectiveError
+from workbench.errors import CollectiveError, WaitTimeoutError
 from workbench.transport.bootstrap.base import SingleBootstrap
 
 
@@ -134,6 +134,36 @@ def test_what_breaks_there_reaches_all(long_rest: None, monkeypatch: pytest.Monk
 
     for text in wb.run_threads(2, job):
         assert "no such cable" in text
+
+
+def test_nothing_is_done_after_a_failure(alone: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the engine's thread is slow to take over, no other wait goes on in its place; all end with the error."""
+    done: list[str] = []
+
+    def breaks(batch: Any, *rest: Any) -> Any:
+        done.append(batch[0].name)
+        raise OSError("no such cable")
+
+    def begin(name: str) -> Any:
+        x = np.ones(2)
+        return api.submit([api.entry(Kind.ALLREDUCE, x, name, target=x)], at_once=True)[0]
+
+    alone.engine._control._heartbeat_s = 0.1  # after a failure it waits so long for rank 0's word
+    ring = turns.Turn.ring
+    monkeypatch.setattr(engines, "execute", breaks)
+    monkeypatch.setattr(turns.Turn, "ring", lambda turn: None)
+    handles = []
+    for name in ("broken", "after"):
+        handles.append(begin(name))
+        with pytest.raises(WaitTimeoutError):
+            handles[-1].wait(0.3)
+    assert done == ["allreduce.broken"]
+    monkeypatch.setattr(turns.Turn, "ring", ring)
+    alone.engine._runner.wake()
+    for handle in handles:
+        with pytest.raises(CollectiveError, match="no such cable"):
+            handle.wait(30)
+    assert done == ["allreduce.broken"]
 
 
 @pytest.mark.parametrize("rest_s", [0.0, 0.0005, 3600.0])

@@ -108,13 +108,16 @@ class ControlServer(threading.Thread):
         """Until all ranks have left: wait for events, take all that are there, answer once."""
         np.seterr(over="ignore", invalid="ignore")  # of this thread, which reduces eager values: an inf is a result
         try:
-            while not (self.stop.is_set() or self._coordinator.over):
+            while self._goes_on():
                 self._step()
-                self.turn.rest(lambda: not (self.stop.is_set() or self._coordinator.over))
+                self.turn.rest(self._goes_on)
         finally:
             with self._lock:
                 self._ended = True
             self._close()
+
+    def _goes_on(self) -> bool:
+        return not (self.stop.is_set() or self._coordinator.over)
 
     def run_once(self) -> None:
         """On rank 0's engine, or a thread that waits for it: do what there is to do, without waiting."""

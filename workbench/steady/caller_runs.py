@@ -84,6 +84,7 @@ class CallerRuns(OwnThread):
     def _rounds(self, handle: Any, limit_s: float) -> None:
         until, left = time.monotonic() + limit_s, limit_s
         with np.errstate(over="ignore", invalid="ignore"):  # an inf is a result
-            while not handle.poll() and left > 0 and self._sigint.came is None:
+            # After a failure nobody runs another round: this rank is no longer where the others are.
+            while self._failed is None and not handle.poll() and left > 0 and self._sigint.came is None:
                 self.engine.one_round(left, self._spin_s)
                 left = until - time.monotonic()

@@ -40,6 +40,7 @@ def begin_again(key: Hashable, tensors: Sequence[torch.Tensor]) -> list[Handle] 
             or tensor.dtype is not dtype
             or tensor.shape != shape
             or not tensor.is_cpu
+            or tensor.layout is not torch.strided
             or tensor.requires_grad
             or not tensor.is_contiguous()
             or low <= tensor.data_ptr() < high

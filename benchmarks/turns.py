@@ -1,8 +1,8 @@
 """Two jobs that measure in turns, from inside: each rank says where it is, and waits until its job may go on.
 
 Horovod may live in an environment of its own, with another MPI. Its ranks are then other processes than ours, and the
-same worker runs in both jobs, round by round: ours, theirs, ours, theirs. ``elsewhere.py`` holds the baton. Needs the
-standard library and numpy only.
+same worker runs in both jobs, round by round: ours, theirs, ours, theirs. ``elsewhere.py`` says whose turn it is. Needs
+the standard library and numpy only.
 """
 
 from __future__ import annotations
