@@ -99,10 +99,13 @@ FRAMEWORKS = Plan(
     600.0,
     3000.0,
     {
+        "torch_training": ("--rounds 5 --seconds 0.5",),
         "tensorflow_training": ("--models cnn", "--models mlp --seconds 0.6"),
         "jax_training": ("--models cnn", "--models mlp --seconds 0.6"),
-        "keras_training": tuple(
-            f"--backend {backend} --seconds 0.6" for backend in ("tensorflow", "jax", "torch", "torch --loop")
+        "keras_training": (
+            *("--backend tensorflow --models cnn", "--backend tensorflow --models mlp"),
+            *("--backend jax --models cnn", "--backend jax --models mlp --rounds 7"),
+            *("--backend torch", "--backend torch --loop"),
         ),
     },
 )

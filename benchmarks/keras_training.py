@@ -19,7 +19,7 @@ from frameworks import LIMIT, TASKS, Peer, Task
 from mpi4py import MPI
 from tensorflow_training import network
 
-BATCHES = {"cnn": 20, "mlp": 4}  # of an epoch
+BATCHES = {"cnn": 80, "mlp": 10}  # of an epoch
 NO_DATA_PARALLEL = {
     "tensorflow": "Keras' `distribution` is a prototype on TensorFlow: it places no values, and knows no processes",
     "torch": "Keras has no `distribution` on torch; DDP stands beside ours in the custom loop",
@@ -93,7 +93,7 @@ def fits(task: Task, rank: int, batches: int, distribution: Any) -> dict[str, Pe
     """Each way as a function that trains for some epochs; one epoch is a step."""
     import keras
 
-    images, labels = task.data(rank, batches)
+    given = batched(*task.data(rank, batches), task.batch)
 
     def way(distributed: bool, scope: Callable[[], AbstractContextManager[Any]] = nullcontext) -> Peer:
         with scope():
@@ -104,12 +104,29 @@ def fits(task: Task, rank: int, batches: int, distribution: Any) -> dict[str, Pe
 
         def steps(count: int) -> None:
             with scope():
-                model.fit(images, labels, batch_size=task.batch, epochs=count, shuffle=False, verbose=0)
+                model.fit(**given, epochs=count, shuffle=False, verbose=0)
 
         return Peer(steps, lambda: weights(model))
 
     found = {LIMIT: way(False), "workbench": way(True)}
     return found | ({"DataParallel": way(False, distribution.scope)} if distribution else {})
+
+
+def batched(images: Any, labels: Any, batch: int) -> dict[str, Any]:
+    """What ``fit`` takes.
+
+    At an epoch's end TensorFlow may wait for the thread that tunes its input, for as long as the epoch has taken, and
+    then all ranks wait. It is TensorFlow's own, on copies as well, and by chance: so there the tuning is switched off.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        return {"x": images, "y": labels, "batch_size": batch}
+    import tensorflow as tf
+
+    options = tf.data.Options()
+    options.autotune.enabled = False
+    return {"x": tf.data.Dataset.from_tensor_slices((images, labels)).batch(batch).with_options(options)}
 
 
 def loops(task: Task, rank: int) -> dict[str, Peer]:

@@ -12,6 +12,7 @@ TITLES = {
     "collectives": "Allreduce of one array",
     "many": "Many small tensors, and a lone one",
     "training": "Training",
+    "torch_training": "torch as it is used now",
     "tensorflow_training": "TensorFlow, a custom loop",
     "jax_training": "JAX, one jit",
     "keras_tensorflow": "Keras' fit on TensorFlow",

@@ -1,12 +1,11 @@
 """Images per second in TensorFlow: ``mpiexec -n 2 python benchmarks/tensorflow_training.py --models cnn mlp``.
 
 A custom loop, a ``tf.function`` of forward, backward and step (SGD, momentum 0.9): ours by the tape and by the
-optimizer, beside ``tf.distribute.MultiWorkerMirroredStrategy``, whose collectives go by gRPC.
+optimizer, beside ``tf.distribute.MultiWorkerMirroredStrategy``, whose collectives go by gRPC (``mirrored.py``).
 """
 
 from __future__ import annotations
 
-import json
 import os
 from typing import Any
 
@@ -22,29 +21,26 @@ def main() -> None:
     args = frameworks.options(__doc__ or "").parse_args()
     comm = frameworks.start()
     os.environ["KERAS_BACKEND"] = "tensorflow"
-    cluster = {"worker": frameworks.addresses(comm)}
-    os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": comm.rank}})
+    import mirrored
     import tensorflow as tf
 
     import workbench.tensorflow as hvd
 
     tf.config.threading.set_intra_op_parallelism_threads(1)
-    strategy = tf.distribute.MultiWorkerMirroredStrategy()  # before any other operation
     hvd.init()
     cases = []
     for name in args.models:
-        task = TASKS[name]
+        task, own = TASKS[name], mirrored.Process(comm, name)
         ways = {
             LIMIT: peer(task, comm.rank),
             "workbench": peer(task, comm.rank, tape=True),
             "workbench DistributedOptimizer": peer(task, comm.rank, optimizer=True),
-            STRATEGY: mirrored(task, comm.rank, strategy),
+            STRATEGY: own.peer(),
         }
         cases.append(frameworks.measure(comm, task, ways, args.rounds, args.seconds))
+        own.close()
     ours = [name for name in ways if name.startswith("workbench")]
     peers.finish(comm, {"section": "tensorflow_training", "ours": ours, "limit": LIMIT, "cases": cases, "absent": {}})
-    # The strategy's server would wait for the other workers.
-    os._exit(0)
 
 
 def network(task: Task) -> Any:
@@ -64,6 +60,13 @@ def network(task: Task) -> Any:
     return keras.Sequential([layers.Input(task.shape), *hidden, layers.Dense(task.classes)])
 
 
+def loss_of(model: Any, x: Any, y: Any) -> Any:
+    """Mean cross entropy."""
+    import tensorflow as tf
+
+    return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True)))
+
+
 def peer(task: Task, rank: int, tape: bool = False, optimizer: bool = False) -> Peer:
     """A copy of its own, or ours."""
     import keras
@@ -76,40 +79,16 @@ def peer(task: Task, rank: int, tape: bool = False, optimizer: bool = False) -> 
         sgd = hvd.DistributedOptimizer(sgd)
     x, y = (tf.constant(each) for each in task.data(rank))
 
-    @tf.function
+    @tf.function  # type: ignore[untyped-decorator]
     def step(x: Any, y: Any) -> Any:
         with tf.GradientTape() as recorded:
-            loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True)))
+            loss = loss_of(model, x, y)
         if tape:
             recorded = hvd.DistributedGradientTape(recorded)
         sgd.apply_gradients(
             zip(recorded.gradient(loss, model.trainable_variables), model.trainable_variables, strict=True)
         )
         return loss
-
-    return looping(model, lambda: step(x, y))
-
-
-def mirrored(task: Task, rank: int, strategy: Any) -> Peer:
-    """As TensorFlow's guide to multi-worker training has its custom loop."""
-    import keras
-    import tensorflow as tf
-
-    with strategy.scope():
-        model, sgd = network(task), keras.optimizers.SGD(0.01, momentum=0.9)
-    x, y = (tf.constant(each) for each in task.data(rank))
-
-    @tf.function
-    def step(x: Any, y: Any) -> Any:
-        def on_replica(x: Any, y: Any) -> Any:
-            with tf.GradientTape() as recorded:
-                loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, model(x, training=True)))
-                share = loss / strategy.num_replicas_in_sync
-            gradients = recorded.gradient(share, model.trainable_variables)
-            sgd.apply_gradients(zip(gradients, model.trainable_variables, strict=True))
-            return loss
-
-        return strategy.run(on_replica, (x, y))
 
     return looping(model, lambda: step(x, y))
 

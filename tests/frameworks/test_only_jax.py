@@ -68,7 +68,8 @@ def test_large_gradients_within_jit(direct: bool, monkeypatch: pytest.MonkeyPatc
     if not direct:
         monkeypatch.setattr(HOST_CALLS, "_direct", lambda _: False)
     rank, n = hvd.rank(), hvd.size()
-    weights = {"large": jnp.ones((1 << 20) + 3, jnp.float32), "small": jnp.ones(3, jnp.float32)}
+    large = jnp.ones((1 << 20) + 3, jnp.float32)  # two alike: XLA computes their gradients once
+    weights = {"large": large, "as large": large, "small": jnp.ones(3, jnp.float32)}
     step = jax.jit(hvd.distributed_value_and_grad(lambda w, x: sum((each * x).sum() for each in w.values())))
     results = [step(weights, jnp.float32(rank + i))[1] for i in range(3)]
     plain = jax.jit(lambda tree: (hvd.allreduce(tree), tree))  # what goes in is used afterwards, too

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -93,12 +94,14 @@ def step_alike(
     batch: Batch,
     set_to_none: bool = True,
     tolerance: float = 1e-12,
+    within: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> None:
-    """One step, each rank on its part of the batch and the serial run on all of it: equal afterwards."""
+    """One step, each rank on its part of the batch, ``within`` its backward, and the serial run on all: equal then."""
     x, y = batch
     optimizer.zero_grad(set_to_none=set_to_none)
     reference.zero_grad(set_to_none=set_to_none)
-    mse(model, part(x), part(y)).backward()
+    with within():
+        mse(model, part(x), part(y)).backward()
     optimizer.step()
     mse(serial, x, y).backward()
     reference.step()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import workbench as hvd
-from workbench.training import gradient_list
+from workbench.core.handle import Handle
 from workbench.training.gradient_list import GradientList
 
 LARGE = (1 << 20) + 3  # floats: more than 4 MiB, and no whole number of cache lines
@@ -52,14 +52,14 @@ def test_what_may_not_be_written_to_is_copied() -> None:
 
 def test_memory_is_left_alone_after_an_interrupt(monkeypatch: pytest.MonkeyPatch) -> None:
     """A rank is interrupted while it waits: the others get its values later, and nobody writes to what it lent."""
-    back, finish = threading.Event(), gradient_list.GradientReducer.finish
+    back, wait = threading.Event(), Handle.wait
 
-    def finishing(reducer: Any, *names: Any) -> Any:
-        if hvd.rank() == 0:
+    def waiting(handle: Handle, *timeout: Any) -> Any:
+        if hvd.rank() == 0 and "gradients" in handle.name:
             raise KeyboardInterrupt
-        return finish(reducer, *names)
+        return wait(handle, *timeout)
 
-    monkeypatch.setattr(gradient_list.GradientReducer, "finish", finishing)
+    monkeypatch.setattr(Handle, "wait", waiting)
 
     def step() -> None:
         mine = given()

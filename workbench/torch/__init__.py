@@ -7,6 +7,8 @@ from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each 
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
+from workbench.torch.optimizer.compiled import split_at_buckets
+from workbench.torch.optimizer.linear import write_in_buckets
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import Compression
 from workbench.training import common
@@ -31,4 +33,6 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
+    "split_at_buckets",
+    "write_in_buckets",
 ]

@@ -13,8 +13,6 @@ nothing is copied.
 
 from __future__ import annotations
 
-import time
-import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,20 +20,16 @@ import numpy as np
 
 from workbench import api
 from workbench.api import Adasum, Average, ReduceOp, Sum
-from workbench.arrays import given, on_gpu, scaled
+from workbench.arrays import on_gpu, scaled
 from workbench.context import HOLDER
-from workbench.core.messages import Kind
-from workbench.core.pending import Entry
+from workbench.core.handle import Handle
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.training import memory
-from workbench.training.buckets import Bucket, Piece, bucket_bytes, plan_by_place
-from workbench.training.step_reducer import GradientReducer
+from workbench.training.buckets import Piece, bucket_bytes, plan_by_place
+from workbench.training.memory import ALONE_BYTES, BucketMemory
 from workbench.transport.base import Array
 
 Rows = tuple[Array, Array]
 """A sparse gradient: values, shape (k, …), and the rows that they belong to, shape (k,)."""
-_ALONE_BYTES = 4 << 20  # from here on a copy costs more than a request of its own
-_LOOK_AGAIN_S = 0.001
 
 
 class GradientList:
@@ -124,11 +118,10 @@ class GradientList:
             arrays.take_all()
             mine = {name: _merged(rows) for name, rows in self._rows.items()} | arrays.parts()
             return [_scaled(mine[name], self._scale) for name in self._names]
-        reducer = GradientReducer(arrays.names, arrays, api.submit)
-        for name in arrays.names:
-            reducer.ready(name)
+        handles = arrays.send()
         gathered = {name: self._gather(name, _merged(rows)) for name, rows in sorted(self._rows.items())}
-        reducer.finish()
+        for handle in handles:
+            handle.wait()
         reduced = gathered | arrays.parts()
         return [reduced[name] for name in self._names]
 
@@ -152,74 +145,58 @@ class GradientList:
             pieces = []
             for name in sorted(dense):
                 each = dense[name]
-                place = where[name], name if each.nbytes >= _ALONE_BYTES else ""
+                place = where[name], name if each.nbytes >= ALONE_BYTES else ""
                 pieces.append((place, each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
             plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
-            buckets = [_Memory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
+            buckets = [BucketMemory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
             self._plan = known, _Arrays(buckets, self._fields)
             self._left, self._rows = self._passes, {}
         return self._plan[1]
 
 
 class _Arrays:
-    """The gradients of a step in their buckets; a :class:`~workbench.training.step_reducer.GradientSource`.
+    """The gradients of a step in their buckets.
 
     Args:
         buckets: in which order they are filled.
         fields: of each bucket's request.
 
     Attributes:
-        names: of all gradients, in the order of the buckets.
         gradients: of this pass.
         first: is it the first pass of the step?
     """
 
-    def __init__(self, buckets: Sequence[_Memory], fields: dict[str, Any]) -> None:
+    def __init__(self, buckets: Sequence[BucketMemory], fields: dict[str, Any]) -> None:
         self._buckets, self._fields = buckets, fields
-        self._of = {name: bucket for bucket in buckets for name in bucket.layout.names}
-        self.names = list(self._of)
         self.gradients: dict[str, Array] = {}
         self.first = True
 
-    def prepare(self, name: str | None) -> None:
-        """Nothing: the buckets are those of the gradients that were given."""
-
-    def group_of(self, name: str) -> Sequence[str]:
-        """All of its bucket."""
-        return self._of[name].layout.names
-
-    def take(self, name: str) -> bool:
-        """Copy it into its bucket, or add it to what is there from earlier passes."""
-        gradient = self.gradients[name]
-        if self._of[name].borrow(gradient):
-            return True
-        part = self._of[name].parts(gradient)[name]
-        if self.first:
-            np.copyto(part, gradient.reshape(-1))
-        else:
-            np.add(part, gradient.reshape(-1), out=part)
-        return True
-
     def take_all(self) -> None:
         """All of a pass."""
-        for name in self.names:
-            self.take(name)
+        for bucket in self._buckets:
+            self._take(bucket)
 
-    def entries(self, names: Sequence[str]) -> Entry:
-        """One for the bucket."""
-        bucket = self._of[names[0]]
-        assert bucket.array is not None
-        name = bucket.layout.name if len(names) > 1 else names[0]
-        about = {"target": bucket.array, **given(bucket.array)[1], **self._fields}
-        bucket.entry = api.entry(Kind.ALLREDUCE, bucket.array, f"gradients.{name}", **about)
-        return bucket.entry
+    def send(self) -> list[Handle]:
+        """Submit each bucket as soon as it is full. Nothing is to be packed with it, so nothing is waited for."""
+        handles = []
+        for bucket in self._buckets:
+            self._take(bucket)
+            handles += api.submit([bucket.entry_of(self._fields)], at_once=True)
+        return handles
+
+    def _take(self, bucket: BucketMemory) -> None:
+        """Copy its gradients into it, or add them to what is there from earlier passes."""
+        if bucket.borrow(self.gradients):
+            return
+        for name, part in bucket.parts(self.gradients).items():
+            if self.first:
+                np.copyto(part, self.gradients[name])
+            else:
+                np.add(part, self.gradients[name], out=part)
 
     def parts(self) -> dict[str, Array]:
         """The gradients again, as views of the buckets."""
-        return {
-            name: bucket.parts(self.gradients[name])[name].reshape(self.gradients[name].shape)
-            for name, bucket in self._of.items()
-        }
+        return {name: part for bucket in self._buckets for name, part in bucket.parts(self.gradients).items()}
 
     def give_back(self) -> None:
         """The reduction failed: what was lent goes back, though another bucket may be in flight."""
@@ -231,72 +208,6 @@ class _Arrays:
         self.gradients = {}
         for bucket in self._buckets:
             bucket.let_go()
-
-
-class _Memory:
-    """A bucket's memory. It is used again when nobody looks at it any more; until then there is another one.
-
-    Attributes:
-        layout: of the bucket.
-        array: of this step, once a gradient has been taken.
-        entry: of this step, once it is submitted.
-    """
-
-    def __init__(self, layout: Bucket, dtype: Any, lent: bool) -> None:
-        self.layout, self._dtype = layout, dtype
-        alone = len(layout.pieces) == 1
-        # Of one piece alone nothing is added: it has the same shape where it is lent and where it is copied.
-        self._length = layout.pieces[0].length if alone else layout.flags
-        self._lent = lent and self._length * dtype.itemsize >= _ALONE_BYTES
-        self._borrowed: weakref.ref[Array] | None = None
-        self.array: Array | None = None
-        self.entry: Entry | None = None
-        self._parts: dict[str, Array] = {}
-        self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
-
-    def parts(self, like: Array) -> dict[str, Array]:
-        """The pieces of this step's array, by name; ``like``: one of the gradients."""
-        if self.array is None:
-            # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
-            self.array = np.zeros_like(like, shape=self._length) if on_gpu(like) else self._free()
-            self._parts = self.layout.parts(self.array)
-        return self._parts
-
-    def borrow(self, gradient: Array) -> bool:
-        """Take this gradient's own memory for this step, if it may be."""
-        if not self._lent or not isinstance(gradient, np.ndarray) or not gradient.flags.writeable:
-            return False
-        # Over a memoryview, as in _free(): so it can be seen when the engine looks at it no more.
-        seen: Array = np.frombuffer(gradient.reshape(-1).view(np.uint8).data, np.uint8)
-        self._borrowed = weakref.ref(seen)
-        self.array = seen.view(self._dtype)
-        self._parts = self.layout.parts(self.array)
-        return True
-
-    def give_back(self) -> None:
-        """Leave memory that was borrowed: what is still in flight gets a copy, as other ranks may count on it."""
-        seen, entry = self._borrowed, self.entry
-        self.let_go()
-        if seen is None or entry is None:
-            return
-        assert entry.source is not None
-        entry.source = entry.target = entry.source.copy()
-        while seen() is not None and not entry.handle.poll():  # the engine is at it, and so are all other ranks
-            time.sleep(_LOOK_AGAIN_S)
-
-    def let_go(self) -> None:
-        """Keep no view of this step's array."""
-        self.array, self.entry, self._borrowed, self._parts = None, None, None, {}
-
-    def _free(self) -> Array:
-        at = next((i for i, (_, seen) in enumerate(self._bytes) if seen is None or seen() is None), len(self._bytes))
-        if at == len(self._bytes):  # zeros, for what lies between two gradients is reduced, too
-            self._bytes.append((memory.zeros(self._length * self._dtype.itemsize, "uint8"), None))
-        raw = self._bytes[at][0]
-        # Over a memoryview: views of this array keep *it* alive, so its end says that there are none.
-        seen: Array = np.frombuffer(raw.data, np.uint8)
-        self._bytes[at] = raw, weakref.ref(seen)
-        return seen.view(self._dtype)
 
 
 def _scaled(rows: Any, factor: float) -> Any:

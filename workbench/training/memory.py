@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from workbench import api
 from workbench.api import Array
+from workbench.arrays import given, on_gpu
 from workbench.context import HOLDER
+from workbench.core.messages import Kind
+from workbench.core.pending import Entry
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.training.buckets import Bucket
+
+ALONE_BYTES = 4 << 20  # from here on copying a gradient costs more than a request of its own
+_LOOK_AGAIN_S = 0.001
 
 
 def empty(shape: int | Sequence[int], dtype: str = "float32") -> Array:
@@ -49,4 +59,85 @@ def shared(length: int, dtype: str, process_set: ProcessSet = global_process_set
     return None if memory is None else memory.view(dtype)
 
 
-__all__ = ["empty", "shared", "zeros"]
+class BucketMemory:
+    """A bucket's memory. It is used again when nobody looks at it any more; until then there is another one.
+
+    Args:
+        layout: of the bucket.
+        dtype: numpy's, of its elements.
+        lent: a large gradient, which has a bucket of its own, may be reduced where it lies, if it is writeable.
+    """
+
+    def __init__(self, layout: Bucket, dtype: Any, lent: bool) -> None:
+        self._layout, self._dtype = layout, dtype
+        alone = len(layout.pieces) == 1
+        # To one piece alone nothing is added: it has the same shape where it is lent and where it is copied.
+        self._length = layout.pieces[0].length if alone else layout.flags
+        self._lent = lent and alone and self._length * dtype.itemsize >= ALONE_BYTES
+        self._name = f"gradients.{layout.names[0] if alone else layout.name}"
+        self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
+        self._array: Array | None = None
+        self._parts: dict[str, Array] = {}
+        self._entry: Entry | None = None
+        self._borrowed: weakref.ref[Array] | None = None
+
+    def parts(self, gradients: Mapping[str, Array]) -> dict[str, Array]:
+        """The pieces of this step's array, by name, in the shapes of the gradients."""
+        if self._array is None:
+            like = gradients[self._layout.names[0]]
+            # On a GPU it is always new: the pool there knows best what is free in the order of its streams.
+            self._use(np.zeros_like(like, shape=self._length) if on_gpu(like) else self._free(), gradients)
+        return self._parts
+
+    def borrow(self, gradients: Mapping[str, Array]) -> bool:
+        """Take the gradient's own memory for this step, if it may be."""
+        if not self._lent:
+            return False
+        gradient = gradients[self._layout.names[0]]
+        if not isinstance(gradient, np.ndarray) or not (gradient.flags.writeable and gradient.flags.c_contiguous):
+            return False
+        # Over a memoryview, as in _free(): so it can be seen when the engine looks at it no more.
+        seen: Array = np.frombuffer(gradient.reshape(-1).view(np.uint8).data, np.uint8)
+        self._borrowed = weakref.ref(seen)
+        self._use(seen.view(self._dtype), gradients)
+        return True
+
+    def entry_of(self, fields: Mapping[str, Any]) -> Entry:
+        """This step's array, to be reduced in place."""
+        assert self._array is not None
+        about = {"target": self._array, **given(self._array)[1], **fields}
+        self._entry = api.entry(Kind.ALLREDUCE, self._array, self._name, **about)
+        return self._entry
+
+    def give_back(self) -> None:
+        """Leave memory that was borrowed: what is still in flight gets a copy, as other ranks may count on it."""
+        seen, entry = self._borrowed, self._entry
+        self.let_go()
+        if seen is None or entry is None:
+            return
+        assert entry.source is not None
+        entry.source = entry.target = entry.source.copy()
+        while seen() is not None and not entry.handle.poll():  # the engine is at it, and so are all other ranks
+            time.sleep(_LOOK_AGAIN_S)
+
+    def let_go(self) -> None:
+        """Keep no view of this step's array."""
+        self._array, self._parts, self._entry, self._borrowed = None, {}, None, None
+
+    def _use(self, array: Array, gradients: Mapping[str, Array]) -> None:
+        self._array = array
+        flat = self._layout.parts(array)
+        self._parts = {name: part.reshape(gradients[name].shape) for name, part in flat.items()}
+
+    def _free(self) -> Array:
+        at = next((i for i, (_, seen) in enumerate(self._bytes) if seen is None or seen() is None), len(self._bytes))
+        if at == len(self._bytes):  # zeros, for what lies between two gradients is reduced, too
+            self._bytes.append((zeros(self._length * self._dtype.itemsize, "uint8"), None))
+        raw = self._bytes[at][0]
+        # Over a memoryview: views of this array keep *it* alive, so its end says that there are none.
+        seen: Array = np.frombuffer(raw.data, np.uint8)
+        self._bytes[at] = raw, weakref.ref(seen)
+        return seen.view(self._dtype)
+
+
+__all__ = ["ALONE_BYTES", "BucketMemory", "empty", "shared", "zeros"]

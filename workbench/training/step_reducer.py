@@ -15,7 +15,9 @@ from workbench.core.pending import Entry
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
-    "Increase backward_passes_per_step to accumulate gradients locally."
+    "Increase backward_passes_per_step to accumulate gradients locally, or call all but the last backward() within "
+    "optimizer.no_sync(). If one backward() did it: checkpoint(use_reentrant=True) computes the gradient of a "
+    "parameter that several parts share more than once; use_reentrant=False does not."
 )
 
 
@@ -95,8 +97,7 @@ class GradientReducer:
         Raises:
             AssertionError: it has been submitted in this step already.
         """
-        if name in self._handles:
-            raise AssertionError(TOO_MANY_PASSES)
+        self.check_not_sent(name)
         if not self.in_flight:
             self._source.prepare(name)
         if not self._source.take(name):
@@ -108,6 +109,11 @@ class GradientReducer:
         group = self._source.group_of(name)
         if all(each in self._ready for each in reversed(group)):  # the last of a group is the last to come
             self._send(group)
+
+    def check_not_sent(self, name: str) -> None:
+        """Raise an AssertionError if this gradient has been submitted in this step: backward has added to it since."""
+        if name in self._handles:
+            raise AssertionError(TOO_MANY_PASSES)
 
     def finish(self, names: Sequence[str] | None = None) -> dict[str, Any]:
         """Submit what was not ready (of ``names``, default all), wait for everything, and begin the next step.

@@ -17,6 +17,7 @@ from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.adasum import adasum_step
+from workbench.torch.optimizer.compiled import not_traced
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.sharded import begin_step, check_shardable
@@ -185,20 +186,24 @@ class DistributedOptimizer(torch.optim.Optimizer):
         self._publish()
         return None
 
+    @not_traced
     def _reduce(self) -> None:
         self._distributed.zeros.drop()
         self._distributed.synchronize()
 
+    @not_traced
     def _hand_over(self) -> None:
         """The wrapped optimizer steps next."""
         self._distributed.zeros.drop()
         begin_step(self._distributed)
 
+    @not_traced
     def _publish(self) -> None:
         """If sharded, wait until all ranks have updated their parts."""
         if shards := self._distributed.shards:
             shards.publish()
 
+    @not_traced
     def _average(self, loss: Any) -> Any:
         """The ranks' average of a loss; anything else as it is."""
         if self._distributed.alone or not isinstance(loss, (float, torch.Tensor)):
@@ -232,6 +237,28 @@ class DistributedOptimizer(torch.optim.Optimizer):
         finally:
             self._distributed.should_synchronize = True
 
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, backward adds up gradients on this rank, and nothing travels: as DistributedDataParallel's.
+
+        The backward after it sends the sums. If there is none, ``step()`` does; it never steps with one rank's alone.
+
+        Example::
+
+            with optimizer.no_sync():
+                for x, y in batches[:-1]:
+                    (loss(model(x), y) / len(batches)).backward()
+            x, y = batches[-1]
+            (loss(model(x), y) / len(batches)).backward()  # gradients travel while this runs
+            optimizer.step()
+        """
+        mine = self._distributed
+        before, mine.keeping = mine.keeping, True
+        try:
+            yield
+        finally:
+            mine.keeping = before
+
     def abandon_step(self) -> None:
         """End a step that was broken off by an error: what is in flight is waited for, and forgotten.
 
@@ -245,6 +272,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
             raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
         self._distributed.reducer.passes = passes
 
+    @not_traced
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As the wrapped optimizer's. A parameter that is frozen and had a gradient has zeros afterwards, and not None.
 

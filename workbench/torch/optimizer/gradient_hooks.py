@@ -22,6 +22,7 @@ from workbench.api import Adasum, Average, Sum
 from workbench.context import HOLDER
 from workbench.errors import CollectiveError
 from workbench.process_sets import is_alone
+from workbench.torch.optimizer.compiled import not_traced
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.optimizer.sharded import Shards
@@ -45,11 +46,12 @@ class GradientHooks:
         hooks: by name.
         zeros: gradients before there are any.
         should_synchronize, synchronized: see ``skip_synchronize()``.
+        keeping: nothing is submitted now, see ``no_sync()``.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool = False) -> None:
         self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
-        self.should_synchronize, self.synchronized = True, False
+        self.should_synchronize, self.synchronized, self.keeping = True, False, False
         self.names = {param: name for name, param in grads.params.items()}
         self.hooks: dict[str, Hook] = {}
         self._replaced = False
@@ -77,7 +79,10 @@ class GradientHooks:
         if self.alone or self.adasum or self.grads.sparse.topk:
             return
         self.forget_failed_cell()
-        self.reducer.ready(name)
+        if self.keeping:
+            self.reducer.check_not_sent(name)
+        else:
+            self.reducer.ready(name)
 
     def synchronize(self) -> None:
         """Reduce what is left, wait for all, and put the results into ``.grad``.
@@ -185,20 +190,22 @@ class Hook:
 
     Attributes:
         owner: weak, so that a model and its optimizer are freed as soon as nobody else has them.
+        name: the parameter's.
         in_common: the parameter's memory is that of all ranks.
     """
 
     in_common = False
 
     def __init__(self, owner: GradientHooks, name: str, param: torch.nn.Parameter) -> None:
-        self.owner, self._name, self._param = weakref.ref(owner), name, weakref.ref(param)
+        self.owner, self.name, self._param = weakref.ref(owner), name, weakref.ref(param)
         self._handle = param.register_post_accumulate_grad_hook(self)
 
+    @not_traced
     def __call__(self, param: torch.Tensor) -> None:
         """``param.grad`` is ready."""
         owner = self.owner()
         if owner is not None:
-            owner.ready(self._name)
+            owner.ready(self.name)
 
     def remove(self) -> None:
         """Remove the hook; a parameter in memory that ranks share is copied to memory of this rank alone."""

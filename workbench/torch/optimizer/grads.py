@@ -99,6 +99,14 @@ class Grads:
         bucket.take(name)
         return True
 
+    def lend(self, name: str) -> torch.Tensor | None:
+        """The gradient's place in its bucket, for backward to write there; None where there is none, or it is lent."""
+        bucket = self.buckets.get(name)
+        if bucket is None or name in bucket.lent or not bucket.suits(name):
+            return None
+        bucket.lent.add(name)
+        return bucket.views[name]
+
     def entries(self, names: Sequence[str]) -> list[Entry] | Entry:
         """A bucket as one entry, or each dense gradient as it is now."""
         for name in names if self.sparse.dims is not None else ():
@@ -162,6 +170,7 @@ class GradBucket:
         views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
             tensor can give it other memory, as ``model.float()`` does.
         about: what an entry says beside the array.
+        lent: names of views that backward has written to, until they are taken.
     """
 
     def __init__(self, layout: Bucket, params: Params) -> None:
@@ -179,6 +188,7 @@ class GradBucket:
         self._given = {name: view.data for name, view in self.views.items()}
         self._versions: dict[str, int] = {}
         self._absent: list[str] = []
+        self.lent: set[str] = set()
 
     def shaped(self, whole: api.Array | torch.Tensor) -> dict[str, torch.Tensor]:
         """The parts of an array with this layout, each shaped like its parameter and in its order in memory."""
@@ -194,10 +204,17 @@ class GradBucket:
         """Bring this rank's gradient into the bucket, if it is not there already."""
         param, view = self._params[name], self.views[name]
         grad = param.grad
-        if grad is None or (grad is self._given[name] and grad.data_ptr() == view.data_ptr()):
+        self.lent.discard(name)
+        if grad is None:
             return
-        with torch.no_grad():
-            view.copy_(grad.to_dense() if grad.layout is not torch.strided else grad)
+        if grad.layout is not torch.strided:
+            grad = grad.to_dense()
+        there = grad.data_ptr() == view.data_ptr() and grad.stride() == view.stride()
+        if there and grad is self._given[name]:
+            return
+        if not there:
+            with torch.no_grad():
+                view.copy_(grad)
         self.show(name)
 
     def show(self, name: str) -> None:
