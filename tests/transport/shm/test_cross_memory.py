@@ -12,6 +12,7 @@ from memory_world import backends, drawn, serial
 
 from workbench.collectives.reduction import Reduction
 from workbench.transport.base import Backend
+from workbench.transport.shm import collectives, cross_memory, node
 from workbench.transport.shm.process_memory import read, works
 
 LENGTHS = [5000, 65_537, 300_001]
@@ -19,8 +20,11 @@ LENGTHS = [5000, 65_537, 300_001]
 
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize(("op", "dtype"), [("sum", "float32"), ("average", "bfloat16"), ("max", "int64")])
-def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str) -> None:
+def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bit for bit what one thread gets that adds in the order of the ranks, with factors, for every length."""
+    monkeypatch.setattr(collectives, "_STAGED_BYTES", 0)
+    used: list[int] = []
+    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
     reduction = Reduction(op, dtype, *((0.5, 2.0, n) if op == "average" else (1.0, 1.0, 1)))
 
     def run(backend: Backend) -> list[bool]:
@@ -32,6 +36,23 @@ def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str) -> None:
         return same
 
     assert backends(n, run, remote=True) == [[True] * len(LENGTHS)] * n
+    assert used
+
+
+def test_only_ranks_that_share_cores_read_long_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks with a core each go over the stage, however long the array is."""
+    monkeypatch.setattr(collectives, "_STAGED_BYTES", 0)
+    used: list[int] = []
+    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
+    monkeypatch.setattr(node, "a_core_each", lambda *what: True)
+
+    def run(backend: Backend) -> bool:
+        array = drawn(backend.rank, 300_001, "float32")
+        backend.collectives.allreduce(array, Reduction("sum", "float32"))
+        return array.tobytes() == serial(range(2), 300_001, Reduction("sum", "float32")).tobytes()
+
+    assert backends(2, run, remote=True) == [True] * 2
+    assert not used
 
 
 @pytest.mark.parametrize("n", [2, 3])

@@ -22,7 +22,7 @@ from workbench.transport.shm.node import Node
 Piece = tuple[int, int, int, int, int]
 """Of an array: its number, from where to where in it, and from where to where in the segment."""
 
-SEGMENT_BYTES = 1 << 20
+SEGMENT_BYTES = 512 << 10  # benchmarks/collectives.py: 256 KiB and 1 MiB are slower by up to a quarter
 SLOTS = 3  # of the stage; one is filled while the one before is reduced and the one before that is read
 STAGE_BYTES = SLOTS * SEGMENT_BYTES
 
