@@ -12,7 +12,7 @@ from memory_world import backends, drawn, serial
 
 from workbench.collectives.reduction import Reduction
 from workbench.transport.base import Backend
-from workbench.transport.shm import collectives, cross_memory, node
+from workbench.transport.shm import collectives, cross_memory
 from workbench.transport.shm.process_memory import read, works
 
 LENGTHS = [5000, 65_537, 300_001]
@@ -37,22 +37,6 @@ def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str, monkeypatch: 
 
     assert backends(n, run, remote=True) == [[True] * len(LENGTHS)] * n
     assert used
-
-
-def test_only_ranks_that_share_cores_read_long_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks with a core each go over the stage, however long the array is."""
-    monkeypatch.setattr(collectives, "_STAGED_BYTES", 0)
-    used: list[int] = []
-    monkeypatch.setattr(cross_memory, "read", lambda *what: (used.append(1), read(*what)))
-    monkeypatch.setattr(node, "a_core_each", lambda *what: True)
-
-    def run(backend: Backend) -> bool:
-        array = drawn(backend.rank, 300_001, "float32")
-        backend.collectives.allreduce(array, Reduction("sum", "float32"))
-        return array.tobytes() == serial(range(2), 300_001, Reduction("sum", "float32")).tobytes()
-
-    assert backends(2, run, remote=True) == [True] * 2
-    assert not used
 
 
 @pytest.mark.parametrize("n", [2, 3])

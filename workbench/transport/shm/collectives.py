@@ -7,8 +7,8 @@ Four algorithms of an allreduce:
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
 3. *Staged*: over the stage in segments that stay in the cache, in a pipeline (``staged.py``); so are many arrays at
    once.
-4. *Cross memory*: long arrays of ranks that share cores, for which a barrier per segment takes too long, where the
-   system lets ranks read each other's memory (``cross_memory.py``).
+4. *Cross memory*: long arrays, where the system lets ranks read each other's memory (``cross_memory.py``). They do not
+   stay in the cache anyway, and cores of different caches take long to write where another one has just read.
 
 Alltoall, Adasum, and a reducescatter of arrays outside of shared memory are left to the *flat* collectives.
 """
@@ -28,7 +28,7 @@ from workbench.transport.shm.node import Node
 from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
 
 _SHORT_BYTES = 16 << 10
-_STAGED_BYTES = 16 << 20  # where ranks share cores
+_STAGED_BYTES = 16 << 20
 _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones are packed in less time
 
 
@@ -63,7 +63,7 @@ class ShmCollectives:
             self._in_place(array, reduction, places)
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction)
-        elif self._cross and self._node.crowded and array.nbytes > _STAGED_BYTES:
+        elif self._cross and array.nbytes > _STAGED_BYTES:
             self._cross.allreduce(array, reduction)
         else:
             self._stage.allreduce([array], reduction)

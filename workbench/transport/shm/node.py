@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.errors import DeadlineError
-from workbench.machine import a_core_each, cores
 from workbench.transport.base import Array
 from workbench.transport.polling import offer_core
 from workbench.transport.shm import futex
@@ -42,7 +41,6 @@ class Node:
         rank: this one.
         timeout_s: deadline of one barrier.
         pids: of the ranks' processes, if they can read each other's memory.
-        crowded: ranks share cores, so a barrier may take long.
 
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
@@ -50,10 +48,8 @@ class Node:
         tick: called some twenty times a second amid a long wait; it may raise to end it.
     """
 
-    def __init__(
-        self, arenas: Sequence[Arena], rank: int, timeout_s: float, pids: Sequence[int] = (), crowded: bool = True
-    ) -> None:
-        self.pids, self.crowded = pids, crowded
+    def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float, pids: Sequence[int] = ()) -> None:
+        self.pids = pids
         own = arenas[rank]
         assert isinstance(own, OwnArena)
         self.own: OwnArena | None = own
@@ -193,12 +189,10 @@ def join_memory(
     except (OSError, ValueError) as error:
         problem = f"another rank's memory could not be opened: {error}"
     remote = not problem and all(works(ticket.pid, ticket.address, ticket.token) for ticket in tickets)
-    found = exchange((problem, remote, cores()))
+    found = exchange((problem, remote))
     if own:
         own.seal()
-    if problems := [text for text, *_ in found if text]:
+    if problems := [text for text, _ in found if text]:
         return None, problems[0]
-    everybody = [ticket.pid for ticket in tickets]
-    processes = list(zip(everybody, (its for *_, its in found), strict=True))
-    crowded = not a_core_each(rank, [""] * len(processes), processes)
-    return Node(arenas, rank, timeout_s, everybody if all(there for _, there, _ in found) else [], crowded), ""
+    pids = [ticket.pid for ticket in tickets] if all(there for _, there in found) else []
+    return Node(arenas, rank, timeout_s, pids), ""
