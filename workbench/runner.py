@@ -28,6 +28,7 @@ from cloudpickle import dumps
 
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
+from workbench.launch.hosts.ranks_on_hosts import ranks_on
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start import hosts as all_hosts
 from workbench.launch.start.run import Outcome
@@ -73,7 +74,7 @@ def run(
         np, num_proc: how many ranks; 1 by default.
         timeout_s: deadline of it all.
         use_mpi, use_gloo: insist on one; otherwise MPI where it works.
-        hosts, hostfile: all must be this machine, see ``workbench run -H``.
+        hosts, hostfile: see ``workbench run -H``; this folder must be on all of them.
         start_timeout: deadline until all ranks run, in seconds.
         output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well.
         prefix_output_with_timestamp: begin each line with the time.
@@ -112,8 +113,9 @@ def run(
         files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
     )
     check_command(task.command, variables)
-    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "")
-    outcome = start(task, printer, say, bool(verbose), (SIGINT,))
+    ranks, labels = ranks_on(found, task)
+    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "", labels)
+    outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, timeout_s)
     return [_result(rank, outcome) for rank in range(n)]

@@ -1,4 +1,4 @@
-"""Settings, and the only reader of environment variables.
+"""Settings, and other things that environment variables say to this process, except who it is in a job.
 
 Each field of :class:`Settings` can be set by ``WORKBENCH_<FIELD IN CAPITALS>``; where Horovod has a
 variable for the same thing, that one is read too, and ``WORKBENCH_*`` wins. The table
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 import os
-import re
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -80,7 +79,7 @@ class Settings:
     bind: str = "auto"
 
 
-BACKENDS = {"mpi": "MPI", "gloo": "Gloo"}
+BACKENDS = {"mpi": "MPI", "gloo": "Gloo", "sockets": "TCP"}
 """What can connect ranks that are processes: the setting's value, and the name that people know it by.
 
 ``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.
@@ -125,9 +124,9 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
             warnings.warn(f"{old} is {own} now; the old name goes with the next release.", DeprecationWarning, 2)
             own = old
         if own in env:
-            found[field.name] = _parse(own, env[own], type(field.default), 1)
+            found[field.name] = parse(own, env[own], type(field.default), 1)
         elif other and other in env:
-            found[field.name] = _parse(other, env[other], type(field.default), unit)
+            found[field.name] = parse(other, env[other], type(field.default), unit)
     for name in {"backend", "gpu_operations", "bind"} & found.keys():
         found[name] = str(found[name]).lower()
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
@@ -135,7 +134,12 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
     return Settings(**found)  # type: ignore[arg-type]  # each value was converted to its field's type
 
 
-def _parse(name: str, text: str, kind: type, unit: float) -> str | int | float:
+def parse(name: str, text: str, kind: type, unit: float) -> str | int | float:
+    """A variable's text as a value of this kind, in our unit.
+
+    Raises:
+        ValueError: it is no number, or a negative one.
+    """
     if kind is str:
         return text.strip()
     try:
@@ -206,6 +210,16 @@ def unbound(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("WORKBENCH_UNBOUND", "")
 
 
+def host_address(env: Mapping[str, str] | None = None) -> str:
+    """This host's address by which the others of the job reach it, as the launcher says; "" if it says none.
+
+    Example:
+        >>> host_address({"WORKBENCH_HOST_ADDRESS": "10.0.0.2"}), host_address({})
+        ('10.0.0.2', '')
+    """
+    return (os.environ if env is None else env).get("WORKBENCH_HOST_ADDRESS", "").strip()
+
+
 def child_environment(**changes: str) -> dict[str, str]:
     """The whole environment of this process, with ``changes``, for a child process."""
     return {**os.environ, **changes}
@@ -234,85 +248,6 @@ def changed_environment(**changes: str | None) -> Iterator[None]:
             os.environ.pop(name)
             if text is not None:
                 os.environ[name] = text
-
-
-@dataclass(frozen=True)
-class Launch:
-    """How this process was started, read from its environment alone.
-
-    Args:
-        launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
-        rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
-        address, port: of the rendezvous, when the ranks were not started by MPI.
-        file: … or the file for the rendezvous; only this user can read and write it.
-        agent: torchrun's agent already listens on the port and serves the store for all ranks.
-        attempt: how often torchrun has started the ranks again.
-    """
-
-    launcher: str
-    rank: int = 0
-    size: int = 1
-    local_rank: int = 0
-    local_size: int = 1
-    address: str = ""
-    port: int = 0
-    file: str = ""
-    agent: bool = False
-    attempt: int = 0
-
-
-def launch(env: Mapping[str, str] | None = None) -> Launch:
-    """Who started this process? The most specific answer first.
-
-    mpiexec under Slurm leaves both MPI's and Slurm's variables, torchrun under Slurm both torchrun's
-    and Slurm's; so Slurm comes last.
-
-    Example:
-        >>> found = launch({"PMI_RANK": "1", "PMI_SIZE": "4"})
-        >>> found.launcher, found.rank, found.size
-        ('mpich', 1, 4)
-    """
-    env = os.environ if env is None else env
-    if "OMPI_COMM_WORLD_SIZE" in env:
-        return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
-    if "PMI_SIZE" in env or "PMI_RANK" in env:
-        return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
-        found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
-        found = _at_address(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
-        agent, attempt = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True", "TORCHELASTIC_RESTART_COUNT"
-        return replace(
-            found, file=env.get("WORKBENCH_RENDEZVOUS_FILE", ""), agent=agent, attempt=_integer(env, attempt, 0)
-        )
-    if "PMIX_RANK" in env:
-        return _numbers(env, "pmix", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "")
-    if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env and _integer(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
-        found = _numbers(env, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
-        job, step = _integer(env, "SLURM_JOB_ID", 0), _integer(env, "SLURM_STEP_ID", 0)
-        port = 20000 + (job * 131 + step) % 20000  # the same on all ranks, different for neighbouring steps
-        return _at_address(found, first_host(env["SLURM_STEP_NODELIST"]), port)
-    return Launch("none")
-
-
-def _numbers(env: Mapping[str, str], launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> Launch:
-    return Launch(
-        launcher,
-        _integer(env, rank, 0),
-        _integer(env, size, 1),
-        _integer(env, local_rank, 0),
-        _integer(env, local_size, 1),
-    )
-
-
-def _integer(env: Mapping[str, str], name: str, default: int) -> int:
-    try:
-        return int(env.get(name) or default)
-    except ValueError:
-        raise LaunchError(f"{name}={env[name]!r} is not a whole number; the launcher should have set it.") from None
-
-
-def _at_address(found: Launch, address: str, port: int) -> Launch:
-    return replace(found, address=address, port=port)
 
 
 def secret(env: Mapping[str, str] | None = None) -> bytes:
@@ -348,51 +283,3 @@ def machine_folders(env: Mapping[str, str] | None = None) -> list[Path]:
     runtime = env.get("XDG_RUNTIME_DIR", "")
     mine = Path(tempfile.gettempdir()) / f"workbench-{os.getuid()}"
     return [*([Path(runtime) / "workbench"] if runtime else []), mine]
-
-
-def first_host(nodelist: str) -> str:
-    """The first host of a Slurm node list.
-
-    Example:
-        >>> first_host("gpu[003-005,9],login1"), first_host("iris-179,iris-180")
-        ('gpu003', 'iris-179')
-    """
-    head, bracket, rest = nodelist.partition("[")
-    if not bracket or "," in head:
-        return nodelist.split(",")[0]
-    number = rest.split("]")[0].split(",")[0].split("-")[0]
-    return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
-
-
-def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
-    """How many hosts the Slurm job around this process has, and their names; (1, "") outside of one.
-
-    Example:
-        >>> batch_hosts({"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"})
-        (2, 'gpu[03-04]')
-    """
-    env = os.environ if env is None else env
-    number = "SLURM_JOB_NUM_NODES" if "SLURM_JOB_NUM_NODES" in env else "SLURM_NNODES"
-    return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
-
-
-# What one launcher tells its processes, and the ranks of another must not hear.
-_LAUNCHER_NAMES = re.compile(
-    r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_FILE|UNBOUND)"
-)
-
-
-def without_launcher(env: Mapping[str, str]) -> dict[str, str]:
-    """``env`` without what a launcher said to this process about its rank.
-
-    Example:
-        >>> without_launcher({"PMI_RANK": "0", "RANK": "1", "HOME": "/root"})
-        {'HOME': '/root'}
-    """
-    return {name: text for name, text in env.items() if not _LAUNCHER_NAMES.fullmatch(name)}
-
-
-def start_timeout_s(env: Mapping[str, str]) -> float:
-    """How long the launcher waits until all ranks have started."""
-    return float(_parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))

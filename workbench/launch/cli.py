@@ -168,12 +168,18 @@ def _run(args: argparse.Namespace) -> int:
         from workbench.launch.start import mpi
 
         mpi.ask_library()  # it answers while what follows is imported
+    from workbench.launch.hosts.ranks_on_hosts import ranks_on
+    from workbench.launch.hosts.remote_shell import Ssh
     from workbench.launch.start.run import run
 
     for line in flags.warnings(args):
         say(line)
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
-    outcome = run(task, Printer(sys.stdout, sys.stderr, task.n, timestamps, folder), say, bool(args.verbose))
+    ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+    networks = [name for name in (args.network_interfaces or "").split(",") if name]
+    ranks, labels = ranks_on(task.hosts, task, ssh, networks, args.gpus or "")
+    printer = Printer(sys.stdout, sys.stderr, task.n, timestamps, folder, labels)
+    outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
     if outcome.text:
         say(outcome.text)
     return outcome.code
@@ -184,7 +190,7 @@ def _task(args: argparse.Namespace) -> Task:
     from workbench.launch.start.starters import Task, check_command, choose, environment
 
     n, found = _ranks(args)
-    gpus = _pinned(n, args.gpus) if args.gpus else {}
+    gpus = _pinned(n, args.gpus) if args.gpus and not hosts.elsewhere(found) else {}
     env = with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
     check_command(flags.command(args), env)
     return Task(

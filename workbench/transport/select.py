@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _MPI_LAUNCHERS = {"mpich": "MPICH", "openmpi": "Open MPI", "pmix": "PMIx"}
 _CHOICES = ("auto", "shm", *BACKENDS)
-# With these the launcher decides: MPI connects whom mpiexec started, Gloo the others. Any other backend connects both.
-_LAUNCHER_DECIDES = ("auto", "shm", "mpi", "gloo")
+# With these the launcher decides: MPI connects whom mpiexec started, Gloo or TCP the others.
+_LAUNCHER_DECIDES = ("auto", "shm", "mpi")
 
 
 def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = None) -> Bootstrap:
@@ -71,7 +71,7 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
         return _flat(bootstrap.backend, bootstrap, settings)
     everybody = bootstrap.exchange((bootstrap.node, settings))
     settings, nodes = everybody[0][1], [node for node, _ in everybody]  # rank 0's settings: all must do the same
-    by_launcher = settings.backend in _LAUNCHER_DECIDES
+    by_launcher = settings.backend in _LAUNCHER_DECIDES or (settings.backend == "gloo" and bootstrap.comm is not None)
     flat = _flat(bootstrap.backend if by_launcher else settings.backend, bootstrap, settings)
     if settings.backend not in ("auto", "shm") or len(set(nodes)) == bootstrap.size:
         return flat

@@ -686,8 +686,10 @@ def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         run(print, np=0)
     with pytest.raises(LaunchError, match="exclude each other"):
         run(print, np=2, use_mpi=True, use_gloo=True)
-    with pytest.raises(LaunchError, match="several hosts come later"):
-        run(print, np=2, hosts="192.0.2.1:2")
+    with pytest.raises(LaunchError, match="named twice"):
+        run(print, np=2, hosts="localhost:1,localhost:1")
+    with pytest.raises(LaunchError, match="no-such-host.invalid: there is no host|ssh cannot be run"):
+        run(print, np=2, hosts="localhost:1,no-such-host.invalid:1")
     with pytest.raises(LaunchError, match="no program"):
         run(print, np=2, executable="/no/such/python")
     monkeypatch.setenv("PMI_SIZE", "2")

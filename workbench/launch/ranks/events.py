@@ -49,7 +49,16 @@ class Signalled:
     number: int
 
 
-LauncherEvent = Started | Ended | Wrote | Signalled
+@dataclass(frozen=True)
+class HostLost:
+    """A host does not answer any more; its ranks are lost."""
+
+    host: str
+    ranks: tuple[int, ...]
+    why: str
+
+
+LauncherEvent = Started | Ended | Wrote | Signalled | HostLost
 
 
 class Signals:
@@ -84,21 +93,26 @@ class RankPipes:
 
     Args:
         folder: the job's; the pipes are made in it.
-        n: how many ranks there are.
+        ranks: their numbers.
         signals: its pipe is read as well.
     """
 
-    def __init__(self, folder: Path, n: int, signals: Signals) -> None:
+    def __init__(self, folder: Path, ranks: Iterable[int], signals: Signals | None = None) -> None:
         self._selector = selectors.DefaultSelector()
         self._begun = b""  # an incomplete line of the pipe of events
-        self._selector.register(signals.pipe, selectors.EVENT_READ, "signals")
+        if signals:
+            self._selector.register(signals.pipe, selectors.EVENT_READ, "signals")
         # Opened for writing as well, a pipe can be opened before there is a supervisor, and never ends by itself.
         self._listen(folder / EVENTS, EVENTS, os.O_RDWR)
         os.mkfifo(folder / LEAVE)
         self._leave = os.open(folder / LEAVE, os.O_RDWR)
-        for rank in range(n):
+        for rank in ranks:
             for stream in ("stdout", "stderr"):
                 self._listen(folder / pipe_name(rank, stream), (rank, stream), os.O_RDONLY)
+
+    def fileno(self) -> int:
+        """Readable when there is an event."""
+        return self._selector.fileno()
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
         """The next events; none after ``timeout_s`` without one."""

@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
 
@@ -139,12 +139,22 @@ class Printer:
         timestamps: begin each line with the time, as ``horovodrun --prefix-output-with-timestamp`` does.
         folder: write ``<folder>/rank.N/stdout`` and ``stderr`` as well, without prefixes; "" for no files. N has
             zeros before it, so that the folders sort by rank.
+        hosts: by rank, the host that it is on, if there are several.
 
     Raises:
         LaunchError: the files cannot be made.
     """
 
-    def __init__(self, out: TextIO, err: TextIO, n: int, timestamps: bool = False, folder: str = "") -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        err: TextIO,
+        n: int,
+        timestamps: bool = False,
+        folder: str = "",
+        hosts: Sequence[str] = (),
+    ) -> None:
+        self._labels = [f"{rank}@{host}" for rank, host in enumerate(hosts)] or list(map(str, range(n)))
         self._streams = {
             name: Sink(stream, functools.partial(self._complain, name, "Its lines are lost"))
             for name, stream in (("stdout", out), ("stderr", err))
@@ -205,7 +215,7 @@ class Printer:
         if self._unfinished not in (None, (rank, name)):
             self._finish()
         when = time.asctime() if self._timestamps else ""
-        self._put(name, f"{when}[{rank}]<{name}>:".encode() + line)
+        self._put(name, f"{when}[{self._labels[rank]}]<{name}>:".encode() + line)
         self._unfinished = (rank, name) if line.endswith(b"\r") else None
 
     def _finish(self) -> None:

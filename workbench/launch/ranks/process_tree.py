@@ -24,6 +24,10 @@ class ProcessTree:
 
     Args:
         env: the processes' environment, to which the tag is added.
+        tag, folder: of a job on several hosts, the same on each; by default they are made here.
+
+    Raises:
+        FileExistsError: there is such a folder.
 
     Attributes:
         id: the random tag; every process has it in its variable ``WORKBENCH_CLUSTER``.
@@ -37,9 +41,11 @@ class ProcessTree:
         (True, None, False)
     """
 
-    def __init__(self, env: Mapping[str, str]) -> None:
-        self.id = os.urandom(8).hex()
-        self.folder = Path(tempfile.mkdtemp(prefix="workbench-job-"))
+    def __init__(self, env: Mapping[str, str], tag: str = "", folder: str = "") -> None:
+        self.id = tag or os.urandom(8).hex()
+        self.folder = Path(folder or tempfile.mkdtemp(prefix="workbench-job-"))
+        if folder:
+            self.folder.mkdir(0o700)
         self.env = dict(env) | {TAG: self.id}
         self._owner = os.getpid()
         self._stopped = False
@@ -55,20 +61,29 @@ class ProcessTree:
         Raises:
             LaunchError: the program does not exist or may not be run.
         """
+        self._start(name, command, stdin=subprocess.DEVNULL, stdout=None)
+
+    def start_with_pipes(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """The same, with pipes as stdin and stdout. Only what it prints on stderr goes to the log."""
+        return self._start(name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def _start(self, name: str, command: list[str], stdin: int, stdout: int | None) -> subprocess.Popen[bytes]:
         self._commands[name] = command
         with self.log(name).open("ab") as log:
             try:
-                self._processes[name] = subprocess.Popen(
+                self._processes[name] = process = subprocess.Popen(
                     command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
+                    bufsize=0,
+                    stdin=stdin,
+                    stdout=log if stdout is None else stdout,
+                    stderr=log,
                     env=self.env,
                     start_new_session=True,  # Ctrl-C in a terminal is for the program, not for its job
                 )
             except OSError as error:
                 raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
-        self.follow([self._processes[name].pid])
+        self.follow([process.pid])
+        return process
 
     def follow(self, pids: Iterable[int]) -> None:
         """Record processes that belong to the job, in case one loses its tag and its parents.
@@ -96,7 +111,11 @@ class ProcessTree:
 
     def ended(self) -> list[str]:
         """The names of the processes that have ended."""
-        return [name for name, process in self._processes.items() if process.poll() is not None]
+        return list(self.codes())
+
+    def codes(self) -> dict[str, int]:
+        """Those, with their exit codes."""
+        return {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
 
     def wait(self, what: str, done: Callable[[], bool], deadline: float) -> None:
         """Wait, asking every 20 ms at least, as long as all processes run.

@@ -19,6 +19,7 @@ This file is run by its path, not with ``-m``, and imports next to nothing: it s
 
 from __future__ import annotations
 
+import marshal
 import os
 import sys
 
@@ -32,8 +33,9 @@ RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
 LOCAL_RANK_NAMES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "PMI_RANK")
 GPUS = "WORKBENCH_GPUS"  # by local rank, see start/gpus.py
 CORES = "WORKBENCH_CORES"  # by rank, see start/binding.py
-BECOME = "--become"
+BECOME, AGENTS = "--become", "--agents"
 EVENTS, LEAVE = "events", "leave"
+JOB = "job"  # a file in the job's folder: the ranks' command and environment
 NOT_FOUND = 127
 # SIGPIPE and SIGXFSZ, which this Python ignores and a program expects. The module `signal` would take 5 of the 10 ms.
 _IGNORED = (13, 25)
@@ -69,12 +71,22 @@ def bind(listed: str, rank: int) -> None:
         listed: cores by rank, such as ``0,1;2,3``.
         rank: this process's.
     """
-    shares = [{int(core) for core in share.split(",")} for share in listed.split(";") if share]
+    shares = [{int(core) for core in share.split(",") if core} for share in listed.split(";")]
     try:
-        if shares and os.sched_getaffinity(0) == set().union(*shares):
+        if listed and os.sched_getaffinity(0) == set().union(*shares):
             os.sched_setaffinity(0, shares[rank])
     except OSError:
         pass  # the launcher has tried it; what it cannot know is no reason to end
+
+
+def folder_on_host(base: str, rank: int, firsts: str) -> str:
+    """The job's folder on a rank's host. The hosts may share the folder that it is in.
+
+    Example:
+        >>> folder_on_host("/tmp/job", 3, "0,2,4")
+        '/tmp/job.2'
+    """
+    return f"{base}.{max(first for first in map(int, firsts.split(',')) if first <= rank)}"
 
 
 def supervise(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -> None:
@@ -112,11 +124,19 @@ def _start(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -
 
 
 def main(words: list[str], env: Mapping[str, str]) -> None:
-    """``python supervisor.py <the job's folder> <command>…``, or ``python supervisor.py --become <command>…``.
+    """``supervisor.py <the job's folder> <command>…``, or one of two other forms.
 
-    The latter becomes the rank's command, with its cores and its GPU, and supervises nothing.
+    1. ``supervisor.py <what all hosts' folders begin with> --agents <each host's first rank>``: the command and the
+       environment are in a file in this host's folder.
+    2. ``supervisor.py --become <command>…`` becomes the rank's command, with its cores and its GPU, and supervises
+       nothing.
     """
     where, *command = words
+    if command[0] == AGENTS:  # MPI has started this on one of several hosts: its agent has left there what to do
+        where = folder_on_host(where, int(next(env[name] for name in RANK_NAMES if name in env)), command[1])
+        with open(f"{where}/{JOB}", "rb") as file:
+            command, theirs = marshal.load(file)
+        env = {**env, **theirs}
     rank = next(env[name] for name in RANK_NAMES if name in env)
     bind(env.get(CORES, ""), int(rank))
     if where == BECOME:

@@ -77,7 +77,7 @@ _BIND = "each rank keeps to its share of the cores, or to a NUMA node; auto (def
 GROUPS: dict[str, list[Flag]] = {
     "ranks": [
         Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
-        Flag(("-H", "--hosts"), "host:slots,… All must be this machine: several hosts come later", str),
+        Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
         Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
         Flag(("--mpi",), "insist on mpiexec"),
         Flag(("--gloo",), "plain processes that talk over Gloo"),
@@ -87,6 +87,11 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
+    ],
+    "hosts": [
+        Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
+        Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
+        Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
     ],
     "output": [
         Flag(("--output-filename",), "folder for rank.N/stdout and rank.N/stderr, as well", str),
@@ -133,9 +138,6 @@ GROUPS: dict[str, list[Flag]] = {
         *_idle(int, elastic_timeout="elastic jobs come later"),
         *_idle(str, blacklist_cooldown_range="elastic jobs come later"),
         *_idle(str, host_discovery_script="elastic jobs come later"),
-        Flag(("-p", "--ssh-port"), "there is one host", int, idle=True),
-        Flag(("-i", "--ssh-identity-file"), "there is one host", str, idle=True),
-        Flag(("--network-interface", "--network-interfaces"), "there is one host", str, idle=True),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]

@@ -1,9 +1,10 @@
-"""Hosts and their slots: ``-H localhost:2,127.0.0.1:2``. So far all of them must be this machine."""
+"""Hosts and their slots: ``-H a:2,b:2``, or a file with a host per line."""
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -47,19 +48,21 @@ def _parse_one(text: str) -> tuple[str, int]:
 
 
 def check(hosts: Hosts, n: int) -> None:
-    """See to it that all hosts are this machine, and have slots for ``n`` ranks.
+    """See to it that hosts have slots for ``n`` ranks, and that each is named once.
 
     Raises:
-        LaunchError: they are not, or have not.
+        LaunchError: they have not, or it is not.
     """
-    if others := [name for name, _ in hosts if not is_here(name)]:
-        raise LaunchError(
-            f"{', '.join(others)}: not this machine. Ranks on several hosts come later; until then start them with the "
-            "mpiexec or srun of your cluster, which the workbench understands."
-        )
-    slots = sum(slots for _, slots in hosts)
+    slots, names = sum(slots for _, slots in hosts), [name for name, _ in hosts]
     if hosts and n > slots:
-        raise LaunchError(f"{n} ranks do not fit the {slots} slots of {', '.join(name for name, _ in hosts)}.")
+        raise LaunchError(f"{n} ranks do not fit the {slots} slots of {', '.join(names)}.")
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise LaunchError(f"{', '.join(twice)}: named twice. Name each host once, with all its slots.")
+
+
+def elsewhere(hosts: Sequence[tuple[str, int]]) -> bool:
+    """Is one of them not this machine?"""
+    return not all(is_here(name) for name, _ in hosts)
 
 
 def is_here(name: str) -> bool:

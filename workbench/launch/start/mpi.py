@@ -34,7 +34,7 @@ VENDORS = {
 
 # Ranks of one machine need no network. MPICH's UCX and libfabric, Gloo and NCCL keep to loopback; Open MPI's own way
 # over TCP, which would listen everywhere, is left out: it has another one through memory.
-_LOOPBACK = dict.fromkeys(
+LOOPBACK = dict.fromkeys(
     ("UCX_NET_DEVICES", "FI_TCP_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
     "lo0" if sys.platform == "darwin" else "lo",
 ) | {"OMPI_MCA_btl": "^tcp"}
@@ -217,6 +217,29 @@ def command(
     return [path, *survive, "-n", str(n), *here, *words]
 
 
+def command_on_hosts(
+    hosts: Sequence[tuple[str, int]], interface: str, ssh: str, words: Sequence[str] = ()
+) -> list[str]:
+    """What starts ranks on several hosts by MPI's own means, ready for the program's own words.
+
+    Args:
+        hosts: names and how many ranks each gets.
+        interface: by which the hosts reach this one.
+        ssh: the program that takes ssh's place.
+        words: further words for mpiexec.
+
+    Raises:
+        LaunchError: as :func:`find_mpiexec`.
+    """
+    path = find_mpiexec()
+    n, listed = sum(slots for _, slots in hosts), ",".join(f"{name}:{slots}" for name, slots in hosts)
+    if mpiexec_vendor(path) == "Open MPI":
+        there = ["--host", listed, "--mca", "plm_rsh_agent", ssh, "--mca", "oob_tcp_if_include", interface]
+        return [path, "-n", str(n), *flags("Open MPI", root=os.geteuid() == 0, words=words), *there, *words]
+    there = ["-launcher", "ssh", "-launcher-exec", ssh, "-hosts", listed, "-iface", interface]
+    return [path, "-disable-auto-cleanup", "-n", str(n), *there, *words]
+
+
 def forker(path: str) -> str:
     """The launcher for one machine that MPICH may bring beside its mpiexec at ``path``; "" for none."""
     return shutil.which(gforker.NAME, path=str(Path(path).parent)) or ""
@@ -238,7 +261,7 @@ def environment(threads: int) -> dict[str, str]:
     Variables that tie a process to another ipyparallel cluster are left out. What libraries open for their ranks they
     open on loopback, unless it was said otherwise.
     """
-    env = _LOOPBACK | {name: text for name, text in os.environ.items() if not name.startswith("IPP_")}
+    env = LOOPBACK | {name: text for name, text in os.environ.items() if not name.startswith("IPP_")}
     env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     home = str(Path(workbench.errors.__file__).resolve().parent.parent)
     if home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):

@@ -13,29 +13,23 @@ process was killed, by its watchdog.
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
-from workbench import config
-from workbench.common.text import count
+from workbench.common.text import count, plural
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, shell_code
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
-from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.start import mpi
-from workbench.launch.start.binding import Binding, bind
-from workbench.launch.start.starters import FILES, Task, processes
+from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.starters import Task
 from workbench.machine import make_room
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _LOOK_S = 0.25  # interval of the check that mpiexec still runs
-_LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
 
 @dataclass(frozen=True)
@@ -62,7 +56,12 @@ class Outcome:
 
 
 def run(
-    task: Task, printer: Printer, say: Callable[[str], None], verbose: bool = False, numbers: Iterable[int] = TERMINAL
+    task: Task,
+    printer: Printer,
+    say: Callable[[str], None],
+    verbose: bool = False,
+    numbers: Iterable[int] = TERMINAL,
+    ranks: Callable[[Task, Signals], Ranks] = RanksHere,
 ) -> Outcome:
     """Start the ranks, print what they print, and return when all have ended.
 
@@ -72,16 +71,15 @@ def run(
         say: gets the launcher's own messages.
         verbose: report each command that is started.
         numbers: signals that are passed on to the ranks; SIGINT must be among them.
+        ranks: makes the ranks of the job; by default they are on this machine.
 
     Raises:
         LaunchError: the ranks did not start, mpiexec ended before them, or they need more open files than are allowed.
     """
     # Two pipes a rank here; mpiexec, which takes over the limit, needs about three.
     make_room(4 * task.n + 32, f"{count(task.n, 'rank')} need")
-    way = config.settings(task.env).bind
-    # The cores are looked at before the first process of the job, which would be taken for another's.
-    with Signals(numbers) as signals, contextlib.closing(printer), bind(task.n, way) as binding:
-        running = _Run(task, printer, signals, binding)
+    with Signals(numbers) as signals, contextlib.closing(printer):
+        running = _Run(task, printer, ranks(task, signals))
         try:
             running.start(say, verbose)
             running.attend()
@@ -90,63 +88,33 @@ def run(
         return running.outcome()
 
 
-class _Processes(ProcessTree):
-    """The job's processes and their exit codes."""
-
-    def codes(self) -> dict[str, int]:
-        """Exit codes by name."""
-        return {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
-
-
 class _Run:
-    """One run: the job's processes, the pipes from its ranks, and the plan for its end."""
+    """One run: the job's ranks, what they print, and the plan for its end."""
 
-    def __init__(self, task: Task, printer: Printer, signals: Signals, binding: Binding) -> None:
-        self._task, self._printer, self._binding = task, printer, binding
-        self._processes = _Processes(task.env)
-        self._pipes = RankPipes(self._processes.folder, task.n, signals)
+    def __init__(self, task: Task, printer: Printer, ranks: Ranks) -> None:
+        self._task, self._printer, self._ranks = task, printer, ranks
         self._ending = Ending(task.n)
-        self._pids: dict[int, int] = {}
+        self._started: set[int] = set()
         self._lost: tuple[str, int] | None = None
+        self._lost_hosts: list[HostLost] = []
         self._files: dict[str, bytes] = {}
         self._begun = time.monotonic()
 
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
-        """Start mpiexec, or the supervisors."""
-        folder = self._processes.folder
-        self._processes.env |= mpi.session_folder(str(folder)) | self._binding.env
-        if verbose or self._binding.notable:
-            say(self._binding.line())
-        (folder / FILES).mkdir()
-        for name, content in self._task.files.items():
-            (folder / FILES / name).write_bytes(content)
-        common = dict(self._processes.env)
-        for process in processes(self._task, folder, say):
-            if verbose:
-                say(f"starting {shlex.join(process.command)}")
-            self._processes.env = common | process.env
-            self._processes.start(process.name, process.command)
+        """Start the ranks."""
+        self._ranks.start(say, verbose)
 
     def attend(self) -> None:
         """Handle events until all ranks have ended, or are to be killed."""
         while not self._ending.over and not self._lost:
             self._check_deadlines(time.monotonic())
-            self._take(self._pipes.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
-            if not self._processes.running() and not self._ending.over:
+            self._take(self._ranks.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
+            if self._ranks.ended() and not self._ending.over:
                 self._lose()
-        self._pipes.release_supervisors()
-        until = time.monotonic() + _LEAVE_S
-        while not any(self._ending.codes.values()) and self._processes.running() and time.monotonic() < until:
-            self._take(self._pipes.wait(0.005))
-        self._files = {path.name: path.read_bytes() for path in (self._processes.folder / FILES).iterdir()}
 
     def stop(self) -> None:
         """Kill every process, delete every file, read the rest of the output."""
-        try:
-            self._processes.stop()
-        finally:
-            self._take(self._pipes.drain())
-            self._pipes.close()
+        self._files = self._ranks.stop(self._take)
 
     def outcome(self) -> Outcome:
         """The result."""
@@ -159,7 +127,10 @@ class _Run:
         causes = [rank for rank in ending.failed if not self._printer.follows(rank)]
         culprit = next(iter(causes or ending.failed), None)
         words = self._printer.last_words(culprit) if culprit is not None else ""
-        text = _describe(ending, culprit) + (f" Its last words:\n{words}" if words else "")
+        lost = next((lost for lost in self._lost_hosts if culprit in lost.ranks), None)
+        text = (_describe_host(lost) if lost else _describe(ending, culprit)) + (
+            f" Its last words:\n{words}" if words else ""
+        )
         killed = culprit is not None and ending.codes[culprit] < 0
         return Outcome(ending.exit_code(culprit), culprit, text, ending.asked, ending.late, killed, files)
 
@@ -169,47 +140,40 @@ class _Run:
             match event:
                 case Wrote(rank, stream, data):
                     self._print(rank, stream, data)
-                case Started(rank, pid):
-                    self._pids[rank] = pid
-                    self._processes.follow([pid])
+                case Started(rank, _):
+                    self._started.add(rank)
                 case Ended(rank, code):
                     self._ending.ended(rank, code, now)
-                    if code:
-                        self._note_shared_memory()
+                case HostLost():
+                    self._lost_hosts.append(event)
+                    for rank in sorted(self._ending.running & set(event.ranks)):
+                        self._ending.ended(rank, -signal.SIGKILL, now)
                 case Signalled(number):
                     self._ending.signalled(number, now)
-                    if self._ending.running - self._pids.keys():  # not all have started to get the signal
+                    if self._ending.running - self._started:  # not all have started to get the signal
                         self._ending.signalled(number, now)
         self._flush()
 
     def _check_deadlines(self, now: float) -> None:
-        if numbers := self._ending.due(now):
-            self._note_shared_memory()
-        for number in numbers:
-            for rank in self._ending.running & self._pids.keys():
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self._pids[rank], number)  # its session: a shell as rank does not forward signals
+        for number in self._ending.due(now):
+            self._ranks.signal(sorted(self._ending.running & self._started), number)
         task, ending = self._task, self._ending
         if task.timeout_s is not None and not ending.late and now - self._begun > task.timeout_s:
             ending.out_of_time(now)
-        missing = sorted(ending.running - self._pids.keys())
+        missing = sorted(ending.running - self._started)
         if missing and not ending.asked and now - self._begun > task.start_timeout_s:
             self._fail_to_start(f"Ranks {missing} of {task.n} did not start within {task.start_timeout_s:g} s.")
 
-    def _note_shared_memory(self) -> None:
-        """Record the shared memory of ranks that are about to die without MPI_Finalize, to remove it later."""
-        self._processes.follow(self._pids[rank] for rank in self._ending.running & self._pids.keys())
-
     def _lose(self) -> None:
         """Mpiexec or a supervisor has ended before its ranks: a rank called MPI_Abort, or somebody killed it."""
-        self._take(self._pipes.wait(_LOOK_S))
-        name, code = next(iter(self._processes.codes().items()))
-        if self._ending.running - self._pids.keys():
+        self._take(self._ranks.wait(_LOOK_S))
+        name, code = next(iter(self._ranks.ended().items()))
+        if self._ending.running - self._started:
             self._fail_to_start(f"{name} ended with exit code {code} before its ranks had started.")
         self._lost = (name, code)
 
     def _fail_to_start(self, what: str) -> NoReturn:
-        report = self._processes.report()
+        report = self._ranks.report()
         raise LaunchError(
             f"{what}\n{report}\nNothing was left running. On a slow machine give more time: --start-timeout."
         )
@@ -229,6 +193,11 @@ class _Run:
         except BrokenPipeError:  # `workbench run … | head` has seen enough
             self._printer.mute()
             self._ending.signalled(signal.SIGPIPE, time.monotonic())
+
+
+def _describe_host(lost: HostLost) -> str:
+    ranks = f"{plural('rank', len(lost.ranks))} {', '.join(map(str, lost.ranks))}"
+    return f"Host {lost.host} was lost with {ranks}, which ends the job: {lost.why}."
 
 
 def _describe(ending: Ending, culprit: int | None) -> str:

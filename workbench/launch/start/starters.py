@@ -19,7 +19,7 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks import supervisor
 from workbench.launch.start import mpi
 
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Below the ephemeral ports, so that no other process is given the port before rank 0 listens.
 _PORTS = range(20000, 32000)
 
@@ -114,7 +114,7 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
             return started
     _say_who_idles(task, "", say)
     common = _common(task, folder)
-    return [Process(f"rank {i}", supervised, _launcher_variables(i, task.n) | common) for i in range(task.n)]
+    return [Process(f"rank {i}", supervised, launcher_variables(i, task.n, i, task.n) | common) for i in range(task.n)]
 
 
 def _say_who_idles(task: Task, srun: str, say: Callable[[str], None]) -> None:
@@ -147,10 +147,19 @@ def _common(task: Task, folder: Path) -> dict[str, str]:
     return found | dict.fromkeys(gloo[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
 
 
-def _launcher_variables(i: int, n: int) -> dict[str, str]:
-    """Torchrun's variables, and those of Horovod's that scripts read."""
-    torchrun = {"RANK": i, "WORLD_SIZE": n, "LOCAL_RANK": i, "LOCAL_WORLD_SIZE": n}
-    horovod = {"RANK": i, "SIZE": n, "LOCAL_RANK": i, "LOCAL_SIZE": n, "CROSS_RANK": 0, "CROSS_SIZE": 1}
+def launcher_variables(
+    rank: int, size: int, local_rank: int, local_size: int, host: int = 0, hosts: int = 1
+) -> dict[str, str]:
+    """Torchrun's variables, and those of Horovod's that scripts read.
+
+    Args:
+        rank, size: of the job.
+        local_rank, local_size: on the rank's host.
+        host, hosts: the number of that host, among how many.
+    """
+    torchrun = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_WORLD_SIZE": local_size}
+    horovod = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    horovod |= {"CROSS_RANK": host, "CROSS_SIZE": hosts}
     return {
         **{name: str(number) for name, number in torchrun.items()},
         **{f"HOROVOD_{name}": str(number) for name, number in horovod.items()},
@@ -185,10 +194,10 @@ def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None 
         env: further variables, which win.
     """
     mine = dict(os.environ) | dict(env or {})
-    chosen = {name: text for name, text in mine.items() if name in _THREADS}
+    chosen = {name: text for name, text in mine.items() if name in THREADS}
     found = {**mpi.environment(mpi.threads_per_rank(n)), **(env or {})}
     if "OMP_NUM_THREADS" in chosen:
-        found = {name: text for name, text in found.items() if name not in _THREADS}
+        found = {name: text for name, text in found.items() if name not in THREADS}
     home = Path(workbench.errors.__file__).resolve().parent
     found["PYTHONPATH"] = _before(str(home / "launch" / "on_path"), found.get("PYTHONPATH", ""))
     if as_horovod:
@@ -223,6 +232,7 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 __all__ = [
     "FILES",
     "FOLDER",
+    "THREADS",
     "Process",
     "Task",
     "check_command",
@@ -230,5 +240,6 @@ __all__ = [
     "environment",
     "free_port",
     "idle_hosts",
+    "launcher_variables",
     "processes",
 ]

@@ -15,9 +15,9 @@ from workbench.errors import WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import given_up, unless_given_up
 from workbench.transport.bootstrap.peers import Peers, namespace
-from workbench.transport.bootstrap.rendezvous import derived, find
+from workbench.transport.bootstrap.rendezvous import Board, derived, find
 from workbench.transport.bootstrap.shared_secret import SecretFile
-from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
+from workbench.transport.bootstrap.tcp_board import TcpBoard
 from workbench.transport.bootstrap.values import Problem, decode, encode
 
 _LISTEN_EVERY_S = 0.25
@@ -25,8 +25,12 @@ _PROBLEM = "problem"
 
 
 @functools.cache  # one per process: rank 0's must outlive every job of this process, for the next init()
-def _board(launch: Launch, timeout_s: float) -> StoreBoard:
+def _board(launch: Launch, timeout_s: float) -> Board:
     """Where the ranks of this launch find each other."""
+    if launch.board:
+        return TcpBoard(launch.address, launch.board, config.secret(), launch.rank, launch.size, timeout_s)
+    from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
+
     if launch.file:
         return StoreBoard(dist.FileStore(launch.file, -1), "the job's own file", timeout_s)
     where, local = f"{launch.address}:{launch.port}", launch.local_size == launch.size
@@ -37,9 +41,10 @@ def _board(launch: Launch, timeout_s: float) -> StoreBoard:
 class StoreBootstrap:
     """The ranks that torchrun, srun or ``workbench run --gloo`` has started. What crosses the store is sealed."""
 
-    backend, comm = "gloo", None
+    comm = None
 
     def __init__(self, launch: Launch, settings: Settings) -> None:
+        self.backend = "sockets" if launch.board else "gloo"
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
         timeout_s = settings.init_timeout_s

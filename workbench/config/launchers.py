@@ -1,0 +1,160 @@
+"""What launchers say to the processes that they start, in environment variables: who it is, among how many, where."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from workbench.config.variables import parse
+from workbench.errors import LaunchError
+
+
+@dataclass(frozen=True)
+class Launch:
+    """How this process was started, read from its environment alone.
+
+    Args:
+        launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
+        rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
+        address, port: of the rendezvous, when the ranks were not started by MPI.
+        file: … or the file for the rendezvous; only this user can read and write it.
+        board: … or the port at ``address`` where rank 0 holds a board for it.
+        agent: torchrun's agent already listens on the port and serves the store for all ranks.
+        attempt: how often torchrun has started the ranks again.
+    """
+
+    launcher: str
+    rank: int = 0
+    size: int = 1
+    local_rank: int = 0
+    local_size: int = 1
+    address: str = ""
+    port: int = 0
+    file: str = ""
+    board: int = 0
+    agent: bool = False
+    attempt: int = 0
+
+
+def launch(env: Mapping[str, str] | None = None) -> Launch:
+    """Who started this process? The most specific answer first.
+
+    mpiexec under Slurm leaves both MPI's and Slurm's variables, torchrun under Slurm both torchrun's
+    and Slurm's; so Slurm comes last.
+
+    Example:
+        >>> found = launch({"PMI_RANK": "1", "PMI_SIZE": "4"})
+        >>> found.launcher, found.rank, found.size
+        ('mpich', 1, 4)
+    """
+    env = os.environ if env is None else env
+    if "OMPI_COMM_WORLD_SIZE" in env:
+        return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
+    if "PMI_SIZE" in env or "PMI_RANK" in env:
+        return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
+        found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+        found = _at_address(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
+        agent, attempt = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True", "TORCHELASTIC_RESTART_COUNT"
+        file, board = env.get("WORKBENCH_RENDEZVOUS_FILE", ""), _integer(env, "WORKBENCH_RENDEZVOUS_PORT", 0)
+        return replace(found, file=file, board=board, agent=agent, attempt=_integer(env, attempt, 0))
+    if "PMIX_RANK" in env:
+        return _numbers(env, "pmix", "PMIX_RANK", "SLURM_NTASKS", "SLURM_LOCALID", "")
+    if "SLURM_PROCID" in env and "SLURM_STEP_NODELIST" in env and _integer(env, "SLURM_STEP_NUM_TASKS", 1) > 1:
+        found = _numbers(env, "slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", "")
+        job, step = _integer(env, "SLURM_JOB_ID", 0), _integer(env, "SLURM_STEP_ID", 0)
+        port = 20000 + (job * 131 + step) % 20000  # the same on all ranks, different for neighbouring steps
+        return _at_address(found, first_host(env["SLURM_STEP_NODELIST"]), port)
+    return Launch("none")
+
+
+def _numbers(env: Mapping[str, str], launcher: str, rank: str, size: str, local_rank: str, local_size: str) -> Launch:
+    return Launch(
+        launcher,
+        _integer(env, rank, 0),
+        _integer(env, size, 1),
+        _integer(env, local_rank, 0),
+        _integer(env, local_size, 1),
+    )
+
+
+def _integer(env: Mapping[str, str], name: str, default: int) -> int:
+    try:
+        return int(env.get(name) or default)
+    except ValueError:
+        raise LaunchError(f"{name}={env[name]!r} is not a whole number; the launcher should have set it.") from None
+
+
+def _at_address(found: Launch, address: str, port: int) -> Launch:
+    return replace(found, address=address, port=port)
+
+
+def first_host(nodelist: str) -> str:
+    """The first host of a Slurm node list.
+
+    Example:
+        >>> first_host("gpu[003-005,9],login1"), first_host("iris-179,iris-180")
+        ('gpu003', 'iris-179')
+    """
+    head, bracket, rest = nodelist.partition("[")
+    if not bracket or "," in head:
+        return nodelist.split(",")[0]
+    number = rest.split("]")[0].split(",")[0].split("-")[0]
+    return f"{head}{number}{rest.partition(']')[2].split(',')[0]}"
+
+
+def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
+    """How many hosts the Slurm job around this process has, and their names; (1, "") outside of one.
+
+    Example:
+        >>> batch_hosts({"SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "gpu[03-04]"})
+        (2, 'gpu[03-04]')
+    """
+    env = os.environ if env is None else env
+    number = "SLURM_JOB_NUM_NODES" if "SLURM_JOB_NUM_NODES" in env else "SLURM_NNODES"
+    return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
+
+
+# What one launcher tells its processes, and the ranks of another must not hear.
+_LAUNCHER_NAMES = re.compile(
+    r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND)"
+)
+
+
+def without_launcher(env: Mapping[str, str]) -> dict[str, str]:
+    """``env`` without what a launcher said to this process about its rank.
+
+    Example:
+        >>> without_launcher({"PMI_RANK": "0", "RANK": "1", "HOME": "/root"})
+        {'HOME': '/root'}
+    """
+    return {name: text for name, text in env.items() if not _LAUNCHER_NAMES.fullmatch(name)}
+
+
+def start_timeout_s(env: Mapping[str, str]) -> float:
+    """How long the launcher waits until all ranks have started."""
+    return float(parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))
+
+
+def ports(env: Mapping[str, str] | None = None) -> tuple[int, int]:
+    """The first and the last port that may be listened on, as ``WORKBENCH_PORTS`` says; (0, 0): any.
+
+    Raises:
+        LaunchError: it is no range of ports.
+
+    Example:
+        >>> ports({"WORKBENCH_PORTS": "40000-40100"}), ports({})
+        ((40000, 40100), (0, 0))
+    """
+    env = os.environ if env is None else env
+    text = env.get("WORKBENCH_PORTS", "").strip()
+    if not text:
+        return 0, 0
+    found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
+    low, high = (int(found[1]), int(found[2])) if found else (0, 0)
+    if not 0 < low <= high < 1 << 16:
+        raise LaunchError(f"WORKBENCH_PORTS={text!r} is no range of ports: write it as 40000-40100.")
+    return low, high

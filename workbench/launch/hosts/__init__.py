@@ -1,0 +1,1 @@
+"""Ranks on several hosts: one agent on each, and a rehearsal before anything starts."""

@@ -1,0 +1,179 @@
+"""An agent: on each host of a job it starts the ranks, and is the launcher's hands and ears there.
+
+::
+
+    launcher ── ssh host a ── agent a ─┬─ supervisor 0 ── the command
+            │                          └─ supervisor 1 ── the command
+            └── ssh host b ── agent b ─── …
+
+It reads messages from its standard input and answers on its standard output, which ssh (or srun) carries, and listens
+nowhere. When the launcher ends, is killed, or is cut off, so does the agent's input; then it ends every process of the
+job on its host. If the agent itself is killed, its watchdog does.
+
+1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
+   ports of the others (``reach``).
+2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from workbench.errors import LaunchError
+from workbench.launch.hosts import facts
+from workbench.launch.hosts.local_ranks import LocalRanks
+from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
+from workbench.launch.hosts.reach import Place, Port, listen, reach
+from workbench.launch.ranks.events import Ended, Started, Wrote
+
+SILENCE_S = 30.0
+"""An agent that hears nothing from its launcher for so long ends its ranks: the cable may be out."""
+_LOOK_S = 0.25
+_IN, _OUT = 0, 1
+
+
+class Agent:
+    """One agent.
+
+    Args:
+        read, answer: descriptors of the launcher's messages and of those to it.
+    """
+
+    def __init__(self, read: int, answer: int) -> None:
+        self._read, self._answer = read, answer
+        self._decoder, self._heard = Decoder(), time.monotonic()
+        self._port: Port | None = None
+        self._ranks: LocalRanks | None = None
+        self._over = False
+        self._handlers: dict[str, Callable[[Message], None]] = {
+            "facts": self._facts,
+            "sources": self._sources,
+            "listen": self._listen,
+            "reach": self._reach,
+            "close": self._close,
+            "start": self._start,
+            "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
+            "still here": lambda message: None,
+            "release": lambda message: self._running().release(),
+            "end": self._end,
+        }
+
+    def serve(self) -> None:
+        """Until the launcher says ``end``, or is gone."""
+        try:
+            while not self._over and time.monotonic() - self._heard < SILENCE_S:
+                self._wait()
+        finally:
+            if self._ranks:
+                self._ranks.stop()
+
+    def _wait(self) -> None:
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._read, selectors.EVENT_READ)
+            if self._ranks:
+                waiting.register(self._ranks.pipes, selectors.EVENT_READ)
+            if self._port:
+                waiting.register(self._port, selectors.EVENT_READ)
+            ready = [key.fileobj for key, _ in waiting.select(_LOOK_S)]
+        if self._port in ready:
+            self._port.greet()
+        if self._read in ready:
+            self._take()
+        if self._ranks:
+            self._report()
+            if lost := self._ranks.lost():
+                self._say("lost", text=lost)
+
+    def _take(self) -> None:
+        data = os.read(self._read, 1 << 16)
+        if not data:
+            self._over = True
+        self._heard = time.monotonic()
+        for message in self._decoder.feed(data):
+            try:
+                self._handlers[message.kind](message)
+            except (LaunchError, OSError) as error:
+                self._say("failed", doing=message.kind, text=str(error))
+
+    def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+        write(self._answer, Message(kind, fields, data))
+
+    # --- the rehearsal --------------------------------------------------------------------------------
+
+    def _facts(self, message: Message) -> None:
+        self._say("facts", facts=facts.facts(message.fields["words"]))
+
+    def _sources(self, message: Message) -> None:
+        self._say("sources", sources={address: facts.source(address) for address in message.fields["addresses"]})
+
+    def _listen(self, message: Message) -> None:
+        address, low, high = (message.fields[name] for name in ("address", "low", "high"))
+        self._port = Port(address, low, high)
+        with listen(address, low, high) as spare:
+            self._say("listening", port=self._port.number, word=self._port.word, spare=spare.getsockname()[1])
+
+    def _reach(self, message: Message) -> None:
+        places = {host: Place(*place) for host, place in message.fields["places"].items()}
+        self._say("reached", found=reach(places, message.fields["limit_s"], self._port))
+
+    def _close(self, message: Message) -> None:
+        if self._port:
+            self._port.close()
+        self._port = None
+        self._say("closed")
+
+    # --- the job --------------------------------------------------------------------------------------
+
+    def _start(self, message: Message) -> None:
+        self._ranks = LocalRanks(message.fields, message.data)
+        self._say("starting", line=self._ranks.binding_line)
+
+    def _running(self) -> LocalRanks:
+        if self._ranks is None:
+            raise LaunchError("no ranks have been started here.")
+        return self._ranks
+
+    def _report(self) -> None:
+        for event in self._running().events():
+            match event:
+                case Wrote(rank, stream, data):
+                    self._say("wrote", data, rank=rank, stream=stream)
+                case Started(rank, pid):
+                    self._say("started", rank=rank, pid=pid)
+                case Ended(rank, code):
+                    self._say("ended", rank=rank, code=code)
+
+    def _end(self, message: Message) -> None:
+        if self._ranks:
+            self._ranks.stop()
+            self._report()
+            for name, data in self._ranks.files.items():
+                self._say("file", data, name=name)
+        self._say("ended all")
+        self._over = True
+
+
+def main() -> None:
+    """Serve the launcher on the standard streams, which from now on no one else here writes to."""
+    read, answer = os.dup(_IN), os.dup(_OUT)
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nowhere, _IN)
+    os.dup2(2, _OUT)
+    for number in (signal.SIGINT, signal.SIGHUP):  # for the launcher, which tells us
+        signal.signal(number, signal.SIG_IGN)
+    agent = Agent(read, answer)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    with contextlib.suppress(BrokenPipeError, MessageError):
+        write(answer, Message("here", {"pid": os.getpid()}))
+        agent.serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,185 @@
+"""The launcher's end of its agents: start them at once, ask them, hear them. Every wait has a deadline."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.launch.hosts.messages import Decoder, Message, MessageError, encode
+from workbench.launch.hosts.remote_shell import Shell, agent_script, explain
+from workbench.launch.ranks.process_tree import ProcessTree
+
+_CHUNK = 1 << 16
+_STILL_HERE_S = 5.0  # how often an agent hears that its launcher lives
+GONE = "gone"
+"""The kind of the message that stands for an agent's end; its fields are ``what`` and ``cure``."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A host of a job.
+
+    Args:
+        name: as the user wrote it.
+        slots: how many ranks it takes.
+        shell: how to get there.
+    """
+
+    name: str
+    slots: int
+    shell: Shell
+
+
+class _Connection:
+    """One agent's pipes."""
+
+    def __init__(self, target: Target, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdin
+        assert process.stdout
+        self.target, self.process, self.decoder = target, process, Decoder()
+        self.into, self.outof = process.stdin.fileno(), process.stdout.fileno()
+        self.pending, self.gone = b"", False
+        os.set_blocking(self.into, False)
+
+
+class Connections:
+    """The agents of a job.
+
+    Args:
+        targets: the hosts; their names differ.
+        processes: takes the ssh processes.
+        folder: where the agents start.
+    """
+
+    def __init__(self, targets: Sequence[Target], processes: ProcessTree, folder: str) -> None:
+        self.targets, self._processes, self._folder = targets, processes, folder
+        self._selector = selectors.DefaultSelector()
+        self._open: dict[str, _Connection] = {}
+        self._told = time.monotonic()
+        for target in targets:
+            command = target.shell.command(target.name, agent_script(folder))
+            process = processes.start_with_pipes(f"agent on {target.name}", command)
+            connection = self._open[target.name] = _Connection(target, process)
+            self._selector.register(connection.outof, selectors.EVENT_READ, connection)
+
+    def fileno(self) -> int:
+        """Readable when something has come."""
+        return self._selector.fileno()
+
+    def there(self) -> set[str]:
+        """The hosts whose agent is not gone."""
+        return {name for name, connection in self._open.items() if not connection.gone}
+
+    def say(self, host: str, message: Message) -> None:
+        """Send to one agent; to one that is gone, nothing."""
+        connection = self._open[host]
+        if not connection.gone:
+            connection.pending += encode(message)
+            self._flush(connection)
+
+    def hear(self, timeout_s: float) -> Iterator[tuple[str, Message]]:
+        """What the agents say next; nothing after ``timeout_s`` without a word."""
+        if time.monotonic() - self._told > _STILL_HERE_S:
+            self._told = time.monotonic()
+            for name in self._open:
+                self.say(name, Message("still here", {}))
+        for key, events in self._selector.select(timeout_s):
+            connection: _Connection = key.data
+            if events & selectors.EVENT_WRITE:
+                self._flush(connection)
+            elif not connection.gone:
+                yield from ((connection.target.name, message) for message in self._read(connection))
+
+    def ask(
+        self, questions: Mapping[str, Message], answer: str, limit_s: float
+    ) -> tuple[dict[str, Message], dict[str, Message]]:
+        """Ask agents, and wait for an answer from each.
+
+        Args:
+            questions: by host; no message, where only the answer is waited for, is one of kind "".
+            answer: the kind of message that is waited for.
+            limit_s: deadline.
+
+        Returns:
+            The answers by host, and for those that gave none, the ``gone`` or ``failed`` message.
+        """
+        until = time.monotonic() + limit_s
+        for name, message in questions.items():
+            if message.kind:
+                self.say(name, message)
+        answers: dict[str, Message] = {}
+        failures = {name: self._farewell(self._open[name]) for name in questions if self._open[name].gone}
+        while len(answers) + len(failures) < len(questions) and (left_s := until - time.monotonic()) > 0:
+            for name, message in self.hear(left_s):
+                if message.kind == answer:
+                    answers[name] = message
+                elif message.kind in (GONE, "failed"):
+                    failures[name] = message
+        for name in questions.keys() - answers.keys() - failures.keys():
+            what = f"it did not answer within {limit_s:.0f} s"
+            failures[name] = Message(GONE, {"what": what, "cure": "Is it overloaded, or its file system slow?"})
+        return answers, failures
+
+    def close(self) -> None:
+        """Close all pipes; an agent that still runs takes it as the end."""
+        for connection in self._open.values():
+            self._drop(connection)
+        self._selector.close()
+
+    # --- one connection -------------------------------------------------------------------------------
+
+    def _read(self, connection: _Connection) -> list[Message]:
+        data = os.read(connection.outof, _CHUNK)
+        try:
+            found = list(connection.decoder.feed(data))
+        except MessageError as error:
+            self._drop(connection)
+            return [Message(GONE, {"what": f"what came from it was {error}", "cure": "Does its login shell print?"})]
+        if not data:
+            found.append(self._farewell(connection))
+        return found
+
+    def _farewell(self, connection: _Connection) -> Message:
+        """Why an agent is gone."""
+        self._drop(connection)
+        try:
+            code = connection.process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            code = -1
+        name = connection.target.name
+        text = self._processes.log(f"agent on {name}").read_text(errors="replace")
+        what, cure = explain(name, code, text or connection.decoder.before.decode(errors="replace"), self._folder)
+        return Message(GONE, {"what": what, "cure": cure})
+
+    def _drop(self, connection: _Connection) -> None:
+        if connection.gone:
+            return
+        connection.gone = True
+        for file in {connection.outof, connection.into} & {key.fd for key in list(self._selector.get_map().values())}:
+            self._selector.unregister(file)
+        connection.pending = b""
+        for stream in (connection.process.stdin, connection.process.stdout):
+            if stream:
+                stream.close()
+
+    def _flush(self, connection: _Connection) -> None:
+        """Write what the pipe takes; the rest when it takes more."""
+        try:
+            while connection.pending:
+                connection.pending = connection.pending[os.write(connection.into, connection.pending) :]
+        except BlockingIOError:
+            pass
+        except BrokenPipeError:  # its end is read next
+            connection.pending = b""
+        waiting = connection.into in {key.fd for key in self._selector.get_map().values()}
+        if connection.pending and not waiting:
+            self._selector.register(connection.into, selectors.EVENT_WRITE, connection)
+        elif waiting and not connection.pending:
+            self._selector.unregister(connection.into)
+
+
+__all__ = ["GONE", "Connections", "Target"]

@@ -1,0 +1,124 @@
+"""What a host says about itself in a rehearsal: all that must be alike on all hosts, and where it can be reached."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import ipaddress
+import os
+import platform
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+import workbench.errors
+from workbench.machine import cores, machine
+
+PACKAGES = ("numpy", "mpi4py", "torch", "tensorflow", "jax", "cloudpickle")
+"""Whose versions are compared; of a package that comes under another name, too (``tensorflow-cpu``)."""
+HOME = Path(workbench.errors.__file__).resolve().parent.parent
+"""The folder from which ``workbench`` is imported."""
+
+
+def facts(words: Sequence[str]) -> dict[str, Any]:
+    """Everything about this host, of JSON's types.
+
+    Args:
+        words: of the ranks' command; those that name files here are compared by content.
+    """
+    return {
+        "host": socket.gethostname(),
+        "machine": machine(),
+        "user": os.getuid(),
+        "python": platform.python_version(),
+        "executable": sys.executable,
+        "packages": {name: found for name in PACKAGES if (found := _version(name))},
+        "code": code_hash(HOME / "workbench"),
+        "folder": os.getcwd(),
+        "files": file_hashes(words),
+        "interfaces": interfaces(),
+        "cores": len(cores()),
+        "space": {str(path): shutil.disk_usage(path).free for path in _folders()},
+        "now": time.time(),
+    }
+
+
+def _version(name: str) -> str:
+    from importlib.metadata import PackageNotFoundError, version
+
+    for other in (name, f"{name}-cpu"):
+        with contextlib.suppress(PackageNotFoundError):
+            return version(other)
+    return ""
+
+
+def code_hash(folder: Path) -> str:
+    """Equal where all Python files of a folder are equal, whatever else is there."""
+    found = hashlib.blake2b(digest_size=8)
+    for path in sorted(folder.rglob("*.py")):
+        found.update(f"{path.relative_to(folder)}\0".encode())
+        found.update(path.read_bytes())
+    return found.hexdigest()
+
+
+def file_hashes(words: Iterable[str]) -> dict[str, str]:
+    """By name, of those words that are names of files; an empty text for a Python file that is not there."""
+    found = {}
+    for word in words:
+        path = Path(word)
+        try:
+            if path.is_file() and path.stat().st_size < 1 << 20:
+                found[word] = hashlib.blake2b(path.read_bytes(), digest_size=8).hexdigest()
+            elif word.endswith(".py"):
+                found[word] = ""
+        except OSError:  # it is no name that a file can have
+            continue
+    return found
+
+
+def interfaces() -> list[tuple[str, str, int]]:
+    """Name, address and length of the network's prefix, of each interface that is up, loopback left out."""
+    up = {name for name, state in psutil.net_if_stats().items() if state.isup}
+    found = []
+    for name, listed in psutil.net_if_addrs().items():
+        for each in listed if name in up else ():
+            if each.family not in (socket.AF_INET, socket.AF_INET6) or not each.netmask:
+                continue
+            address = ipaddress.ip_address(each.address.partition("%")[0])
+            if not (address.is_loopback or address.is_link_local):
+                found.append((name, str(address), _prefix(each.netmask)))
+    return found
+
+
+def _prefix(netmask: str) -> int:
+    """How many bits of the address are the network's.
+
+    Example:
+        >>> _prefix("255.255.252.0"), _prefix("ffff:ffff:ffff:ffff::")
+        (22, 64)
+    """
+    return int(ipaddress.ip_address(netmask)).bit_count()
+
+
+def source(address: str) -> str:
+    """The address that packets of this host to ``address`` come from; "" if there is no way."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing: it only asks the routing table
+        return str(probe.getsockname()[0])
+    return ""
+
+
+def _folders() -> list[Path]:
+    """Where a job writes: temporary files and shared memory."""
+    return [path for path in (Path(tempfile.gettempdir()), Path("/dev/shm")) if path.is_dir()]
+
+
+__all__ = ["HOME", "PACKAGES", "code_hash", "facts", "file_hashes", "interfaces", "source"]

@@ -1,0 +1,144 @@
+"""The ranks of a job on the agent's own host."""
+
+from __future__ import annotations
+
+import contextlib
+import marshal
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workbench.launch.ranks import supervisor
+from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started
+from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.start import mpi
+from workbench.launch.start.binding import bind
+from workbench.launch.start.gpus import pin
+from workbench.launch.start.starters import FILES, FOLDER, THREADS, launcher_variables
+
+# What belongs to a host or a login, and is no other host's.
+_OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
+_OWN_BEGIN = ("SSH_", "XDG_", "DBUS_")
+
+
+class LocalRanks:
+    """This host's ranks, from their start to their end.
+
+    Args:
+        about: ``tag``, ``folder``, ``ranks`` (the numbers of this host's), ``size`` (of the job), ``host`` and
+            ``hosts`` (its number among how many), ``starter``, ``command``, ``env``, ``threads`` (does ``env`` say how
+            many?), ``bind``, ``gpus``, ``files`` (name and length of each).
+        data: those files' contents, one behind the other.
+
+    Attributes:
+        pipes: what the ranks write.
+        binding_line: which cores they are bound to.
+        files: by name, the contents of the job's folder of files, once the ranks have been stopped.
+    """
+
+    def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
+        self._about, self._ranks = about, [int(rank) for rank in about["ranks"]]
+        self._pids: dict[int, int] = {}
+        self._running = set(self._ranks)
+        self.files: dict[str, bytes] = {}
+        n = len(self._ranks)
+        self._binding = bind(n, about["bind"])
+        self.binding_line = self._binding.line()
+        # The hosts may share a folder, and this host is the launcher's, too, whose processes have a tag as well.
+        mark = f".{self._ranks[0]}"
+        self._processes = ProcessTree(self._environment(n), about["tag"] + mark, about["folder"] + mark)
+        folder = self._processes.folder
+        self.pipes = RankPipes(folder, self._ranks)
+        (folder / FILES).mkdir()
+        for name, length in about["files"]:
+            (folder / FILES / Path(name).name).write_bytes(data[:length])
+            data = data[length:]
+        command = [str(folder / FILES) if word == FOLDER else word for word in about["command"]]
+        if about["starter"] == "mpi":
+            (folder / supervisor.JOB).write_bytes(marshal.dumps([command, self._processes.env]))
+        else:
+            self._start(command)
+
+    def _environment(self, n: int) -> dict[str, str]:
+        """The launcher's, with what is this host's own."""
+        theirs = self._about["env"]
+        env = {name: text for name, text in theirs.items() if not _is_own(name)}
+        env |= {name: text for name, text in os.environ.items() if _is_own(name)}
+        if not self._about["threads"]:
+            env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
+        pins = dict(pin(n, self._about["gpus"]).env) if self._about["gpus"] else {}
+        return env | pins | self._local_binding()
+
+    def _local_binding(self) -> dict[str, str]:
+        """By rank of the whole job, as the supervisors look it up: nothing for those of other hosts."""
+        env = self._binding.env
+        if supervisor.CORES in env:
+            env[supervisor.CORES] = ";" * self._ranks[0] + env[supervisor.CORES]
+        return env
+
+    def _start(self, command: list[str]) -> None:
+        common = dict(self._processes.env)
+        for local, rank in enumerate(self._ranks):
+            size, places = self._about["size"], (self._about["host"], self._about["hosts"])
+            self._processes.env = common | launcher_variables(rank, size, local, len(self._ranks), *places)
+            words = [sys.executable, "-I", "-S", supervisor.__file__, str(self._processes.folder), *command]
+            self._processes.start(f"rank {rank}", words)
+        self._processes.env = common
+
+    def events(self) -> list[LauncherEvent]:
+        """What has happened since the last call."""
+        found = list(self.pipes.wait(0.0))
+        for event in found:
+            match event:
+                case Started(rank, pid):
+                    self._pids[rank] = pid
+                    self._processes.follow([pid])
+                case Ended(rank, code):
+                    self._running.discard(rank)
+                    if code:
+                        self._note_shared_memory()
+        return found
+
+    def lost(self) -> str:
+        """What has ended before its rank; "" while all is well."""
+        for name in self._processes.ended():
+            if int(name.split()[-1]) in self._running:
+                return f"the supervisor of {name} ended before it.\n{self._processes.report()}"
+        return ""
+
+    def signal(self, rank: int, number: int) -> None:
+        """Send a signal to a rank and all that it has started."""
+        self._note_shared_memory()
+        if rank in self._running and rank in self._pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._pids[rank], number)  # its session: a shell as rank does not forward signals
+
+    def release(self) -> None:
+        """Let the supervisors end: all ranks of the job have ended."""
+        self.pipes.release_supervisors()
+
+    def stop(self) -> list[LauncherEvent]:
+        """Kill what still runs and delete every file. Returns what the ranks had written meanwhile."""
+        folder = self._processes.folder / FILES
+        if not self.files and folder.is_dir():
+            self.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self._note_shared_memory()
+        self._processes.stop()
+        self._binding.release()
+        rest = list(self.pipes.drain())
+        self.pipes.close()
+        return rest
+
+    def _note_shared_memory(self) -> None:
+        """Record the shared memory of ranks that are about to die without MPI_Finalize, to remove it later."""
+        if not self._processes.stopped():
+            self._processes.follow(self._pids[rank] for rank in self._running & self._pids.keys())
+
+
+def _is_own(name: str) -> bool:
+    return name in _OWN or name.startswith(_OWN_BEGIN)
+
+
+__all__ = ["LocalRanks"]

@@ -1,0 +1,258 @@
+"""The ranks of a job on several hosts: an agent on each, a rehearsal, and then MPI's own launcher or the agents."""
+
+from __future__ import annotations
+
+import functools
+import os
+import secrets
+import selectors
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench import config
+from workbench.common.text import count
+from workbench.errors import LaunchError
+from workbench.launch.hosts.connections import GONE, Connections, Target
+from workbench.launch.hosts.messages import Message
+from workbench.launch.hosts.rehearsal import Seat, rehearse
+from workbench.launch.hosts.remote_shell import Here, Ssh
+from workbench.launch.ranks import supervisor
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.start import mpi
+from workbench.launch.start.hosts import elsewhere, is_here
+from workbench.launch.start.ranks_here import Ranks, RanksHere
+from workbench.launch.start.starters import Task
+
+_START_S = 30.0
+_END_S = 3.0  # deadline of the agents' last words
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Where the ranks go.
+
+    Args:
+        targets: the hosts, each with its slots.
+        networks: names of interfaces, of which one is to be used.
+        ports: the first and the last that may be listened on; (0, 0): any.
+        gpus: which GPU each rank sees, see ``--gpus``; "" for all.
+    """
+
+    targets: Sequence[Target]
+    networks: Sequence[str] = ()
+    ports: tuple[int, int] = (0, 0)
+    gpus: str = ""
+
+    def ranks(self, n: int) -> dict[str, list[int]]:
+        """By host the numbers of its ranks: a host's slots are filled before the next host's. None is empty.
+
+        Raises:
+            LaunchError: there are too few slots.
+
+        Example:
+            >>> plan = Plan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
+            >>> plan.ranks(3)
+            {'a': [0, 1], 'b': [2]}
+        """
+        found: dict[str, list[int]] = {}
+        for target in self.targets:
+            first = sum(map(len, found.values()))
+            if mine := list(range(first, min(n, first + target.slots))):
+                found[target.name] = mine
+        if (slots := sum(target.slots for target in self.targets)) < n:
+            names = ", ".join(target.name for target in self.targets)
+            raise LaunchError(f"{n} ranks do not fit the {slots} slots of {names}.")
+        return found
+
+
+def ranks_on(
+    hosts: Sequence[tuple[str, int]],
+    task: Task,
+    ssh: Ssh | None = None,
+    networks: Sequence[str] = (),
+    gpus: str = "",
+) -> tuple[Callable[[Task, Signals], Ranks], list[str]]:
+    """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
+
+    Args:
+        hosts: names and slots.
+        task: what is to be started.
+        ssh: how to reach other hosts.
+        networks, gpus: see :class:`Plan`.
+
+    Returns:
+        It, and by rank the name of its host; no names if all are here.
+
+    Raises:
+        LaunchError: there are too few slots, or ``WORKBENCH_PORTS`` is no range.
+    """
+    if not elsewhere(hosts):
+        return RanksHere, []
+    targets = [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in hosts]
+    plan = Plan(targets, networks, config.ports(task.env), gpus)
+    return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(task.n).items() for _ in ranks]
+
+
+class RanksOnHosts:
+    """See :class:`workbench.launch.start.ranks_here.Ranks`.
+
+    Args:
+        plan: where they go.
+        task: what to start.
+        signals: of this process; they come as events.
+    """
+
+    def __init__(self, plan: Plan, task: Task, signals: Signals) -> None:
+        self._plan, self._task, self._signals = plan, task, signals
+        self._ranks = plan.ranks(task.n)
+        self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
+        self._processes = ProcessTree(task.env)
+        self._targets = [target for target in plan.targets if target.name in self._ranks]
+        self._connections = Connections(self._targets, self._processes, os.getcwd())
+        self._waiting = selectors.DefaultSelector()
+        for source in (self._connections, signals.pipe):
+            self._waiting.register(source, selectors.EVENT_READ)
+
+    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+        """Rehearse, then start the ranks on all hosts at once."""
+        begun = time.monotonic()
+        seats, warnings = rehearse(self._connections, self._task.command, self._plan.networks, self._plan.ports)
+        for line in warnings:
+            say(line)
+        if verbose:
+            say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
+            for seat in seats:
+                say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
+        folder = str(Path(tempfile.gettempdir()) / f"workbench-job-{secrets.token_hex(8)}")
+        answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
+        if failures:
+            name, message = next(iter(failures.items()))
+            why = message.fields.get("what") or message.fields.get("text")
+            raise LaunchError(f"The ranks could not be started on {name}: {why}")
+        for name, message in answers.items():
+            if verbose:
+                say(f"{name}: {message.fields['line']}")
+        if self._task.starter == "mpi":
+            self._start_mpi(seats, folder, say, verbose)
+
+    def _orders(self, seats: Sequence[Seat], folder: str) -> dict[str, Message]:
+        """By host, the order to start its ranks."""
+        common = {
+            "tag": self._processes.id,
+            "folder": folder,
+            "size": self._task.n,
+            "hosts": len(seats),
+            "starter": self._task.starter,
+            "command": list(self._task.command),
+            "threads": config.omp_threads() > 0,
+            "bind": config.settings(self._task.env).bind,
+            "gpus": self._plan.gpus,
+            "files": [(name, len(data)) for name, data in self._task.files.items()],
+        }
+        secret = secrets.token_hex(32)
+        orders = {}
+        for i, seat in enumerate(seats):
+            env = host_environment(self._task.env, seat, seats[0])
+            env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
+            mine = {"host": i, "ranks": self._ranks[seat.name], "env": env}
+            orders[seat.name] = Message("start", common | mine, b"".join(self._task.files.values()))
+        return orders
+
+    def _start_mpi(self, seats: Sequence[Seat], folder: str, say: Callable[[str], None], verbose: bool) -> None:
+        """Let MPI's launcher start a supervisor for each rank, which finds there what its agent has left."""
+        firsts = ",".join(str(self._ranks[seat.name][0]) for seat in seats)
+        supervised = [sys.executable, "-I", "-S", supervisor.__file__, folder, supervisor.AGENTS, firsts]
+        shell = self._targets[0].shell
+        ssh = self._processes.folder / "ssh"
+        options = shell.options() if isinstance(shell, Ssh) else []
+        ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(options)} "$@"\n')
+        ssh.chmod(0o700)
+        slots = [(seat.name, len(self._ranks[seat.name])) for seat in seats]
+        command = mpi.command_on_hosts(slots, seats[0].interface, str(ssh), self._task.mpi_args) + supervised
+        if verbose:
+            say(f"starting {shlex.join(command)}")
+        self._processes.start("mpiexec", command)
+
+    # --- the run --------------------------------------------------------------------------------------
+
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
+        """From the agents, and this process's signals."""
+        if any(key.fd == self._signals.pipe for key, _ in self._waiting.select(timeout_s)):
+            yield from map(Signalled, os.read(self._signals.pipe, 64))
+        for name, message in self._connections.hear(0.0):
+            yield from self._event(name, message)
+
+    def _event(self, name: str, message: Message) -> Iterator[LauncherEvent]:
+        fields = message.fields
+        match message.kind:
+            case "wrote":
+                yield Wrote(fields["rank"], fields["stream"], message.data)
+            case "started":
+                yield Started(fields["rank"], fields["pid"])
+            case "ended":
+                yield Ended(fields["rank"], fields["code"])
+            case "gone":
+                yield HostLost(name, tuple(self._ranks[name]), f"{fields['what']}. {fields['cure']}".rstrip(". "))
+            case "lost" | "failed":
+                yield HostLost(name, tuple(self._ranks[name]), fields["text"])
+
+    def signal(self, ranks: Iterable[int], number: int) -> None:
+        """By their agents."""
+        for rank in ranks:
+            self._connections.say(self._host[rank], Message("signal", {"rank": rank, "number": number}))
+
+    def ended(self) -> dict[str, int]:
+        """Mpiexec; an agent's end comes as an event."""
+        return {name: code for name, code in self._processes.codes().items() if name == "mpiexec"}
+
+    def report(self) -> str:
+        """Of mpiexec and the ssh processes."""
+        return self._processes.report()
+
+    def stop(self, take: Callable[[Iterable[LauncherEvent]], None]) -> dict[str, bytes]:
+        """Let each agent end its ranks, and tell the rest; then end what runs here."""
+        files: dict[str, bytes] = {}
+        waiting = self._connections.there()
+        for name in waiting:
+            self._connections.say(name, Message("end", {}))
+        until = time.monotonic() + _END_S
+        while waiting and (left_s := until - time.monotonic()) > 0:
+            for name, message in self._connections.hear(left_s):
+                if message.kind == "file":
+                    files[message.fields["name"]] = message.data
+                elif message.kind in ("ended all", GONE):
+                    waiting.discard(name)
+                else:
+                    take(self._event(name, message))
+        self._waiting.close()
+        self._connections.close()
+        self._processes.stop()
+        return files
+
+
+def host_environment(env: Mapping[str, str], seat: Seat, first: Seat) -> dict[str, str]:
+    """The ranks' environment on a host: everything uses one interface, unless the user has said otherwise.
+
+    Args:
+        env: made for ranks of one machine.
+        seat: the host.
+        first: the host of rank 0, where the others find it.
+    """
+    loopback = {name for name, text in mpi.LOOPBACK.items() if env.get(name) == text}
+    found = {name: text for name, text in env.items() if name not in loopback}
+    found |= dict.fromkeys(loopback - {"OMPI_MCA_btl"}, seat.interface)
+    if "NCCL_SOCKET_IFNAME" in loopback:
+        found["NCCL_SOCKET_IFNAME"] = f"={seat.interface}"  # without = it would take eth0.1 for eth0, too
+    found.setdefault("OMPI_MCA_btl_tcp_if_include", seat.interface)
+    found.setdefault("WORKBENCH_CONTROL_ADDRESS", first.address)
+    found |= {"WORKBENCH_HOST_ADDRESS": seat.address, "WORKBENCH_RENDEZVOUS_PORT": str(first.ports[0])}
+    return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
+
+
+__all__ = ["Plan", "RanksOnHosts", "host_environment", "ranks_on"]

@@ -1,0 +1,118 @@
+"""Can one host connect to another? In a rehearsal each host opens a port, and connects to those of all others."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import selectors
+import socket
+import time
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from workbench.errors import LaunchError
+
+
+class Place(NamedTuple):
+    """Where to connect to, and the word that is said there."""
+
+    address: str
+    port: int
+    word: str
+
+
+class Port:
+    """A port that is open at one address. Whoever connects is told a word that is drawn anew, and nothing else.
+
+    Args:
+        address: of this host.
+        low, high: the first free port from one to the other is taken; any free one if both are 0.
+
+    Raises:
+        LaunchError: none is free.
+    """
+
+    def __init__(self, address: str, low: int = 0, high: int = 0) -> None:
+        self._socket, self.word = listen(address, low, high), secrets.token_hex(8)
+        self._socket.setblocking(False)
+        self.number: int = self._socket.getsockname()[1]
+
+    def fileno(self) -> int:
+        """Readable when somebody has come."""
+        return self._socket.fileno()
+
+    def greet(self) -> None:
+        """Tell all who have come."""
+        with contextlib.suppress(OSError):
+            while True:
+                guest, _ = self._socket.accept()
+                with guest:
+                    guest.sendall(self.word.encode())
+
+    def close(self) -> None:
+        """Open no more."""
+        self._socket.close()
+
+
+def listen(address: str, low: int = 0, high: int = 0) -> socket.socket:
+    """A socket that listens at an address, see :class:`Port`."""
+    why = ""
+    for port in range(low, high + 1):
+        try:
+            return socket.create_server((address, port), family=family_of(address), backlog=1024)
+        except OSError as error:
+            why = error.strerror or str(error)
+    ports = f"port from {low} to {high}" if high else "port"
+    raise LaunchError(f"no {ports} is free at {address} ({why}): WORKBENCH_PORTS=40000-40100 names others.")
+
+
+def family_of(address: str) -> socket.AddressFamily:
+    """IPv6 or IPv4.
+
+    Example:
+        >>> family_of("fd00::1").name
+        'AF_INET6'
+    """
+    return socket.AF_INET6 if ":" in address else socket.AF_INET
+
+
+def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) -> dict[str, str]:
+    """Connect to all places at once.
+
+    Args:
+        places: by host.
+        limit_s: deadline.
+        own: a port of this host, whose guests are not kept waiting meanwhile.
+
+    Returns:
+        By host what went wrong; "" where nothing did.
+    """
+    found: dict[str, str] = {}
+    until = time.monotonic() + limit_s
+    with selectors.DefaultSelector() as waiting, contextlib.ExitStack() as stack:
+        if own:
+            waiting.register(own, selectors.EVENT_READ)
+        for host, place in places.items():
+            sock = stack.enter_context(socket.socket(family_of(place.address)))
+            sock.setblocking(False)
+            sock.connect_ex((place.address, place.port))
+            waiting.register(sock, selectors.EVENT_READ, host)
+        while len(found) < len(places) and (left_s := until - time.monotonic()) > 0:
+            for key, _ in waiting.select(left_s):
+                if own and key.data is None:
+                    own.greet()
+                else:
+                    found[key.data] = _heard(key.fileobj, places[key.data].word)
+                    waiting.unregister(key.fileobj)
+    return dict.fromkeys(places, f"no answer within {limit_s:g} s") | found
+
+
+def _heard(sock: Any, word: str) -> str:
+    try:
+        said = sock.recv(64).decode(errors="replace")
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "" if said == word else f"another program answers there ({said!r})"
+
+
+__all__ = ["Place", "Port", "family_of", "listen", "reach"]

@@ -1,0 +1,285 @@
+"""The rehearsal: before a rank is started, everything is tried that a job on several hosts needs.
+
+1. An agent answers on each host: ssh, the key, the folder, Python, and the package are there.
+2. The hosts are alike: Python, packages, our code, the script; and there is room for temporary files.
+3. Each host has one interface from which packets to all others leave. From now on everything uses that one.
+4. Each host connects to a port of each other host.
+
+All hosts are asked at once. What is found wrong is told together, each with the host and what to do.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.errors import LaunchError
+from workbench.launch.hosts.connections import Connections
+from workbench.launch.hosts.messages import Message
+
+_LIMIT_S, _HOSTS_PER_S = 5.0, 50
+_REACH_S = 2.0
+_LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
+_CLOCKS_S = 30.0
+_MOST_LINES = 12
+LOOPBACK = ("lo", "127.0.0.1")
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is wrong with a host.
+
+    Args:
+        host: its name.
+        what: the problem.
+        cure: what to do.
+    """
+
+    host: str
+    what: str
+    cure: str
+
+    def line(self) -> str:
+        """As it is told.
+
+        Example:
+            >>> Problem("b", "no sshd listens there", "Start it.").line()
+            'b: no sshd listens there. Start it.'
+        """
+        return f"{self.host}: {self.what}. {self.cure}"
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A host, as the rehearsal has found it.
+
+    Args:
+        name: as the user wrote it.
+        interface, address: by which the other hosts reach it.
+        ports: two that were free a moment ago; the first was reached by all others.
+    """
+
+    name: str
+    interface: str
+    address: str
+    ports: tuple[int, int]
+
+
+def rehearse(
+    connections: Connections, words: Sequence[str], networks: Sequence[str] = (), ports: tuple[int, int] = (0, 0)
+) -> tuple[list[Seat], list[str]]:
+    """Try everything.
+
+    Args:
+        connections: to the agents.
+        words: of the ranks' command.
+        networks: names of interfaces, of which one is to be used; any where there are none.
+        ports: the first and the last that may be listened on; (0, 0): any.
+
+    Returns:
+        The hosts, in the order of the connections, and warnings.
+
+    Raises:
+        LaunchError: something is wrong; the text names each host and what to do.
+    """
+    rehearsal = _Rehearsal(connections)
+    facts = rehearsal.facts(words)
+    warnings = rehearsal.compare(facts)
+    places = rehearsal.choose(facts, networks)
+    return rehearsal.connect(places, ports), warnings
+
+
+class _Rehearsal:
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._names = [target.name for target in connections.targets]
+        self._until = time.monotonic() + _LIMIT_S + len(self._names) / _HOSTS_PER_S
+        self._problems: list[Problem] = []
+
+    def facts(self, words: Sequence[str]) -> dict[str, Any]:
+        """What each host says about itself."""
+        self._ask(dict.fromkeys(self._names, Message("", {})), "here")
+        asked = time.time()
+        answers = self._ask(dict.fromkeys(self._names, Message("facts", {"words": list(words)})), "facts")
+        found = {name: message.fields["facts"] for name, message in answers.items()}
+        middle = (asked + time.time()) / 2
+        for facts in found.values():
+            facts["clock"] = facts["now"] - middle
+        return found
+
+    def compare(self, facts: Mapping[str, Any]) -> list[str]:
+        """Refuse hosts that are not as the first one. Returns warnings."""
+        self._problems += differences(facts)
+        self._raise()
+        return [
+            f"{name}: its clock is {abs(its['clock']):.0f} s {'ahead of' if its['clock'] > 0 else 'behind'} this "
+            "one's, so times in logs cannot be compared. Start an NTP client there."
+            for name, its in facts.items()
+            if abs(its["clock"]) > _CLOCKS_S
+        ]
+
+    def choose(self, facts: Mapping[str, Any], networks: Sequence[str]) -> dict[str, tuple[str, str]]:
+        """By host, the interface that the others reach, and its address."""
+        if len(self._names) == 1:
+            return dict.fromkeys(self._names, LOOPBACK)
+        interfaces = {name: [tuple(each) for each in its["interfaces"]] for name, its in facts.items()}
+        everywhere = sorted({address for listed in interfaces.values() for _, address, _ in listed})
+        question = Message("sources", {"addresses": everywhere})
+        answers = self._ask(dict.fromkeys(self._names, question), "sources")
+        sources = {name: message.fields["sources"] for name, message in answers.items()}
+        found, problems = facing(interfaces, sources, networks)
+        self._problems += problems
+        self._raise()
+        return found
+
+    def connect(self, places: Mapping[str, tuple[str, str]], ports: tuple[int, int]) -> list[Seat]:
+        """Let each host connect to each other one."""
+        low, high = ports
+        questions = {
+            name: Message("listen", {"address": address, "low": low, "high": high})
+            for name, (_, address) in places.items()
+        }
+        listening = {name: message.fields for name, message in self._ask(questions, "listening").items()}
+        doors = {name: (places[name][1], its["port"], its["word"]) for name, its in listening.items()}
+        reach_s = max(0.5, min(_REACH_S, self._until - time.monotonic() - 0.5))
+        questions = {
+            name: Message("reach", {"places": {n: d for n, d in doors.items() if n != name}, "limit_s": reach_s})
+            for name in self._names
+        }
+        for name, message in self._ask(questions, "reached").items():
+            for other, why in message.fields["found"].items():
+                if why:
+                    address, port, _ = doors[other]
+                    cure = f"A firewall? Let {name} in there; WORKBENCH_PORTS=40000-40100 says at which ports"
+                    what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
+                    self._problems.append(Problem(other, what, f"{cure}, --network-interface by which network."))
+        self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
+        return [Seat(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
+
+    def _ask(self, questions: Mapping[str, Message], answer: str) -> dict[str, Message]:
+        limit_s = max(1.0, self._until - time.monotonic())
+        answers, failures = self._connections.ask(questions, answer, limit_s)
+        for name in self._names:
+            if name in failures:
+                fields = failures[name].fields
+                what = fields.get("what") or fields.get("text", "")
+                self._problems.append(Problem(name, what.rstrip("."), fields.get("cure", "")))
+        self._raise()
+        return {name: answers[name] for name in questions}
+
+    def _raise(self) -> None:
+        if not self._problems:
+            return
+        lines = [problem.line().rstrip() for problem in self._problems]
+        if len(lines) > _MOST_LINES:
+            lines[_MOST_LINES:] = [f"… and {len(lines) - _MOST_LINES} more"]
+        between = "\n  " if len(lines) > 1 else " "
+        raise LaunchError(between.join(["The rehearsal failed, and nothing was started:", *lines]))
+
+
+def differences(facts: Mapping[str, Any]) -> list[Problem]:
+    """In what hosts differ from the first one, or lack."""
+    problems: list[Problem] = []
+    (first, its), *rest = facts.items()
+    for name, other in rest:
+        if other["machine"] == its["machine"]:
+            problems.append(Problem(name, f"it is the same machine as {first}", "Name it once, with all its slots."))
+        for what, mine, theirs in _pairs(its, other):
+            if mine != theirs:
+                cure = "Make them the same on all hosts."
+                problems.append(
+                    Problem(name, f"{what} is {theirs or 'missing'}, but {mine or 'missing'} on {first}", cure)
+                )
+    for name, each in facts.items():
+        for word, found in each["files"].items():
+            if not found:
+                cure = f"It is looked for in {each['folder']}: share that folder between the hosts."
+                problems.append(Problem(name, f"there is no file {word}", cure))
+        for folder, free in each["space"].items():
+            if free < _LEAST_BYTES:
+                what = f"{folder} is full: {free >> 20} MiB are free, and {_LEAST_BYTES >> 20} are needed"
+                problems.append(Problem(name, what, "Delete what is old there."))
+    return problems
+
+
+def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    pairs = [("Python", one["python"], other["python"])]
+    packages = one["packages"].keys() | other["packages"].keys()
+    pairs += [(name, one["packages"].get(name, ""), other["packages"].get(name, "")) for name in sorted(packages)]
+    pairs.append(("the workbench's code (by its hash)", one["code"], other["code"]))
+    both = one["files"].keys() & other["files"].keys()
+    pairs += [
+        (f"{word} (by its hash)", one["files"][word], other["files"][word])
+        for word in sorted(both)
+        if one["files"][word] and other["files"][word]
+    ]
+    return pairs
+
+
+def facing(
+    interfaces: Mapping[str, Sequence[tuple[Any, ...]]],
+    sources: Mapping[str, Mapping[str, str]],
+    networks: Sequence[str] = (),
+) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+    """For each host the interface from which packets to all other hosts leave, IPv4 first.
+
+    Args:
+        interfaces: by host: name, address and prefix's length of each.
+        sources: by host: for an address, the own one that packets to it come from.
+        networks: names of the interfaces that may be used; any where there are none.
+
+    Returns:
+        By host name and address of the interface; or what is wrong.
+
+    Example:
+        >>> hosts = {"a": [("eth0", "10.0.0.1", 24), ("docker0", "172.17.0.1", 16)], "b": [("eth0", "10.0.0.2", 24)]}
+        >>> ways = {"a": {"10.0.0.2": "10.0.0.1"}, "b": {"10.0.0.1": "10.0.0.2", "172.17.0.1": ""}}
+        >>> facing(hosts, ways)
+        ({'a': ('eth0', '10.0.0.1'), 'b': ('eth0', '10.0.0.2')}, [])
+    """
+    lost: list[str] = []
+    for version in (4, 6):
+        found = {name: _one_facing(name, version, interfaces, sources, networks) for name in interfaces}
+        lost = lost or [name for name, place in found.items() if place is None]
+        if None not in found.values():
+            return {name: place for name, place in found.items() if place}, []
+    return {}, [_nowhere(name, interfaces[name], networks) for name in lost]
+
+
+def _one_facing(
+    name: str,
+    version: int,
+    interfaces: Mapping[str, Sequence[tuple[Any, ...]]],
+    sources: Mapping[str, Mapping[str, str]],
+    networks: Sequence[str],
+) -> tuple[str, str] | None:
+    mine = {address for _, address, _ in interfaces[name]}
+    # An address that both have does not lead from one to the other: a bridge for containers is the same everywhere.
+    ways = [
+        {sources[name].get(address, "") for _, address, _ in listed if address not in mine}
+        for other, listed in interfaces.items()
+        if other != name
+    ]
+    return next(
+        (
+            (interface, address)
+            for interface, address, _ in interfaces[name]
+            if ipaddress.ip_address(address).version == version
+            and (not networks or interface in networks)
+            and all(address in way for way in ways)
+        ),
+        None,
+    )
+
+
+def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> Problem:
+    has = ", ".join(f"{interface} {address}" for interface, address, _ in listed) or "none"
+    among = f" among {', '.join(networks)}" if networks else ""
+    what = f"no one interface{among} leads to all other hosts (it has {has})"
+    return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
+
+
+__all__ = ["Problem", "Seat", "differences", "facing", "rehearse"]

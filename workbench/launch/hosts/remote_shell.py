@@ -1,0 +1,142 @@
+"""How an agent is started on a host: with ssh, or with srun within a Slurm job; and what it means when that fails.
+
+ssh never asks: with ``BatchMode`` a missing key or an unknown host is an error, and no prompt that nobody sees.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from workbench.launch.hosts.facts import HOME
+
+_AGENT = "from workbench.launch.hosts.agent import main; main()"
+_NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
+_SAME = "Install the same environment at the same place on all hosts."
+
+
+@dataclass(frozen=True)
+class Ssh:
+    """ssh's options.
+
+    Args:
+        port: 0: as ssh's own configuration says, 22 by default.
+        identity: the private key's file; "": as the configuration says.
+        connect_timeout_s: deadline of the connection.
+    """
+
+    port: int = 0
+    identity: str = ""
+    connect_timeout_s: int = 5
+
+    def options(self) -> list[str]:
+        """Words for ssh, before the host.
+
+        Example:
+            >>> Ssh(port=2222).options()[-2:]
+            ['-p', '2222']
+        """
+        settings = {
+            "BatchMode": "yes",
+            "ConnectTimeout": str(self.connect_timeout_s),
+            "ServerAliveInterval": "2",  # a cut link ends it after 3 of these
+            "ServerAliveCountMax": "3",
+            "LogLevel": "ERROR",
+        }
+        words = [word for name, text in settings.items() for word in ("-o", f"{name}={text}")]
+        words += ["-i", self.identity] if self.identity else []
+        return words + (["-p", str(self.port)] if self.port else [])
+
+    def command(self, host: str, script: str) -> list[str]:
+        """Run a shell's script on a host."""
+        return ["ssh", "-T", "-x", *self.options(), "--", host, script]
+
+
+@dataclass(frozen=True)
+class Srun:
+    """One step of the Slurm job around this process for each host; it shares the cores with the others."""
+
+    def command(self, host: str, script: str) -> list[str]:
+        """Run a shell's script on a host."""
+        alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mpi=none", "--unbuffered"]
+        return ["srun", *alone, "--cpu-bind=none", "--quiet", "--", "sh", "-c", script]
+
+
+@dataclass(frozen=True)
+class Here:
+    """No shell at all: the host is this machine."""
+
+    def command(self, host: str, script: str) -> list[str]:
+        """Run a shell's script."""
+        return ["sh", "-c", script]
+
+
+Shell = Ssh | Srun | Here
+
+
+def agent_script(folder: str) -> str:
+    """What a shell is to do on a host: start the agent in the folder where the launcher is.
+
+    What is missing is told by the exit code, see :func:`explain`.
+    """
+    python, home = shlex.quote(sys.executable), shlex.quote(str(HOME))
+    there = f"import sys; sys.path.insert(0, {str(HOME)!r}); {_AGENT}"
+    return (
+        f"cd {shlex.quote(folder)} 2>/dev/null || exit {_NO_FOLDER}; "
+        f"test -x {python} || exit {_NO_PYTHON}; "
+        f"test -r {home}/workbench/launch/hosts/agent.py || exit {_NO_PACKAGE}; "
+        f"exec {python} -I -c {shlex.quote(there)}"
+    )
+
+
+# What ssh says → (what it means, what to do).
+_SSH_SAYS = (
+    ("IDENTIFICATION HAS CHANGED", "its host key has changed", "If that is right: ssh-keygen -R {host}"),
+    ("Host key verification failed", "its host key is not known here", "Connect once by hand and compare: ssh {host}"),
+    ("Permission denied", "it accepts no key of this user", "Copy yours there: ssh-copy-id {host}"),
+    ("Too many authentication failures", "it accepts no key of this user", "Name the right one: --ssh-identity-file"),
+    ("Could not resolve hostname", "there is no host of this name", "Is it spelled as in DNS or /etc/hosts?"),
+    ("Connection refused", "no sshd listens there", "Start it, or name its port: --ssh-port"),
+    ("timed out", "it does not answer", "Is it up, and on this network? Does a firewall keep ssh away?"),
+    ("No route to host", "there is no way to it", "Is it up, and on this network?"),
+    ("Network is unreachable", "there is no way to it", "Is it on this network?"),
+    ("No such file or directory", "ssh is not here", "Install it: apt-get install openssh-client"),
+)
+
+
+def explain(host: str, code: int, text: str, folder: str) -> tuple[str, str]:
+    """What it means that an agent has ended with this exit code before it said a word, and what to do.
+
+    Args:
+        host: its name.
+        code: of ssh or srun, which is the script's where that ran.
+        text: what ssh or the agent wrote on stderr.
+        folder: where the agent was to start.
+
+    Example:
+        >>> explain("b", 255, "ssh: connect to host b port 22: Connection refused", "/home/ada")
+        ('no sshd listens there', 'Start it, or name its port: --ssh-port')
+    """
+    missing = {
+        _NO_FOLDER: (f"it has no folder {folder}, where the ranks are to start", "Share it between the hosts: NFS"),
+        _NO_PYTHON: (f"it has no Python at {sys.executable}", _SAME),
+        _NO_PACKAGE: (f"it has no workbench at {HOME}", _SAME),
+    }
+    if code in missing:
+        return missing[code]
+    for sign, meaning, cure in _SSH_SAYS:
+        if sign in text:
+            return meaning, cure.format(host=host)
+    said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
+    return f"the agent ended with exit code {code}: {said}", f"Does this work? {shlex.join(test_command(host))}"
+
+
+def test_command(host: str) -> Sequence[str]:
+    """What a user may try by hand."""
+    return ["ssh", "-o", "BatchMode=yes", host, sys.executable, "--version"]
+
+
+__all__ = ["Here", "Shell", "Srun", "Ssh", "agent_script", "explain"]

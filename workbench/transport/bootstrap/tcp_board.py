@@ -1,0 +1,161 @@
+"""A board on rank 0's host, for ranks that ``workbench run`` has started on several hosts: over TCP, without DNS.
+
+See :class:`workbench.transport.bootstrap.rendezvous.Board`. Only who proves to know the job's secret may read and
+write. It ends with rank 0's process, so a job that ends can be followed by another one of the same processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import socket
+import socketserver
+import struct
+import threading
+from typing import Any
+
+from workbench.errors import LaunchError
+from workbench.transport.bootstrap.rendezvous import derived, looks
+
+_NUMBER, _PROOF = 16, 32  # bytes
+_LENGTHS = struct.Struct(">cHI")  # what to do, length of the name, length of the value
+_LONGEST = 64 << 20
+_GREET_S = 10.0
+_MORE_GUESTS = 64
+
+
+class TcpBoard:
+    """One rank's connection to the board; rank 0 holds it, too.
+
+    Args:
+        address, port: where rank 0 listens.
+        secret: the job's.
+        rank, size: who this is among how many.
+        timeout_s: deadline until rank 0 is there, and of each call.
+
+    Raises:
+        LaunchError: it is not there in time, or does not know the secret.
+    """
+
+    def __init__(self, address: str, port: int, secret: bytes, rank: int, size: int, timeout_s: float) -> None:
+        self.where, self._timeout_s = f"{address} port {port}", timeout_s
+        self._lock, key = threading.Lock(), derived(secret, "board")
+        self._server = _serve(address, port, key, size) if rank == 0 else None
+        why = "nobody came"
+        for _ in looks(timeout_s):
+            try:
+                self._socket = _connected(address, port, key)
+                self._socket.settimeout(timeout_s)
+                return
+            except OSError as error:
+                why = str(error.strerror or error).lower()
+        raise LaunchError(
+            f"init(): rank {rank} does not reach rank 0 at {self.where} within {timeout_s:g} s: {why}. Does a firewall "
+            "keep it away? WORKBENCH_PORTS says which ports are used."
+        )
+
+    def read(self, name: str) -> bytes | None:
+        """What stands there, or None."""
+        there, value = self._call(b"r", name, b"")
+        return value if there == b"v" else None
+
+    def write(self, name: str, value: bytes) -> None:
+        """Overwrites what stood there."""
+        self._call(b"w", name, value)
+
+    def _call(self, what: bytes, name: str, value: bytes) -> tuple[bytes, bytes]:
+        named = name.encode()
+        try:
+            with self._lock:
+                self._socket.sendall(_LENGTHS.pack(what, len(named), len(value)) + named + value)
+                return _frame(self._socket)[::2]
+        except OSError as error:
+            raise LaunchError(f"init(): {self.where} does not answer any more: {error}") from None
+
+
+class _Server(socketserver.ThreadingTCPServer):
+    allow_reuse_address, daemon_threads = True, True
+
+    def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.request_queue_size = size + _MORE_GUESTS
+        self.key, self.values, self.guests = key, dict[str, bytes](), threading.BoundedSemaphore(size + _MORE_GUESTS)
+        super().__init__((address, port), _Guest)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Who does not speak like a rank is cut off, and nobody needs to know."""
+
+
+class _Guest(socketserver.BaseRequestHandler):
+    def handle(self) -> None:
+        server: _Server = self.server  # type: ignore[assignment]
+        with contextlib.suppress(OSError):
+            if server.guests.acquire(blocking=False):
+                try:
+                    self._serve(server)
+                finally:
+                    server.guests.release()
+
+    def _serve(self, server: _Server) -> None:
+        sock: socket.socket = self.request
+        sock.settimeout(_GREET_S)
+        number = secrets.token_bytes(_NUMBER)
+        sock.sendall(number)
+        theirs = _exactly(sock, _NUMBER)
+        if not secrets.compare_digest(_exactly(sock, _PROOF), derived(server.key, "rank", number)):
+            return
+        sock.sendall(derived(server.key, "rank 0", theirs))
+        sock.settimeout(None)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        while True:
+            what, name, value = _frame(sock)
+            if what == b"w":
+                server.values[name] = value
+            there = server.values.get(name) if what == b"r" else None
+            answer = there or b""
+            sock.sendall(_LENGTHS.pack(b"v" if there is not None else b"-", 0, len(answer)) + answer)
+
+
+def _serve(address: str, port: int, key: bytes, size: int) -> _Server:
+    try:
+        server = _Server(address, port, key, size)
+    except OSError as error:
+        raise LaunchError(f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}.") from None
+    threading.Thread(target=server.serve_forever, name="workbench-board", daemon=True).start()
+    return server
+
+
+def _connected(address: str, port: int, key: bytes) -> socket.socket:
+    sock = socket.create_connection((address, port), _GREET_S)
+    try:
+        number = secrets.token_bytes(_NUMBER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs = _exactly(sock, _NUMBER)
+        sock.sendall(number + derived(key, "rank", theirs))
+        if not secrets.compare_digest(_exactly(sock, _PROOF), derived(key, "rank 0", number)):
+            raise OSError("who listens there does not know the job's secret")
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def _frame(sock: socket.socket) -> tuple[bytes, str, bytes]:
+    what, named, length = _LENGTHS.unpack(_exactly(sock, _LENGTHS.size))
+    if length > _LONGEST:
+        raise OSError(f"{length} bytes are too many")
+    return what, _exactly(sock, named).decode(errors="replace"), _exactly(sock, length)
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    found = bytearray()
+    while len(found) < count:
+        more = sock.recv(min(1 << 20, count - len(found)))
+        if not more:
+            raise OSError("it has closed the connection")
+        found += more
+    return bytes(found)
+
+
+__all__ = ["TcpBoard"]

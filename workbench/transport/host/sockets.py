@@ -1,0 +1,256 @@
+"""TCP: the data plane between hosts for ranks that no MPI started. A stream leads from each sender to each receiver.
+
+Each rank listens at one address, its host's on the network that the launcher has chosen, and nowhere else. Whoever
+connects must prove that it knows the job's secret before a byte of it is taken for data, and so must who is connected
+to; both by a keyed hash of a number that the other one has just drawn. From then on the stream's bytes are neither
+signed nor encrypted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+from workbench import config
+from workbench.config import Settings
+from workbench.errors import DeadlineError, LaunchError, PeerLostError
+from workbench.transport.base import Array, Backend
+from workbench.transport.bootstrap.base import Bootstrap
+from workbench.transport.bootstrap.rendezvous import derived
+from workbench.transport.host.links import link_backend
+
+_NUMBER, _PROOF = 16, 32  # bytes
+_HANDSHAKE_S = 10.0  # deadline of a handshake with who has connected
+_GUESTS = 64  # so many handshakes at once
+_TICK_S = 0.05
+
+
+def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
+    """Our algorithms over TCP."""
+    link = SocketLink(bootstrap.rank, bootstrap.size, bootstrap.secret, settings.data_timeout_s)
+    try:
+        link.places = [tuple(place) for place in bootstrap.exchange(link.listen(own_address(bootstrap)))]
+    except BaseException:
+        link.close(clean=False)
+        raise
+    return link_backend(link)
+
+
+def own_address(bootstrap: Bootstrap) -> str:
+    """Where the other ranks reach this one: as the launcher says; on one machine loopback.
+
+    Raises:
+        LaunchError: there are several machines, and nobody has said it.
+    """
+    said = bootstrap.exchange((bootstrap.node, config.host_address()))
+    mine = said[bootstrap.rank][1]
+    if not mine and len({node for node, _ in said}) > 1:
+        raise LaunchError(
+            "WORKBENCH_BACKEND=sockets on several machines: set WORKBENCH_HOST_ADDRESS on each to its own address that "
+            "the others reach, or start the ranks with `workbench run -H`, which does."
+        )
+    return mine or "127.0.0.1"
+
+
+class SocketLink:
+    """A Link over TCP.
+
+    Args:
+        rank, size: this rank and the number of ranks.
+        secret: the job's.
+        timeout_s: deadline without a byte.
+
+    Attributes:
+        places: by rank the address and port where it listens.
+        tick: called some twenty times a second amid a wait; it may raise to end it.
+    """
+
+    name = "TCP"
+
+    def __init__(self, rank: int, size: int, secret: bytes, timeout_s: float = 300.0) -> None:
+        self.rank, self.size, self._secret, self._timeout_s = rank, size, secret, timeout_s
+        self.tick: Callable[[], None] = lambda: None
+        self.places: list[tuple[str, int]] = []
+        self._out: dict[int, socket.socket] = {}
+        self._in: dict[int, socket.socket] = {}
+        self._came = threading.Condition()
+        self._guests = threading.BoundedSemaphore(_GUESTS)
+        self._listener: socket.socket | None = None
+
+    def listen(self, address: str) -> tuple[str, int]:
+        """Begin to listen at an address; returns it and the port.
+
+        Raises:
+            LaunchError: no port is free there.
+        """
+        low, high = config.ports()
+        family, why = socket.AF_INET6 if ":" in address else socket.AF_INET, ""
+        for port in range(low, high + 1):
+            try:
+                self._listener = socket.create_server((address, port), family=family, backlog=self.size + _GUESTS)
+                break
+            except OSError as error:
+                why = error.strerror or str(error)
+        if self._listener is None:
+            ports = f"port from {low} to {high}" if high else "port"
+            raise LaunchError(f"init(): rank {self.rank} finds no free {ports} at {address}: {why} (WORKBENCH_PORTS).")
+        threading.Thread(target=self._welcome, args=[self._listener], name="workbench-tcp", daemon=True).start()
+        return address, self._listener.getsockname()[1]
+
+    def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
+        """Send and receive at the same time.
+
+        Raises:
+            PeerLostError: a stream ended, or nothing moved within the deadline.
+        """
+        out = memoryview(b"") if send is None else _bytes(send)
+        into = memoryview(b"") if recv is None else _bytes(recv)
+        if out:
+            self._to(dest)
+        if into:
+            self._from(source)
+        quiet_since = time.monotonic()
+        with selectors.DefaultSelector() as waiting:
+            if out:
+                waiting.register(self._out[dest], selectors.EVENT_WRITE)
+            if into:
+                waiting.register(self._in[source], selectors.EVENT_READ)
+            while out or into:
+                moved = 0
+                for key, event in waiting.select(_TICK_S):
+                    if event & selectors.EVENT_WRITE:
+                        moved += (sent := self._send(dest, out))
+                        out = out[sent:]
+                    else:
+                        moved += (got := self._receive(source, into))
+                        into = into[got:]
+                    if not (out if event & selectors.EVENT_WRITE else into):
+                        waiting.unregister(key.fileobj)
+                if moved:
+                    quiet_since = time.monotonic()
+                else:
+                    self._look(quiet_since, source if into else dest)
+
+    def close(self, clean: bool = True) -> None:
+        """Close all streams, and listen no more."""
+        for sock in (self._listener, *self._out.values(), *self._in.values()):
+            if sock is not None:
+                with contextlib.suppress(OSError):
+                    sock.shutdown(socket.SHUT_RDWR)  # wakes up the thread that waits there
+                sock.close()
+
+    # --- streams --------------------------------------------------------------------------------------
+
+    def _send(self, dest: int, data: memoryview) -> int:
+        try:
+            return self._out[dest].send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(dest, error.strerror or str(error)) from None
+
+    def _receive(self, source: int, data: memoryview) -> int:
+        try:
+            count = self._in[source].recv_into(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._lost(source, error.strerror or str(error)) from None
+        if not count:
+            raise self._lost(source, "it has closed the stream")
+        return count
+
+    def _look(self, quiet_since: float, other: int) -> None:
+        self.tick()
+        if time.monotonic() - quiet_since > self._timeout_s:
+            raise DeadlineError(
+                f"TCP: rank {self.rank} has waited for rank {other} for {self._timeout_s:g} s "
+                "(WORKBENCH_DATA_TIMEOUT_S)."
+            )
+
+    def _lost(self, other: int, why: str) -> PeerLostError:
+        return PeerLostError(f"Rank {self.rank} lost rank {other} in the data plane: {why.lower()}")
+
+    def _to(self, dest: int) -> None:
+        """See to it that there is a stream to this rank."""
+        if dest in self._out:
+            return
+        address, port = self.places[dest]
+        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        try:
+            sock.settimeout(_HANDSHAKE_S)
+            sock.connect((address, port))
+            mine, theirs = secrets.token_bytes(_NUMBER), _exactly(sock, _NUMBER)
+            sock.sendall(self.rank.to_bytes(4, "big") + mine + self._proof(self.rank, dest, theirs))
+            if not secrets.compare_digest(_exactly(sock, _PROOF), self._proof(dest, self.rank, mine)):
+                raise OSError("who listens there does not know the job's secret")
+        except OSError as error:
+            sock.close()
+            raise self._lost(dest, f"no stream to {address} port {port}: {error.strerror or error}") from None
+        self._out[dest] = _ready(sock)
+
+    def _from(self, source: int) -> None:
+        """See to it that there is a stream from this rank."""
+        since = time.monotonic()
+        with self._came:
+            while source not in self._in:
+                self._came.wait(_TICK_S)
+                self._look(since, source)
+
+    def _welcome(self, listener: socket.socket) -> None:
+        """On a thread of its own: take who connects, each on another thread, for it may say nothing."""
+        while True:
+            try:
+                guest, _ = listener.accept()
+            except OSError:
+                return  # it is closed
+            if self._guests.acquire(timeout=_HANDSHAKE_S):
+                threading.Thread(target=self._meet, args=[guest], name="workbench-tcp-guest", daemon=True).start()
+            else:
+                guest.close()
+
+    def _meet(self, guest: socket.socket) -> None:
+        try:
+            guest.settimeout(_HANDSHAKE_S)
+            mine = secrets.token_bytes(_NUMBER)
+            guest.sendall(mine)
+            said = _exactly(guest, 4 + _NUMBER + _PROOF)
+            source, theirs, proof = int.from_bytes(said[:4], "big"), said[4 : 4 + _NUMBER], said[4 + _NUMBER :]
+            if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
+                raise OSError("a stranger")
+            guest.sendall(self._proof(self.rank, source, theirs))
+            with self._came:
+                self._in[source] = _ready(guest)
+                self._came.notify_all()
+        except OSError:
+            guest.close()
+        finally:
+            self._guests.release()
+
+    def _proof(self, source: int, dest: int, number: bytes) -> bytes:
+        return derived(self._secret, f"TCP from {source} to {dest}", number)
+
+
+def _ready(sock: socket.socket) -> socket.socket:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setblocking(False)
+    return sock
+
+
+def _exactly(sock: socket.socket, count: int) -> bytes:
+    found = b""
+    while len(found) < count:
+        more = sock.recv(count - len(found))
+        if not more:
+            raise OSError("it has closed the connection")
+        found += more
+    return found
+
+
+def _bytes(array: Array) -> memoryview:
+    return memoryview(array.reshape(-1).view("uint8").data)
