@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 
+import slurm
 from hosts import Hosts
 from namespaces import CannotMakeHosts
 
@@ -33,6 +34,9 @@ def _parser() -> argparse.ArgumentParser:
     for verb, text in (("cut", "pull a host's cable out"), ("heal", "plug it in again")):
         verbs.add_parser(verb, help=text).add_argument("host")
     verbs.add_parser("rate", help="give the links another rate").add_argument("rate")
+    start = verbs.add_parser("slurm", help="start Slurm on them; it ends with them")
+    start.add_argument("--gpus", type=int, default=2, help="of each host; they are only counted")
+    start.add_argument("--cpus", type=int, default=4, help="of each host; it need not have them")
     run = verbs.add_parser("run", help="run a command on a host")
     run.add_argument("host")
     run.add_argument("command", nargs=argparse.REMAINDER)
@@ -42,10 +46,14 @@ def _parser() -> argparse.ArgumentParser:
 def _do(given: argparse.Namespace, hosts: Hosts) -> None:
     if given.verb in ("up", "down"):
         getattr(hosts, given.verb)()
+    elif not hosts.names:
+        sys.exit(f"no test bed {given.mark}: python tests/testbed --mark {given.mark} up")
+    elif given.verb == "slurm":
+        slurm.start(hosts, given.gpus, given.cpus)
     elif given.verb == "rate":
         hosts.rate(given.rate)
     elif given.host not in hosts.names:
-        sys.exit(f"no host {given.host}: there are {', '.join(hosts.names) or 'none'}")
+        sys.exit(f"no host {given.host}: there are {', '.join(hosts.names)}")
     elif given.verb == "run":
         words = hosts.words(hosts.names.index(given.host), *given.command)
         os.execvp(words[0], words)

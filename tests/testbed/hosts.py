@@ -44,7 +44,7 @@ TOOLS = {
 }
 UP_WITHIN_S = 20.0
 _PREFIX = "workbench-testbed-"
-_SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
+SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 
 # In the new namespaces: $1 is the host's name, $2 its folder. ~/.ssh would win over /etc/ssh, so it is hidden where
 # there is one. /sys shows the network interfaces of those who mounted it, so it is mounted anew.
@@ -235,7 +235,7 @@ class Hosts:
         check(*host.words("ip", "addr", "add", f"{self.addresses6[i]}/64", "dev", "eth0", "nodad"))
         check(*host.words("ip", "link", "set", "eth0", "up"))
         # sshd must be called by its full path. It goes into the background by itself.
-        sshd = shutil.which("sshd", path=_SYSTEM_PATH) or "sshd"
+        sshd = shutil.which("sshd", path=SYSTEM_PATH) or "sshd"
         check(*host.words(sshd, "-f", str(own / "sshd_config"), "-E", str(own / "sshd.log")))
 
     def _wait_for_sshd(self) -> None:
@@ -255,7 +255,7 @@ def _see_to_what_is_needed() -> None:
     if os.geteuid():
         raise CannotMakeHosts("hosts need root")
     missing = [
-        package for package, tools in TOOLS.items() if not all(shutil.which(tool, path=_SYSTEM_PATH) for tool in tools)
+        package for package, tools in TOOLS.items() if not all(shutil.which(tool, path=SYSTEM_PATH) for tool in tools)
     ]
     if missing:
         raise CannotMakeHosts(f"hosts need the packages {', '.join(missing)}")
