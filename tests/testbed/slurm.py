@@ -21,7 +21,7 @@ READY_WITHIN_S = 20.0
 _CONF = Path("/etc/slurm")  # of Debian's packages; in each host another folder is mounted there
 _NULL = os.makedev(1, 3)
 
-# It schedules and kills sooner than by default. Nothing is bound, confined or accounted: that needs more than namespaces.
+# It schedules and kills sooner than by default. Nothing is bound, confined or accounted: a host has too little for it.
 _SETTINGS = {
     "ClusterName": "testbed",
     "SlurmUser": "root",
