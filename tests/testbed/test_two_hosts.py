@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from hosts import Hosts
+from running import environment
 
 from workbench.launch.start.starters import free_port
 
@@ -71,10 +71,9 @@ def _environment(hosts: Hosts, rank: int, port: int) -> dict[str, str]:
     """What torchrun would say to a rank, where each host has as many."""
     each = N // len(hosts.names)
     return {
-        **{name: text for name, text in os.environ.items() if not name.startswith(("SLURM_", "WORKBENCH_"))},
+        **environment(),
         **{"RANK": str(rank), "WORLD_SIZE": str(N), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each)},
         **{"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "eth0"},
-        **{"PYTHONPATH": str(Path(__file__).resolve().parents[2]), "OMP_NUM_THREADS": "1"},
     }
 
 
