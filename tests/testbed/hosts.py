@@ -34,7 +34,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
-import psutil
 from namespaces import CannotMakeHosts, Namespaces, check
 
 TOOLS = {
@@ -50,6 +49,7 @@ SYSTEM_PATH = f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"
 # there is one. /sys shows the network interfaces of those who mounted it, so it is mounted anew.
 _MOUNTS = """
 echo "$1" >/proc/sys/kernel/hostname
+if [ -e /proc/sys/net/ipv6 ]; then echo 0 >/proc/sys/net/ipv6/conf/all/disable_ipv6; fi
 ip link set lo up
 mount -t tmpfs -o mode=1777 shm /dev/shm
 mount -t sysfs sysfs "$2/sys"
@@ -82,6 +82,7 @@ PasswordAuthentication no
 KbdInteractiveAuthentication no
 UsePAM no
 StrictModes no
+Subsystem sftp internal-sftp
 """
 
 
@@ -271,11 +272,10 @@ def _remove_those_of_the_dead() -> None:
 
 
 def _signature(pid: int) -> str:
-    """A process, and when it started: the kernel uses process ids again."""
-    try:
-        return f"{pid} {psutil.Process(pid).create_time()}"
-    except psutil.NoSuchProcess:
-        return ""
+    """A process, and when it started, in ticks since the machine did: the kernel uses process ids again."""
+    with contextlib.suppress(OSError):
+        return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    return ""
 
 
 def _make_key(path: Path) -> None:

@@ -77,7 +77,7 @@ def check(*command: str | Path) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotMakeHosts(f"hosts cannot be made here: {error}") from None
     if done.returncode:
-        said = (done.stderr or done.stdout).strip()
+        said = " ".join((done.stderr or done.stdout).split())
         raise CannotMakeHosts(f"hosts cannot be made here: {command[0]} ended with {done.returncode}: {said}")
     return done.stdout
 

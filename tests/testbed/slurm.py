@@ -62,6 +62,8 @@ def start(hosts: Hosts, gpus: int = 2, cpus: int = 4, **settings: str) -> None:
     if missing or not _CONF.is_dir():
         raise CannotMakeHosts(f"Slurm needs the packages {', '.join(missing or TOOLS)}")
     folder = hosts.folder / "slurm"
+    if folder.exists():
+        raise CannotMakeHosts(f"Slurm is on these hosts already: {folder}")
     folder.mkdir()
     _write_key(folder / "munge.key")
     _write_conf(folder, hosts, gpus, cpus, settings)
