@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -38,7 +39,7 @@ from namespaces import CannotMakeHosts, Namespaces, check
 
 TOOLS = {
     "iproute2": ("ip", "tc"),
-    "util-linux": ("mount", "umount", "nsenter", "unshare"),
+    "util-linux": ("mount", "umount", "nsenter", "setpriv", "unshare"),
     "openssh-server": ("sshd", "ssh", "ssh-keygen"),
 }
 UP_WITHIN_S = 20.0
@@ -112,10 +113,9 @@ class Hosts:
         self.addresses = tuple(f"10.77.0.{i}" for i in numbers)
         self.names6 = tuple(f"{name}-6" for name in self.names)
         self.addresses6 = tuple(f"fd00:77::{i:x}" for i in numbers)
-        self.mark = mark or f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        self.mark = mark or f"{_signature(os.getpid())}-{uuid.uuid4().hex[:8]}"
         self.folder = Path(tempfile.gettempdir()) / f"{_PREFIX}{self.mark}"
         self._rate = rate
-        self._owner = "" if mark else _signature(os.getpid())
         self._bridge = Namespaces(self.folder, "bridge", ["net"])
         self._hosts = [Namespaces(self.folder, name) for name in self.names]
 
@@ -140,7 +140,6 @@ class Hosts:
         try:
             check("mount", "-t", "tmpfs", "-o", "mode=700", "testbed", self.folder)
             check("mount", "--make-private", self.folder)
-            (self.folder / "owner").write_text(self._owner)
             self._write_ssh()
             self._make_bridge()
             for i in range(len(self.names)):
@@ -264,17 +263,17 @@ def _see_to_what_is_needed() -> None:
 
 def _remove_those_of_the_dead() -> None:
     """What a creator left that was killed."""
-    for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/owner"):
-        with contextlib.suppress(OSError):
-            signature = owner.read_text()
-            if signature and signature != _signature(int(signature.split()[0])):
-                Hosts.find(owner.parent.name.removeprefix(_PREFIX)).down()
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        mark = folder.name.removeprefix(_PREFIX)
+        creator = re.fullmatch(r"((\d+)-\d+)-[0-9a-f]{8}", mark)
+        if creator and creator[1] != _signature(int(creator[2])):
+            Hosts.find(mark).down()
 
 
 def _signature(pid: int) -> str:
     """A process, and when it started, in ticks since the machine did: the kernel uses process ids again."""
     with contextlib.suppress(OSError):
-        return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+        return f"{pid}-{Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
     return ""
 
 
