@@ -39,7 +39,7 @@ from namespaces import CannotMakeHosts, Namespaces, check
 
 TOOLS = {
     "iproute2": ("ip", "tc"),
-    "util-linux": ("mount", "umount", "nsenter", "setpriv", "unshare"),
+    "util-linux": ("mount", "umount", "nsenter", "unshare"),
     "openssh-server": ("sshd", "ssh", "ssh-keygen"),
 }
 UP_WITHIN_S = 20.0

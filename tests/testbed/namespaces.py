@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 GONE_WITHIN_S = 10.0
@@ -43,38 +43,34 @@ class Namespaces:
         """A command, as it is run inside: with the working directory of the caller, in the process that is started."""
         return ["nsenter", *self._options(), "--", "env", f"--chdir={Path.cwd()}", *command]
 
-    def processes(self) -> Iterator[int]:
-        """The processes that are in one of the namespaces."""
-        held = {_identity(path) for path in self.files.values()} - {None}
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdigit() and not held.isdisjoint(_namespaces_of(entry)):
-                yield int(entry.name)
-
     def remove(self) -> None:
-        """Kill what runs inside, and let the namespaces go; what is not there is left out."""
-        until = time.monotonic() + GONE_WITHIN_S
-        while (left := list(self.processes())) and time.monotonic() < until:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.01)
-        for path in self.files.values():
-            subprocess.run(["umount", path], capture_output=True)
-            path.unlink(missing_ok=True)
+        """Kill what runs inside, and let the namespaces go; what is not there is left out.
+
+        Then it kills once more: a command may have been on its way in, whose caller was killed. Open files keep the
+        namespaces from vanishing meanwhile, for others could get their numbers.
+        """
+        with contextlib.ExitStack() as opened:
+            held = set()
+            for path in self.files.values():
+                with contextlib.suppress(OSError):
+                    held.add(_identity(opened.enter_context(path.open()).fileno()))
+            _kill_all_in(held)
+            for path in self.files.values():
+                subprocess.run(["umount", "--lazy", path], capture_output=True)
+            _kill_all_in(held)
 
     def _options(self) -> list[str]:
         return [f"--{kind}={path}" for kind, path in self.files.items()]
 
 
 def check(*command: str | Path) -> str:
-    """What a command prints. It ends with its caller, so that it makes nothing that nobody would remove.
+    """What a command prints.
 
     Raises:
         CannotMakeHosts: it failed.
     """
     try:
-        words = ["setpriv", "--pdeathsig", "KILL", *command]
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotMakeHosts(f"hosts cannot be made here: {error}") from None
     if done.returncode:
@@ -83,14 +79,27 @@ def check(*command: str | Path) -> str:
     return done.stdout
 
 
-def _namespaces_of(process: Path) -> set[tuple[int, int] | None]:
-    return {_identity(process / "ns" / kind) for kind in ("net", "uts", "ipc", "mnt")} - {None}
+def _kill_all_in(namespaces: set[tuple[int, int]]) -> None:
+    """Until nobody is there at two looks: who has opened a namespace enters it a moment later."""
+    until, empty = time.monotonic() + GONE_WITHIN_S, 0
+    while empty < 2 and time.monotonic() < until:
+        found = [int(each.name) for each in Path("/proc").glob("[0-9]*") if _namespaces_of(each) & namespaces]
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        empty = 0 if found else empty + 1
+        time.sleep(0.005)
+
+
+def _namespaces_of(process: Path) -> set[tuple[int, int]]:
+    found = set()
+    for kind in ("net", "uts", "ipc", "mnt"):
+        with contextlib.suppress(OSError):  # it has ended
+            found.add(_identity(process / "ns" / kind))
+    return found
 
 
 # A namespace's file has the device number of the kernel's own file system for them: a plain file is never mistaken.
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:  # it has ended, or was never made
-        return None
+def _identity(file: Path | int) -> tuple[int, int]:
+    found = os.stat(file)
     return found.st_dev, found.st_ino

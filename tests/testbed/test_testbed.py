@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import hosts as hosts_module
@@ -59,19 +60,30 @@ def seconds(hosts: Hosts, n_bytes: int) -> float:
     return float(hosts.run(0, sys.executable, "-c", SENDER, hosts.addresses[1], str(n_bytes)).stdout)
 
 
-def left_of(folder: Path, namespaces: set[tuple[int, int]]) -> list[str]:
-    """Mounts, processes and files of a test bed."""
-    found = [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line]
-    for own in Path("/proc").glob("[0-9]*/ns/*"):
-        with contextlib.suppress(OSError):
-            if (own.stat().st_dev, own.stat().st_ino) in namespaces:
-                found.append(str(own))
-    return [*found, *map(str, folder.parent.glob(folder.name))]
+class Traces:
+    """What there is of a test bed. Its namespaces are held open, so that no others get their numbers."""
+
+    def __init__(self, folder: Path, until: contextlib.ExitStack) -> None:
+        self._folder = folder
+        opened = [os.fstat(until.enter_context(path.open()).fileno()) for path in sorted(folder.glob("*.*"))]
+        self._namespaces = {(each.st_dev, each.st_ino) for each in opened}
+
+    def look(self) -> list[str]:
+        """Its mounts, processes and files."""
+        mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+        found = [line for line in mounts if str(self._folder) in line]
+        for own in Path("/proc").glob("[0-9]*/ns/*"):
+            with contextlib.suppress(OSError):
+                if (own.stat().st_dev, own.stat().st_ino) in self._namespaces:
+                    found.append(str(own))
+        return [*found, *map(str, self._folder.parent.glob(self._folder.name))]
 
 
-def namespaces_of(folder: Path) -> set[tuple[int, int]]:
-    """Of all hosts, and of the bridge."""
-    return {(path.stat().st_dev, path.stat().st_ino) for path in folder.glob("*.*")}
+@pytest.fixture
+def traces() -> Iterator[Callable[[Path], Traces]]:
+    """Remembers a test bed, to look for it when it has gone."""
+    with contextlib.ExitStack() as until:
+        yield lambda folder: Traces(folder, until)
 
 
 def on_command(*words: str) -> subprocess.CompletedProcess[str]:
@@ -151,46 +163,45 @@ def test_a_link_has_the_rate_that_is_said(hosts: Hosts) -> None:
     assert max(free, freed) < shaped / 2
 
 
-def test_nothing_is_left(tmp_path: Path) -> None:
-    """Neither mounts nor files nor processes, those that ignore signals and have left their session included."""
-    stubborn = "trap '' TERM HUP INT; echo $$ >{}; while :; do sleep 1; done"
-    try:
-        with Hosts(2) as hosts:
-            hosts.run(1, "setsid", "--fork", "sh", "-c", f"({stubborn.format(tmp_path / 'pid')}) >/dev/null 2>&1 &")
-            namespaces = namespaces_of(hosts.folder)
-            assert len(namespaces) == 9
-            assert left_of(hosts.folder, namespaces)
-    except CannotMakeHosts as reason:
-        pytest.skip(str(reason))
-    assert left_of(hosts.folder, namespaces) == []
+@pytest.mark.usefixtures("hosts")  # skips where there can be none
+def test_nothing_is_left(tmp_path: Path, traces: Callable[[Path], Traces]) -> None:
+    """Neither mounts nor files nor processes, not even one that ignores signals and has left its session."""
+    pid = tmp_path / "pid"
+    stubborn = f"exec >/dev/null 2>&1; trap '' TERM HUP INT; echo $$ >{pid}; while :; do sleep 1; done"
+    with Hosts(2) as hosts:
+        of_hosts = traces(hosts.folder)
+        hosts.run(1, "setsid", "--fork", "sh", "-c", stubborn)
+        until = time.monotonic() + 20.0
+        while not (pid.exists() and pid.read_text()):
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert f"/proc/{pid.read_text().strip()}/ns/net" in of_hosts.look()
+    assert of_hosts.look() == []
 
 
-def test_nothing_is_left_of_a_killed_creator(hosts: Hosts) -> None:
+def test_nothing_is_left_of_a_killed_creator(hosts: Hosts, traces: Callable[[Path], Traces]) -> None:
     """Whoever makes hosts next removes those whose creator was killed, and no others."""
-    script = "import os, hosts; one = hosts.Hosts(1); one.up(); print(one.folder, flush=True); input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=HERE, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    script = "import hosts, time; one = hosts.Hosts(1); one.up(); print(one.folder, flush=True); time.sleep(60)"
+    with subprocess.Popen([sys.executable, "-c", script], cwd=HERE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         folder = Path(process.stdout.readline().strip())
         process.kill()
-        process.wait()
-    namespaces = namespaces_of(folder)
-    assert left_of(folder, namespaces)
+    of_killed = traces(folder)
+    assert of_killed.look()
     with Hosts(1):
-        assert left_of(folder, namespaces) == []
+        assert of_killed.look() == []
         assert hosts.run(0, "ssh", "wb2", "true").returncode == 0
 
 
-def test_several_test_beds_at_once(hosts: Hosts) -> None:
+def test_several_test_beds_at_once(hosts: Hosts, traces: Callable[[Path], Traces]) -> None:
     """They have the same names and addresses, and do not hear of each other; one ends without the other."""
     hosts.run(1, "touch", "/run/first")
     with Hosts(3) as others:
+        of_others = traces(others.folder)
         seen = [each.run(0, "ssh", "wb2", "ls /run").stdout for each in (hosts, others)]
         assert others.run(0, "ssh", "wb3", "hostname").stdout == "wb3\n"
-        namespaces = namespaces_of(others.folder)
     assert ["first" in text for text in seen] == [True, False]
-    assert left_of(others.folder, namespaces) == []
+    assert of_others.look() == []
     assert hosts.run(0, "ssh", "wb2", "true").returncode == 0
 
 
