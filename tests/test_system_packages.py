@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TOOLS = ("bash", "env", "timeout", "mktemp", "grep", "tail", "tr", "rm")
+TOOLS = ("bash", "env", "timeout", "mktemp", "grep", "tail", "tr", "rm", "chmod")
+# Also calls what packages' scripts call, with the PATH that it is told to give them.
+APT = """\
+echo "$*" >>{0}
+for word; do
+    case $word in DPkg::Path=*) (PATH=${{word#*=}} && invoke-rc.d no-such-service start && echo quiet >>{0}) ;; esac
+done"""
 Run = Callable[..., tuple[str, list[str]]]
 
 
@@ -23,7 +29,7 @@ def system(tmp_path: Path) -> Run:
     (tmp_path / "bin").mkdir()
     for tool in TOOLS:
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "/no/such/tool")
-    for name, text in (("id", "echo 0"), ("apt-get", f'echo "$*" >>{calls}')):
+    for name, text in (("id", "echo 0"), ("apt-get", APT.format(calls))):
         (tmp_path / "bin" / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / "bin" / name).chmod(0o755)
     command = [str(ROOT / ".ci" / "system")]
@@ -57,6 +63,14 @@ def test_without_a_terminal_it_says_what_it_installs(system: Run) -> None:
     said, calls = system()
     assert said.startswith("system: installing with apt-get, for all tests: chromium ")
     assert any("install" in call and "chromium" in call for call in calls)
+
+
+def test_no_daemon_starts(system: Run) -> None:
+    """The command by which packages' scripts start a daemon does nothing while they are installed."""
+    _, calls = system()
+    installed = [i for i, call in enumerate(calls) if "install" in call and "--no-download" in call]
+    assert installed
+    assert all(calls[i + 1] == "quiet" for i in installed)
 
 
 @pytest.mark.parametrize(("answer", "goes_on"), [("y", True), ("n", False), ("", False)])

@@ -112,7 +112,7 @@ class Runner:
         self._mark = uuid.uuid4().hex
         folder = self._folder / f"job-{self._mark[:8]}"
         folder.mkdir()
-        common = _environment() | {MARK: self._mark, "WORKBENCH_TEST_OUT": str(folder)} | dict(env)
+        common = environment() | {MARK: self._mark, "WORKBENCH_TEST_OUT": str(folder)} | dict(env)
         # A job has a deadline and shows its own stacks; those of the test that waits for it would only be noise.
         faulthandler.cancel_dump_traceback_later()
         started = time.monotonic()
@@ -167,7 +167,8 @@ def _rank(words: Sequence[str]) -> list[str]:
     return ["sh", "-c", _TO_FILES, "sh", sys.executable, *words]
 
 
-def _environment() -> dict[str, str]:
+def environment() -> dict[str, str]:
+    """The environment of this process without what is said to it alone, and with this project's folder first."""
     kept = {
         name: text
         for name, text in os.environ.items()

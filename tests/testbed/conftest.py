@@ -1,28 +1,35 @@
-"""Tests on two hosts that are made for them; skipped, with the reason, where they cannot be made."""
+"""Hosts for tests; a test is skipped, with the reason, where they cannot be made."""
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
-from network import TwoHosts
+import slurm as slurm_cluster
+from hosts import Hosts
+from namespaces import CannotMakeHosts
 
 
 @pytest.fixture
-def hosts() -> Iterator[TwoHosts]:
-    """Two hosts; the test is skipped where they cannot be made."""
-    if sys.platform != "linux" or os.geteuid() or not shutil.which("ip") or not shutil.which("unshare"):
-        pytest.skip("two hosts need Linux, root, and the packages iproute2 and util-linux")
-    made = TwoHosts()
+def hosts() -> Iterator[Hosts]:
+    """Two hosts, with links as fast as the machine can."""
+    yield from _made(Hosts(2))
+
+
+@pytest.fixture(scope="module")
+def slurm() -> Iterator[Hosts]:
+    """Two hosts with Slurm, each with 4 cores and 2 GPUs: the tests of a module share them, and cut no link."""
+    yield from _made(Hosts(2), with_slurm=True)
+
+
+def _made(hosts: Hosts, with_slurm: bool = False) -> Iterator[Hosts]:
     try:
         try:
-            made.up()
-        except subprocess.CalledProcessError as error:
-            pytest.skip(f"two hosts cannot be made here: {error.stderr.decode().strip()}")
-        yield made
+            hosts.up()
+            if with_slurm:
+                slurm_cluster.start(hosts)
+        except CannotMakeHosts as reason:
+            pytest.skip(str(reason))
+        yield hosts
     finally:
-        made.down()
+        hosts.down()

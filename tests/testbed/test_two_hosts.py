@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from network import TwoHosts
+from hosts import Hosts
+from running import environment
 
 from workbench.launch.start.starters import free_port
 
@@ -33,14 +34,14 @@ hvd.allreduce(np.ones(4), name="second")
 class Ranks:
     """The processes of a job, two on each host, with what they write in files."""
 
-    def __init__(self, hosts: TwoHosts, folder: Path, **env: str) -> None:
+    def __init__(self, hosts: Hosts, folder: Path, **env: str) -> None:
         port = free_port()
         self._folder = folder
         self.processes = []
         for rank in range(N):
             with (folder / f"{rank}.out").open("wb") as out, (folder / f"{rank}.err").open("wb") as err:
                 words = hosts.words(rank * 2 // N, sys.executable, "-c", SCRIPT)
-                own = hosts.environment(rank, N, port) | env
+                own = _environment(hosts, rank, port) | env
                 self.processes.append(subprocess.Popen(words, env=own, stdout=out, stderr=err))
 
     def out(self, rank: int) -> str:
@@ -66,8 +67,18 @@ class Ranks:
             process.wait()
 
 
+def _environment(hosts: Hosts, rank: int, port: int) -> dict[str, str]:
+    """What torchrun would say to a rank, where each host has as many."""
+    each = N // len(hosts.names)
+    return {
+        **environment(),
+        **{"RANK": str(rank), "WORLD_SIZE": str(N), "LOCAL_RANK": str(rank % each), "LOCAL_WORLD_SIZE": str(each)},
+        **{"MASTER_ADDR": hosts.addresses[0], "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "eth0"},
+    }
+
+
 @pytest.fixture
-def ranks(hosts: TwoHosts, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
+def ranks(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
     """Starts ranks on the hosts."""
     started: list[Ranks] = []
 
@@ -80,21 +91,21 @@ def ranks(hosts: TwoHosts, tmp_path: Path) -> Iterator[Callable[..., Ranks]]:
         each.stop()
 
 
-def test_rank_0_listens_where_the_other_host_reaches_it(hosts: TwoHosts, ranks: Callable[..., Ranks]) -> None:
+def test_rank_0_listens_where_the_other_host_reaches_it(hosts: Hosts, ranks: Callable[..., Ranks]) -> None:
     """Its port for the other ranks is open on the interface between the hosts, and on no other."""
     job = ranks()
     job.ready()
     _, address, port = job.out(0).split()
-    found = hosts.look(0, "ss", "-Hltn", f"sport = :{port}").split()
+    found = hosts.run(0, "ss", "-Hltn", f"sport = :{port}").stdout.split()
     listening = [word.rpartition(":")[0] for word in found if word.endswith(f":{port}")]
     assert (address, listening) == (hosts.addresses[0], [hosts.addresses[0]])
 
 
-def test_a_lost_host_is_named_with_its_ranks(hosts: TwoHosts, ranks: Callable[..., Ranks]) -> None:
+def test_a_lost_host_is_named_with_its_ranks(hosts: Hosts, ranks: Callable[..., Ranks]) -> None:
     """When the cable is out, ranks of either host name the other one, and the ranks on it; they end by themselves."""
     job = ranks(WORKBENCH_PEER_TIMEOUT_S="2")
     job.ready()
-    hosts.cut()
+    hosts.cut(1)
     codes = [process.wait(60.0) for process in job.processes[:3]]
     assert all(codes), codes
     where = rf"from host {hosts.names[1]} \(ranks 2, 3; .*Ctrl-C\)"
