@@ -23,13 +23,8 @@ class Turn:
 
     Example:
         >>> turn = Turn()
-        >>> turn.take()
+        >>> turn.take()  # the loop's own thread has it, until it rests
         False
-        >>> turn.wanted()
-        >>> threading.Thread(target=turn.rest, args=(lambda: True,)).start()
-        >>> while not turn.take():
-        ...     time.sleep(0)
-        >>> turn.give()
     """
 
     def __init__(self) -> None:
