@@ -75,7 +75,7 @@ def main() -> None:
             )
         else:
             absent[title(nbytes)] = "too little memory here"
-    ours = [ALONE, IN_PLACE, ANY_TENSOR]
+    ours = [*([ALONE] if plane else []), IN_PLACE, ANY_TENSOR]
     peers.finish(comm, {"section": "collectives", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 

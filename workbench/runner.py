@@ -28,9 +28,8 @@ from cloudpickle import dumps
 
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
-from workbench.launch.hosts.ranks_on_hosts import ranks_on
+from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
 from workbench.launch.ranks.output import Printer, say
-from workbench.launch.start import hosts as all_hosts
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
 from workbench.launch.start.starters import FOLDER, Task, check_command, choose, environment
@@ -98,22 +97,21 @@ def run(
     n = _ranks(np, num_proc)
     if config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call run() where there is no job yet.")
-    found = all_hosts.parse(hosts) if hosts else all_hosts.read(hostfile) if hostfile else []
-    all_hosts.check(found, n)
+    targets = find_hosts(hosts or "", hostfile or "", n)
     variables = environment(n, as_horovod, env)
     task = Task(
         n=n,
         command=[executable or sys.executable, "-c", _WORK, FOLDER],
         env=variables,
         starter=choose(use_mpi, use_gloo, variables),
-        hosts=found,
+        hosts=[(target.name, target.slots) for target in targets],
         mpi_args=mpi_args,
         start_timeout_s=config.start_timeout_s(variables) if start_timeout is None else start_timeout,
         timeout_s=timeout_s,
         files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
     )
     check_command(task.command, variables)
-    ranks, labels = ranks_on(found, task)
+    ranks, labels = ranks_on(targets, variables, n)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "", labels)
     outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:

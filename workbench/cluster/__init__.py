@@ -33,12 +33,13 @@ from types import TracebackType
 from typing import Any
 
 import workbench.config
-from workbench.cluster import cells, site
+from workbench.cluster import cells
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.recovery import InPlaceRecovery, are, unknown
 from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
+from workbench.launch import site
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.ranks.watchdog import runs
 from workbench.launch.start import mpi
@@ -238,7 +239,7 @@ def up(
     the machine is free: ``WORKBENCH_BIND``, see :mod:`workbench.launch.start.binding`.
 
     Args:
-        n: how many ranks; by default what ``workbench.toml`` says (see ``cluster/site.py``), else 2.
+        n: how many ranks; by default what ``workbench.toml`` says (see ``launch/site.py``), else 2.
         gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
             ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
             of numbers and uuids: these; 0: none. An outer ``CUDA_VISIBLE_DEVICES`` says which there are.

@@ -3,6 +3,7 @@
 from workbench.config.launchers import (
     Launch,
     batch_hosts,
+    batch_tasks,
     first_host,
     launch,
     ports,
@@ -39,6 +40,7 @@ __all__ = [
     "Launch",
     "Settings",
     "batch_hosts",
+    "batch_tasks",
     "cache_dir",
     "changed_environment",
     "child_environment",

@@ -117,6 +117,16 @@ def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
     return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
 
 
+def batch_tasks(env: Mapping[str, str] | None = None) -> str:
+    """How many tasks the hosts of the Slurm job around this process take, as Slurm writes it; "" if it does not say.
+
+    Example:
+        >>> batch_tasks({"SLURM_TASKS_PER_NODE": "2(x2)", "SLURM_NTASKS": "4"}), batch_tasks({})
+        ('2(x2)', '')
+    """
+    return (os.environ if env is None else env).get("SLURM_TASKS_PER_NODE", "")
+
+
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"

@@ -16,10 +16,11 @@ import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
 from workbench.launch.ranks.output import Printer, say
-from workbench.launch.start import flags, hosts
+from workbench.launch.start import flags
 from workbench.launch.start.flag_variables import with_flags
 
 if TYPE_CHECKING:
+    from workbench.launch.hosts.connections import Target
     from workbench.launch.start.starters import Task
 
 _RUN = """\
@@ -64,8 +65,30 @@ def parser() -> argparse.ArgumentParser:
         "The exit code is 0 if there is no failure.",
     )
     doctor.set_defaults(handle=_doctor)
+    _add_slurm(commands)
     _add_grade(commands)
     return top
+
+
+def _add_slurm(commands: Any) -> None:
+    slurm = commands.add_parser(
+        "slurm",
+        help="write a batch script for Slurm, and submit it",
+        description="Writes a batch script that starts ranks on all nodes of a job, and shows it. Partition, account, "
+        "reservation and modules come from workbench.toml, if there is one.",
+        usage="workbench slurm [options] FILE COMMAND …",
+    )
+    slurm.add_argument("file", metavar="FILE", help="the script: it is written anew")
+    numbers = {"nodes": (1, "nodes"), "tasks-per-node": (1, "ranks on each"), "gpus-per-task": (0, "GPUs of each rank")}
+    for name, (default, text) in {**numbers, "cpus-per-task": (0, "cores of each rank")}.items():
+        slurm.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
+    slurm.add_argument("--time", default="", metavar="TIME", help="limit of the job: 30:00 is half an hour")
+    slurm.add_argument("--name", default="workbench", help="of the job")
+    slurm.add_argument("--output", default="workbench-%j.out", metavar="FILE", help="what it writes; %%j: its number")
+    slurm.add_argument("--sbatch", default="", metavar="TEXT", help="further options of sbatch, as one text")
+    slurm.add_argument("--submit", action="store_true", help="submit it, and follow it to its end")
+    slurm.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
+    slurm.set_defaults(handle=_slurm)
 
 
 def _add_grade(commands: Any) -> None:
@@ -134,6 +157,35 @@ def _doctor(args: argparse.Namespace) -> int:
     return exit_code(findings)
 
 
+def _slurm(args: argparse.Namespace) -> int:
+    import shlex
+    from pathlib import Path
+
+    from workbench.launch import site
+    from workbench.launch.hosts import slurm_batch
+
+    if not flags.command(args) or (args.command[0] != "--" and args.command[0].startswith("-")):
+        raise LaunchError(
+            "First options, then a file, then a command: workbench slurm --nodes 2 my.sbatch python train.py"
+        )
+    if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.cpus_per_task) < 0:
+        raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
+    names = ("nodes", "tasks_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
+    wanted = slurm_batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
+    activate = Path(sys.executable).parent / "activate"
+    text = slurm_batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
+    try:
+        Path(args.file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
+    if not args.submit:
+        _show([text.rstrip()])
+        say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
+        return 0
+    state = slurm_batch.follow(slurm_batch.submit(Path(args.file), say), say, sys.stdout.write)
+    return int(state != "COMPLETED")
+
+
 def _grade(args: argparse.Namespace) -> int:
     from workbench.launch.grade import grade, results
 
@@ -163,42 +215,57 @@ def _run(args: argparse.Namespace) -> int:
         return _check_build(args)
     if args.config_file:
         flags.apply_file(args, args.config_file)
-    task = _task(args)
+    n, targets = _targets(args)
+    task = _task(args, n, targets)
     if task.starter != "gloo":
         from workbench.launch.start import mpi
 
         mpi.ask_library()  # it answers while what follows is imported
     from workbench.launch.hosts.ranks_on_hosts import ranks_on
-    from workbench.launch.hosts.remote_shell import Ssh
     from workbench.launch.start.run import run
 
     for line in flags.warnings(args):
         say(line)
-    timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
-    ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
-    ranks, labels = ranks_on(task.hosts, task, ssh, networks, args.gpus or "")
-    printer = Printer(sys.stdout, sys.stderr, task.n, timestamps, folder, labels)
+    ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
+    timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
+    printer = Printer(sys.stdout, sys.stderr, n, timestamps, folder, labels)
     outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
     if outcome.text:
         say(outcome.text)
     return outcome.code
 
 
-def _task(args: argparse.Namespace) -> Task:
+def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
+    """How many ranks, and on which hosts."""
+    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.remote_shell import Ssh
+
+    if not flags.command(args):
+        raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
+    ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh)
+    n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
+    if n < 1:
+        raise LaunchError("How many ranks? Say so with -np N, at least 1.")
+    return n, targets
+
+
+def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
     """What to start; checks what was typed."""
+    from workbench.launch.hosts.remote_shell import Here
     from workbench.launch.start.starters import Task, check_command, choose, environment
 
-    n, found = _ranks(args)
-    gpus = _pinned(n, args.gpus) if args.gpus and not hosts.elsewhere(found) else {}
-    env = with_flags(environment(n, bool(args.as_horovod), gpus), flags.variables(args))
+    here = all(isinstance(target.shell, Here) for target in targets)
+    env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus) if args.gpus and here else {})
+    env = with_flags(env, flags.variables(args))
     check_command(flags.command(args), env)
     return Task(
         n=n,
         command=flags.command(args),
         env=env,
         starter=choose(args.mpi, args.gloo, env),
-        hosts=found,
+        hosts=[(target.name, target.slots) for target in targets],
         mpi_args=flags.mpi_words(args),
         start_timeout_s=config.start_timeout_s(env),
     )
@@ -208,18 +275,6 @@ def _pinned(n: int, asked: str) -> dict[str, str]:
     from workbench.launch.start.gpus import pin
 
     return dict(pin(n, asked).env)
-
-
-def _ranks(args: argparse.Namespace) -> tuple[int, hosts.Hosts]:
-    """How many ranks, on which hosts."""
-    if not flags.command(args):
-        raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
-    found = hosts.parse(args.hosts) if args.hosts else hosts.read(args.hostfile) if args.hostfile else []
-    n = args.num_proc if args.num_proc is not None else sum(slots for _, slots in found)
-    if n < 1:
-        raise LaunchError("How many ranks? Say so with -np N, at least 1.")
-    hosts.check(found, n)
-    return n, found
 
 
 if __name__ == "__main__":

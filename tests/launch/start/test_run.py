@@ -688,7 +688,7 @@ def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
         run(print, np=2, use_mpi=True, use_gloo=True)
     with pytest.raises(LaunchError, match="named twice"):
         run(print, np=2, hosts="localhost:1,localhost:1")
-    with pytest.raises(LaunchError, match="no-such-host.invalid: there is no host|ssh cannot be run"):
+    with pytest.raises(LaunchError, match=r"no-such-host.invalid: there is no host|ssh cannot be run"):
         run(print, np=2, hosts="localhost:1,no-such-host.invalid:1")
     with pytest.raises(LaunchError, match="no program"):
         run(print, np=2, executable="/no/such/python")

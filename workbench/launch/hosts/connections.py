@@ -53,13 +53,16 @@ class Connections:
         targets: the hosts; their names differ.
         processes: takes the ssh processes.
         folder: where the agents start.
+
+    Attributes:
+        early: messages that came while another was waited for; they are heard next.
     """
 
     def __init__(self, targets: Sequence[Target], processes: ProcessTree, folder: str) -> None:
         self.targets, self._processes, self._folder = targets, processes, folder
         self._selector = selectors.DefaultSelector()
         self._open: dict[str, _Connection] = {}
-        self._told = time.monotonic()
+        self._told, self.early = time.monotonic(), list[tuple[str, Message]]()
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
             process = processes.start_with_pipes(f"agent on {target.name}", command)
@@ -87,7 +90,9 @@ class Connections:
             self._told = time.monotonic()
             for name in self._open:
                 self.say(name, Message("still here", {}))
-        for key, events in self._selector.select(timeout_s):
+        early, self.early = self.early, []
+        yield from early
+        for key, events in self._selector.select(0.0 if early else timeout_s):
             connection: _Connection = key.data
             if events & selectors.EVENT_WRITE:
                 self._flush(connection)
@@ -111,7 +116,7 @@ class Connections:
         for name, message in questions.items():
             if message.kind:
                 self.say(name, message)
-        answers: dict[str, Message] = {}
+        answers, early = dict[str, Message](), list[tuple[str, Message]]()
         failures = {name: self._farewell(self._open[name]) for name in questions if self._open[name].gone}
         while len(answers) + len(failures) < len(questions) and (left_s := until - time.monotonic()) > 0:
             for name, message in self.hear(left_s):
@@ -119,6 +124,9 @@ class Connections:
                     answers[name] = message
                 elif message.kind in (GONE, "failed"):
                     failures[name] = message
+                else:  # a quick host's ranks write and end before a slow host has answered
+                    early.append((name, message))
+        self.early += early
         for name in questions.keys() - answers.keys() - failures.keys():
             what = f"it did not answer within {limit_s:.0f} s"
             failures[name] = Message(GONE, {"what": what, "cure": "Is it overloaded, or its file system slow?"})

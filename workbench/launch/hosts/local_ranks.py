@@ -21,6 +21,8 @@ from workbench.launch.start.starters import FILES, FOLDER, THREADS, launcher_var
 # What belongs to a host or a login, and is no other host's.
 _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
 _OWN_BEGIN = ("SSH_", "XDG_", "DBUS_")
+# What a batch system gives to this host. Where there is none, the launcher's holds for all hosts.
+_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURMD_NODENAME")
 
 
 class LocalRanks:
@@ -65,7 +67,7 @@ class LocalRanks:
         """The launcher's, with what is this host's own."""
         theirs = self._about["env"]
         env = {name: text for name, text in theirs.items() if not _is_own(name)}
-        env |= {name: text for name, text in os.environ.items() if _is_own(name)}
+        env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
         if not self._about["threads"]:
             env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
         pins = dict(pin(n, self._about["gpus"]).env) if self._about["gpus"] else {}

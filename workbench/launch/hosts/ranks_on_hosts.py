@@ -20,12 +20,13 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.rehearsal import Seat, rehearse
-from workbench.launch.hosts.remote_shell import Here, Ssh
+from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
+from workbench.launch.hosts.slurm import allocation
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
-from workbench.launch.start.hosts import elsewhere, is_here
+from workbench.launch.start.hosts import check, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
 
@@ -71,32 +72,48 @@ class Plan:
         return found
 
 
+def find_hosts(listed: str, file: str, n: int | None, ssh: Ssh | None = None) -> list[Target]:
+    """The hosts of a job: those that the user names, else those of the Slurm job around this process.
+
+    Args:
+        listed, file: ``a:2,b:2``, or a file with a host per line; "" for none.
+        n: how many ranks; None: as many as there are slots.
+        ssh: how to reach hosts that the user names.
+
+    Returns:
+        They; none where all ranks are to be here.
+
+    Raises:
+        LaunchError: a host is named wrongly or twice, there are too few slots, or Slurm does not answer.
+    """
+    if listed or file:
+        named = parse(listed) if listed else read(file)
+        check(named, n or 0)
+        return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
+    return [Target(name, slots, Srun()) for name, slots in allocation(n)]
+
+
 def ranks_on(
-    hosts: Sequence[tuple[str, int]],
-    task: Task,
-    ssh: Ssh | None = None,
-    networks: Sequence[str] = (),
-    gpus: str = "",
+    targets: Sequence[Target], env: Mapping[str, str], n: int, networks: Sequence[str] = (), gpus: str = ""
 ) -> tuple[Callable[[Task, Signals], Ranks], list[str]]:
     """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
 
     Args:
-        hosts: names and slots.
-        task: what is to be started.
-        ssh: how to reach other hosts.
+        targets: the hosts.
+        env: of the ranks.
+        n: how many there are.
         networks, gpus: see :class:`Plan`.
 
     Returns:
         It, and by rank the name of its host; no names if all are here.
 
     Raises:
-        LaunchError: there are too few slots, or ``WORKBENCH_PORTS`` is no range.
+        LaunchError: ``WORKBENCH_PORTS`` is no range.
     """
-    if not elsewhere(hosts):
+    if all(isinstance(target.shell, Here) for target in targets):
         return RanksHere, []
-    targets = [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in hosts]
-    plan = Plan(targets, networks, config.ports(task.env), gpus)
-    return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(task.n).items() for _ in ranks]
+    plan = Plan(targets, networks, config.ports(env), gpus)
+    return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
 
 class RanksOnHosts:
@@ -168,13 +185,13 @@ class RanksOnHosts:
         """Let MPI's launcher start a supervisor for each rank, which finds there what its agent has left."""
         firsts = ",".join(str(self._ranks[seat.name][0]) for seat in seats)
         supervised = [sys.executable, "-I", "-S", supervisor.__file__, folder, supervisor.AGENTS, firsts]
-        shell = self._targets[0].shell
         ssh = self._processes.folder / "ssh"
-        options = shell.options() if isinstance(shell, Ssh) else []
-        ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(options)} "$@"\n')
+        shells = [target.shell for target in self._targets if isinstance(target.shell, Ssh)]
+        ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(shells[0].options() if shells else [])} "$@"\n')
         ssh.chmod(0o700)
         slots = [(seat.name, len(self._ranks[seat.name])) for seat in seats]
-        command = mpi.command_on_hosts(slots, seats[0].interface, str(ssh), self._task.mpi_args) + supervised
+        by_ssh = "" if isinstance(self._targets[0].shell, Srun) else str(ssh)
+        command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")
         self._processes.start("mpiexec", command)
@@ -183,7 +200,8 @@ class RanksOnHosts:
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
         """From the agents, and this process's signals."""
-        if any(key.fd == self._signals.pipe for key, _ in self._waiting.select(timeout_s)):
+        pause_s = 0.0 if self._connections.early else timeout_s
+        if any(key.fd == self._signals.pipe for key, _ in self._waiting.select(pause_s)):
             yield from map(Signalled, os.read(self._signals.pipe, 64))
         for name, message in self._connections.hear(0.0):
             yield from self._event(name, message)
@@ -255,4 +273,4 @@ def host_environment(env: Mapping[str, str], seat: Seat, first: Seat) -> dict[st
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["Plan", "RanksOnHosts", "host_environment", "ranks_on"]
+__all__ = ["Plan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on"]

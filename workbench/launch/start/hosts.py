@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.errors import LaunchError
@@ -58,11 +57,6 @@ def check(hosts: Hosts, n: int) -> None:
         raise LaunchError(f"{n} ranks do not fit the {slots} slots of {', '.join(names)}.")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise LaunchError(f"{', '.join(twice)}: named twice. Name each host once, with all its slots.")
-
-
-def elsewhere(hosts: Sequence[tuple[str, int]]) -> bool:
-    """Is one of them not this machine?"""
-    return not all(is_here(name) for name, _ in hosts)
 
 
 def is_here(name: str) -> bool:

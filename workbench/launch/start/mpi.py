@@ -225,7 +225,7 @@ def command_on_hosts(
     Args:
         hosts: names and how many ranks each gets.
         interface: by which the hosts reach this one.
-        ssh: the program that takes ssh's place.
+        ssh: the program that takes ssh's place; "": Slurm's srun starts what MPI needs on the hosts.
         words: further words for mpiexec.
 
     Raises:
@@ -234,10 +234,11 @@ def command_on_hosts(
     path = find_mpiexec()
     n, listed = sum(slots for _, slots in hosts), ",".join(f"{name}:{slots}" for name, slots in hosts)
     if mpiexec_vendor(path) == "Open MPI":
-        there = ["--host", listed, "--mca", "plm_rsh_agent", ssh, "--mca", "oob_tcp_if_include", interface]
+        there = ["--host", listed, "--mca", "oob_tcp_if_include", interface]
+        there += ["--mca", "plm_rsh_agent", ssh] if ssh else []
         return [path, "-n", str(n), *flags("Open MPI", root=os.geteuid() == 0, words=words), *there, *words]
-    there = ["-launcher", "ssh", "-launcher-exec", ssh, "-hosts", listed, "-iface", interface]
-    return [path, "-disable-auto-cleanup", "-n", str(n), *there, *words]
+    by = ["-launcher", "ssh", "-launcher-exec", ssh] if ssh else ["-launcher", "slurm"]
+    return [path, "-disable-auto-cleanup", "-n", str(n), *by, "-hosts", listed, "-iface", interface, *words]
 
 
 def forker(path: str) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shlex
 import shutil
 import socket
 import sys
@@ -95,7 +94,7 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
     Args:
         task: what to start.
         folder: the job's; it has the supervisors' named pipes.
-        say: gets the reason for not using MPI, and a note about unused hosts of a batch job.
+        say: gets the reason for not using MPI.
 
     Raises:
         LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
@@ -110,18 +109,9 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
                 raise
             say(f"No MPI ({error}) So the ranks are plain processes, and talk over Gloo.")
         else:
-            _say_who_idles(task, f"--mpi={'pmix' if mpi.library_vendor() == 'Open MPI' else 'pmi2'} ", say)
             return started
-    _say_who_idles(task, "", say)
     common = _common(task, folder)
     return [Process(f"rank {i}", supervised, launcher_variables(i, task.n, i, task.n) | common) for i in range(task.n)]
-
-
-def _say_who_idles(task: Task, srun: str, say: Callable[[str], None]) -> None:
-    """Report unused hosts of a batch job, unless this one was asked for by name; ``srun``: its further arguments."""
-    if not task.hosts and (idle := idle_hosts(f"`workbench run` starts all {task.n} ranks")):
-        command = shlex.join(task.command)
-        say(f"{idle} To use all: srun {srun}-n {task.n} {command} (to mean this one alone: -H localhost:{task.n})")
 
 
 def idle_hosts(who: str) -> str:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from workbench import cluster
-from workbench.cluster import site
 from workbench.course import build
 from workbench.errors import LaunchError
+from workbench.launch import site
 
 
 def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:

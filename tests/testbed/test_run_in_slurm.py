@@ -1,0 +1,118 @@
+"""``workbench run`` and ``workbench slurm`` on a Slurm cluster of two hosts."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from hosts import Hosts
+from running import environment
+from test_launchers import RIGHT, SCRIPT
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+
+WORKBENCH = shutil.which("workbench", path=str(Path(sys.executable).parent)) or "workbench"
+SALLOC = ["salloc", "-Q", "-N2", "--ntasks-per-node=2"]
+
+
+def called(hosts: Hosts, *words: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command on the first host, where the package is imported from this checkout."""
+    here = ["env", f"--chdir={folder}"] if folder else []
+    return hosts.run(0, *here, *words, timeout_s=50.0, env=environment())
+
+
+def lines(text: str) -> list[str]:
+    """What ranks have printed, sorted; the prefix says the same of rank and host as the rank itself."""
+    found = re.findall(r"^\[(\d+)@(\S+)\]<stdout>:(.*)$", text, re.MULTILINE)
+    assert all(line.startswith(f"{rank} ") and f" {host} " in line for rank, host, line in found), text
+    return sorted(line for *_, line in found)
+
+
+@pytest.mark.parametrize("way", [[], ["--mpi"]], ids=str)
+@pytest.mark.parametrize("ranks", [["-np", "4"], []], ids=["-np", "slots"])
+def test_all_hosts_of_the_job(way: list[str], ranks: list[str], slurm: Hosts) -> None:
+    """Without ``-H`` the ranks go to all hosts of the job around; without ``-np`` there is one for each task."""
+    done = called(slurm, *SALLOC, WORKBENCH, "run", *way, *ranks, sys.executable, "-c", SCRIPT)
+    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
+
+
+def test_tasks_that_the_job_does_not_name(slurm: Hosts) -> None:
+    """More ranks than tasks are spread evenly."""
+    done = called(slurm, "salloc", "-Q", "-N2", "-c2", WORKBENCH, "run", "-np", "4", sys.executable, "-c", SCRIPT)
+    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
+
+
+def test_gpus_are_those_of_the_job(slurm: Hosts) -> None:
+    """A rank sees the GPUs that Slurm gives to its host, or one of them."""
+    show = ["sh", "-c", "echo $RANK $(hostname) $CUDA_VISIBLE_DEVICES"]
+    done = called(slurm, *SALLOC, "--gres=gpu:2", WORKBENCH, "run", *show)
+    assert lines(done.stdout) == [f"{rank} wb{rank // 2 + 1} 0,1" for rank in range(4)], done.stderr
+
+
+def test_the_rest_of_the_job_goes_on(slurm: Hosts) -> None:
+    """A rank that fails gives its exit code, and the job's next command runs."""
+    fails = f"{WORKBENCH} run sh -c 'exit $((RANK == 3 ? 7 : 0))'; echo code $?; srun -n4 --mpi=none hostname"
+    done = called(slurm, *SALLOC, "sh", "-c", fails)
+    assert sorted(done.stdout.split()) == ["7", "code", "wb1", "wb1", "wb2", "wb2"], done.stderr
+    assert "Rank 3 ended with exit code 7" in done.stderr
+
+
+def test_a_script_is_written_submitted_and_followed(slurm: Hosts, tmp_path: Path) -> None:
+    """The site's settings are in it; what the job writes is shown as it comes; its end gives the exit code."""
+    (tmp_path / "workbench.toml").write_text('partition = "main"')
+    (tmp_path / "train.py").write_text(SCRIPT)
+    options = ["slurm", "--nodes", "2", "--tasks-per-node", "2", "--gpus-per-task", "1", "--time", "1:00"]
+    done = called(slurm, WORKBENCH, *options, "train.sbatch", sys.executable, "train.py", folder=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.rstrip() == (tmp_path / "train.sbatch").read_text().rstrip()
+    for line in ("nodes=2", "ntasks-per-node=2", "gpus-per-task=1", "time=1:00", "partition=main"):
+        assert f"#SBATCH --{line}\n" in done.stdout
+    done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", sys.executable, "train.py", folder=tmp_path)
+    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
+    assert re.search(r"job (\d+) is submitted; scancel \1 ends it(.|\n)*job \1: completed", done.stderr)
+    done = called(slurm, WORKBENCH, *options, "--submit", "train.sbatch", "false", folder=tmp_path)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "failed" in done.stderr
+
+
+def test_what_slurm_refuses(slurm: Hosts, tmp_path: Path) -> None:
+    """A wrong option of sbatch, more nodes than there are, and options in the wrong place: one clear line each."""
+    wrong = ["--submit", "--sbatch=--partition=none", "a.sbatch", "true"]
+    done = called(slurm, WORKBENCH, "slurm", *wrong, folder=tmp_path)
+    assert (done.returncode, "Slurm refuses sbatch" in done.stderr) == (1, True), done.stderr
+    done = called(slurm, WORKBENCH, "slurm", "--submit", "--nodes", "9", "a.sbatch", "true", folder=tmp_path)
+    assert (done.returncode, "would wait for ever: PartitionConfig" in done.stderr) == (1, True), done.stderr
+    assert called(slurm, "squeue", "-h").stdout == ""
+    done = called(slurm, WORKBENCH, "slurm", "a.sbatch", "--nodes", "2", "true", folder=tmp_path)
+    assert (done.returncode, "First options, then a file" in done.stderr) == (1, True), done.stderr
+
+
+def test_scancel_leaves_nothing(slurm: Hosts, tmp_path: Path) -> None:
+    """When the job is ended from outside, its ranks and their folders are gone from all hosts."""
+    mark = f"600.{time.monotonic_ns()}"
+    script = tmp_path / "wait.sbatch"
+    script.write_text(f"#!/bin/sh\nexec {WORKBENCH} run -np 4 sleep {mark}\n")
+    words = ["sbatch", "--parsable", "-N2", "--ntasks-per-node=2", f"--output={tmp_path}/out", str(script)]
+    job = called(slurm, *words).stdout.strip()
+    _until(lambda: len(_ranks(mark)) == 4, tmp_path)
+    assert called(slurm, "scancel", job).returncode == 0
+    _until(lambda: not _ranks(mark), tmp_path)
+
+
+def _ranks(mark: str) -> list[int]:
+    found = psutil.process_iter(["cmdline", "pid"])
+    return [each.pid for each in found if (each.info["cmdline"] or [])[:2] == ["sleep", mark]]
+
+
+def _until(done: object, folder: Path) -> None:
+    until = time.monotonic() + 20.0
+    assert callable(done)
+    while not done():
+        assert time.monotonic() < until, (folder / "out").read_text()
+        time.sleep(0.05)

@@ -1,0 +1,161 @@
+"""Batch scripts for Slurm: write one, submit it, and follow the job: ``workbench slurm train.sbatch …``."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shlex
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench.errors import LaunchError
+from workbench.launch.hosts.slurm import ask
+from workbench.launch.site import Site
+
+_LOOK_S = 0.5
+_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", ""}
+
+# Reasons for which a job waits until an administrator changes something.
+_NEVER = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
+_NEVER |= {"InvalidAccount", "InvalidQOS", "AccountNotAllowed", "QOSNotAllowed"}
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a batch script asks Slurm for.
+
+    Args:
+        nodes, tasks_per_node, gpus_per_task, cpus_per_task: per job, node, and rank; 0 CPUs: as Slurm has it.
+        time: its limit: ``30:00`` is half an hour; "": as Slurm has it.
+        name: of the job.
+        output: its file; ``%j`` is the job's number.
+        options: further options of sbatch, such as ``--constraint=a100``.
+    """
+
+    nodes: int = 1
+    tasks_per_node: int = 1
+    gpus_per_task: int = 0
+    cpus_per_task: int = 0
+    time: str = ""
+    name: str = "workbench"
+    output: str = "workbench-%j.out"
+    options: Sequence[str] = ()
+
+
+def script(wanted: Wanted, site: Site, activate: str, command: Sequence[str]) -> str:
+    """The batch script.
+
+    Args:
+        wanted: what to ask for.
+        site: the partition, account and reservation to ask in, and the modules to load.
+        activate: the file that activates this Python's environment; "" for none.
+        command: of each rank.
+
+    Example:
+        >>> print(script(Wanted(2, 2, 1), Site(modules=("cuda",)), "", ["python", "train.py"]))
+        #!/bin/bash -l
+        #SBATCH --job-name=workbench
+        #SBATCH --nodes=2
+        #SBATCH --ntasks-per-node=2
+        #SBATCH --gpus-per-task=1
+        #SBATCH --output=workbench-%j.out
+        <BLANKLINE>
+        module load cuda
+        <BLANKLINE>
+        # The ranks go to all nodes of the job: as `srun`, with a rehearsal before.
+        workbench run -np 4 python train.py
+        <BLANKLINE>
+    """
+    asked = {
+        "job-name": wanted.name,
+        "nodes": wanted.nodes,
+        "ntasks-per-node": wanted.tasks_per_node,
+        "gpus-per-task": wanted.gpus_per_task,
+        "cpus-per-task": wanted.cpus_per_task,
+        "time": wanted.time,
+        "partition": site.partition,
+        "account": site.account,
+        "reservation": site.reservation,
+        "output": wanted.output,
+    }
+    lines = ["#!/bin/bash -l", *(f"#SBATCH --{name}={value}" for name, value in asked.items() if value)]
+    lines += [f"#SBATCH {option}" for option in wanted.options]
+    set_up = [f"module load {shlex.join(site.modules)}"] if site.modules else []
+    set_up += [f"source {shlex.quote(activate)}"] if activate else []
+    run = f"workbench run -np {wanted.nodes * wanted.tasks_per_node} {shlex.join(command)}"
+    comment = "# The ranks go to all nodes of the job: as `srun`, with a rehearsal before."
+    return "\n".join([*lines, "", *([*set_up, ""] if set_up else []), comment, run, ""])
+
+
+def submit(path: Path, say: Callable[[str], None]) -> str:
+    """Hand a script to Slurm; returns the job's number.
+
+    Raises:
+        LaunchError: Slurm refuses it, with Slurm's reason.
+    """
+    number = ask(["sbatch", "--parsable", str(path)]).strip().partition(";")[0]
+    say(f"job {number} is submitted; scancel {number} ends it")
+    return number
+
+
+def follow(number: str, say: Callable[[str], None], write: Callable[[str], object]) -> str:
+    """Say how a job waits, and write what it writes, until it has ended.
+
+    Args:
+        number: the job's.
+        say: gets its state when that changes, and why it waits.
+        write: gets what it writes.
+
+    Returns:
+        The state in which it ended, as Slurm names it.
+
+    Raises:
+        LaunchError: Slurm does not answer, or has accepted a job that it can never start. That one is cancelled.
+    """
+    said, at, path = "", 0, ""
+    while True:
+        state, reason, place, start = _state(number)
+        words = f"job {number}: {state.lower() or 'gone'}"
+        if state == "PENDING":
+            words += f", because of {reason}" if reason != "None" else ""
+            words += f"; expected to start at {start}" if start != "N/A" else ""
+            words += f"; {place} before it in its partition" if place else ""
+        if words != said and state:
+            say(words)
+        if state == "PENDING" and reason in _NEVER:
+            ask(["scancel", number])
+            raise LaunchError(
+                f"Job {number} was cancelled, for it would wait for ever: {reason}. Does the partition have so many "
+                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows what there is."
+            )
+        said, path = words, path or _output(number)
+        with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
+            file.seek(at)
+            write(file.read())
+            at = file.tell()
+        if state in _ENDED:
+            return state or "COMPLETED"
+        time.sleep(_LOOK_S)
+
+
+def _state(number: str) -> tuple[str, str, int, str]:
+    """State, reason, how many jobs wait before it, and when Slurm expects it to start."""
+    found = ask(["squeue", "-h", "-t", "all", "-j", number, "-o", "%T|%r|%Q|%S|%P"], missing="Invalid job id").strip()
+    if not found:
+        return "", "", 0, ""
+    state, reason, priority, start, partition = found.split("|")
+    place = 0
+    if state == "PENDING":
+        others = ask(["squeue", "-h", "-t", "PENDING", "-p", partition, "-o", "%Q %i"]).splitlines()
+        place = sum(int(other.split()[0]) > int(priority) for other in others)
+    return state, reason, place, start
+
+
+def _output(number: str) -> str:
+    found = re.search(r"StdOut=(\S+)", ask(["scontrol", "show", "job", number], missing="Invalid job id"))
+    return found[1] if found else ""
+
+
+__all__ = ["Wanted", "follow", "script", "submit"]
