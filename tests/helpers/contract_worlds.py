@@ -73,7 +73,7 @@ def run_here(world: str, check: Check) -> None:
 
 ELSEWHERE = [
     *["mpi-2@mpiexec", "mpi-3@mpiexec", "shm-2@mpiexec", "shm-3@mpiexec", "hosts-3@mpiexec", "hosts-4@mpiexec"],
-    *["gloo-2@plain", "gloo-2@mpiexec"],
+    *["gloo-2@plain", "gloo-2@mpiexec", "sockets-2@mpiexec", "sockets-3@mpiexec", "sockets-2@plain"],
 ]
 """Backend, number of ranks, and who starts them: mpiexec, or this file one by one, with torchrun's variables."""
 BESIDE_MPI = [f"{world}@mpiexec" for world in ("single", "threads-3", "part-3", "threads+shm-3")]

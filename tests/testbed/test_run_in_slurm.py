@@ -30,7 +30,7 @@ def called(hosts: Hosts, *words: str, folder: Path | None = None) -> subprocess.
 def lines(text: str) -> list[str]:
     """What ranks have printed, sorted; the prefix says the same of rank and host as the rank itself."""
     found = re.findall(r"^\[(\d+)@(\S+)\]<stdout>:(.*)$", text, re.MULTILINE)
-    assert all(line.startswith(f"{rank} ") and f" {host} " in line for rank, host, line in found), text
+    assert all(line.startswith(f"{rank} ") and f" {host} " in f"{line} " for rank, host, line in found), text
     return sorted(line for *_, line in found)
 
 

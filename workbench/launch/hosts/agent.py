@@ -23,7 +23,7 @@ import selectors
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from workbench.errors import LaunchError
@@ -31,7 +31,7 @@ from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
 from workbench.launch.hosts.reach import Place, Port, listen, reach
-from workbench.launch.ranks.events import Ended, Started, Wrote
+from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
 
 SILENCE_S = 30.0
 """An agent that hears nothing from its launcher for so long ends its ranks: the cable may be out."""
@@ -87,7 +87,7 @@ class Agent:
         if self._read in ready:
             self._take()
         if self._ranks:
-            self._report()
+            self._report(self._ranks.events())
             if lost := self._ranks.lost():
                 self._say("lost", text=lost)
 
@@ -140,8 +140,8 @@ class Agent:
             raise LaunchError("no ranks have been started here.")
         return self._ranks
 
-    def _report(self) -> None:
-        for event in self._running().events():
+    def _report(self, events: Iterable[LauncherEvent]) -> None:
+        for event in events:
             match event:
                 case Wrote(rank, stream, data):
                     self._say("wrote", data, rank=rank, stream=stream)
@@ -151,10 +151,10 @@ class Agent:
                     self._say("ended", rank=rank, code=code)
 
     def _end(self, message: Message) -> None:
-        if self._ranks:
-            self._ranks.stop()
-            self._report()
-            for name, data in self._ranks.files.items():
+        ranks, self._ranks = self._ranks, None
+        if ranks:
+            self._report(ranks.stop())
+            for name, data in ranks.files.items():
                 self._say("file", data, name=name)
         self._say("ended all")
         self._over = True
@@ -166,8 +166,11 @@ def main() -> None:
     nowhere = os.open(os.devnull, os.O_RDWR)
     os.dup2(nowhere, _IN)
     os.dup2(2, _OUT)
-    for number in (signal.SIGINT, signal.SIGHUP):  # for the launcher, which tells us
-        signal.signal(number, signal.SIG_IGN)
+    for number in (
+        signal.SIGINT,
+        signal.SIGHUP,
+    ):  # the launcher tells us; what is ignored here, ranks would ignore, too
+        signal.signal(number, lambda number, frame: None)
     agent = Agent(read, answer)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     with contextlib.suppress(BrokenPipeError, MessageError):

@@ -1,0 +1,152 @@
+"""What a rehearsal finds, from what the hosts say about themselves."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from typing import Any
+
+import pytest
+
+from workbench.errors import LaunchError
+from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.facts import facts
+from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
+from workbench.launch.hosts.reach import Place, Port, reach
+from workbench.launch.hosts.rehearsal import Seat, differences, facing
+from workbench.launch.hosts.remote_shell import Ssh, explain
+from workbench.launch.start import mpi
+
+
+def two_hosts(**changes: Any) -> dict[str, Any]:
+    """Facts of this machine, as if of two; the second one's are changed."""
+    one = facts(["python", __file__])
+    other = copy.deepcopy(one) | {"machine": "another"} | changes
+    return {"a": one, "b": other}
+
+
+def test_hosts_that_are_alike_pass() -> None:
+    """Nothing is said about them."""
+    assert differences(two_hosts()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"python": "3.9.1"}, "Python is 3.9.1, but"),
+        ({"packages": {}}, "numpy is missing, but"),
+        ({"code": "beef"}, "the workbench's code (by its hash) is beef"),
+        ({"files": {__file__: "beef"}}, f"{__file__} (by its hash) is beef"),
+        ({"files": {__file__: ""}}, f"there is no file {__file__}"),
+        ({"space": {"/dev/shm": 1 << 20}}, "/dev/shm is full: 1 MiB are free"),
+    ],
+)
+def test_what_differs_is_named(changes: dict[str, Any], said: str) -> None:
+    """The host that differs from the first one, in what, and what to do."""
+    problems = differences(two_hosts(**changes))
+    assert any(problem.host == "b" and problem.what.startswith(said) and problem.cure for problem in problems)
+
+
+def test_one_machine_under_two_names() -> None:
+    """It would get twice the ranks."""
+    found = two_hosts()
+    found["b"]["machine"] = found["a"]["machine"]
+    assert "the same machine as a" in differences(found)[0].what
+
+
+HOSTS = {
+    "a": [("docker0", "172.17.0.1", 16), ("eth0", "10.0.0.1", 24), ("eth0", "fd00::1", 64)],
+    "b": [("docker0", "172.17.0.1", 16), ("eth1", "10.0.0.2", 24), ("eth1", "fd00::2", 64)],
+}
+WAYS = {
+    "a": {"172.17.0.1": "172.17.0.1", "10.0.0.2": "10.0.0.1", "fd00::2": "fd00::1"},
+    "b": {"172.17.0.1": "172.17.0.1", "10.0.0.1": "10.0.0.2", "fd00::1": "fd00::2"},
+}
+
+
+def test_the_interface_between_the_hosts_is_found() -> None:
+    """Not a bridge for containers, which is the same everywhere; IPv4, or IPv6 where there is nothing else."""
+    assert facing(HOSTS, WAYS) == ({"a": ("eth0", "10.0.0.1"), "b": ("eth1", "10.0.0.2")}, [])
+    only6 = {name: [each for each in listed if ":" in each[1]] for name, listed in HOSTS.items()}
+    assert facing(only6, WAYS)[0] == {"a": ("eth0", "fd00::1"), "b": ("eth1", "fd00::2")}
+    assert facing(HOSTS, WAYS, ["eth0", "eth1"])[0]["b"] == ("eth1", "10.0.0.2")
+
+
+def test_hosts_without_a_common_network_are_named() -> None:
+    """With the interfaces that they have."""
+    found, problems = facing(HOSTS, {"a": {}, "b": {}})
+    assert (found, [problem.host for problem in problems]) == ({}, ["a", "b"])
+    assert "eth0 10.0.0.1" in problems[0].what
+    assert [problem.host for problem in facing(HOSTS, WAYS, ["eth0"])[1]] == ["b"]
+
+
+def test_ranks_fill_the_hosts_in_order() -> None:
+    """A host that gets none is left out; too few slots are an error."""
+    plan = Plan([Target("a", 2, Ssh()), Target("b", 3, Ssh()), Target("c", 1, Ssh())])
+    assert plan.ranks(4) == {"a": [0, 1], "b": [2, 3]}
+    with pytest.raises(LaunchError, match="7 ranks do not fit the 6 slots of a, b, c"):
+        plan.ranks(7)
+
+
+def test_everything_uses_one_interface() -> None:
+    """Unless the user has said otherwise."""
+    first, seat = Seat("a", "eth0", "10.0.0.1", (5, 6)), Seat("b", "eth1", "10.0.0.2", (7, 8))
+    found = host_environment(mpi.LOOPBACK | {"UCX_NET_DEVICES": "mlx5_0:1"}, seat, first)
+    assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
+    assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
+    assert "OMPI_MCA_btl" not in found
+    assert (found["WORKBENCH_HOST_ADDRESS"], found["WORKBENCH_CONTROL_ADDRESS"]) == ("10.0.0.2", "10.0.0.1")
+    assert (found["MASTER_ADDR"], found["MASTER_PORT"], found["WORKBENCH_RENDEZVOUS_PORT"]) == ("10.0.0.1", "6", "5")
+
+
+def test_a_port_is_reached_and_a_stranger_on_it_is_seen() -> None:
+    """Who answers with another word is another program; where nobody listens the reason is named."""
+    port, other = Port("127.0.0.1"), socket.create_server(("127.0.0.1", 0))
+    shut = socket.create_server(("127.0.0.1", 0))
+    number = shut.getsockname()[1]
+    shut.close()
+    with other:
+        silent = socket.create_connection(("127.0.0.1", port.number))  # a guest that says nothing keeps nobody waiting
+        places = {
+            "right": Place("127.0.0.1", port.number, port.word),
+            "other": Place("127.0.0.1", port.number, "another word"),
+            "mute": Place("127.0.0.1", other.getsockname()[1], "word"),
+            "shut": Place("127.0.0.1", number, "word"),
+        }
+        found = reach(places, 0.5, port)
+        silent.close()
+    port.close()
+    assert found["right"] == ""
+    assert "another program answers" in found["other"]
+    assert found["mute"] == "no answer within 0.5 s"
+    assert found["shut"] == "connection refused"
+
+
+def test_no_free_port() -> None:
+    """The range and the setting are named."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        number = taken.getsockname()[1]
+        with pytest.raises(
+            LaunchError, match=f"no port from {number} to {number} is free at 127.0.0.1 .*WORKBENCH_PORTS"
+        ):
+            Port("127.0.0.1", number, number)
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "cure"),
+    [
+        (255, "root@b: Permission denied (publickey).", "ssh-copy-id b"),
+        (255, "Host key verification failed.", "ssh b"),
+        (255, "ssh: Could not resolve hostname b: Name or service not known", "DNS"),
+        (255, "ssh: connect to host b port 22: Connection timed out", "firewall"),
+        (96, "", "Share it"),
+        (97, "", "same environment"),
+        (98, "", "same environment"),
+        (3, "Segmentation fault", "ssh -o BatchMode=yes b"),
+    ],
+)
+def test_why_an_agent_did_not_start(code: int, text: str, cure: str) -> None:
+    """Each way in which ssh fails has a cure."""
+    what, said = explain("b", code, text, "/home")
+    assert what
+    assert cure in said

@@ -1,0 +1,240 @@
+"""``workbench run -H`` and ``workbench.run(hosts=…)`` on two hosts."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hosts import Hosts
+from running import environment
+from test_launchers import RIGHT, SCRIPT
+from test_run_in_slurm import WORKBENCH, called, lines
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
+
+RUN = [WORKBENCH, "run", "-H", "wb1:2,wb2:2"]
+WAYS = pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["tcp", "mpi"])
+
+
+@WAYS
+def test_ranks_on_two_hosts(way: list[str], hosts: Hosts) -> None:
+    """They find each other, know who shares a host, and their sums are right."""
+    done = called(hosts, *RUN, *way, "--verbose", sys.executable, "-c", SCRIPT)
+    assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
+    assert re.search(r"the rehearsal with 2 hosts took \d\.\d s\n.*wb1: 2 ranks, by eth0 10.77.0.1", done.stderr)
+
+
+def test_ipv6(hosts: Hosts) -> None:
+    """Names with an IPv6 address alone are reached."""
+    words = [sys.executable, "-c", SCRIPT]
+    done = called(hosts, WORKBENCH, "run", "-H", "wb1-6:2,wb2-6:2", *words)
+    assert done.returncode == 0, done.stderr
+    assert [line.split(":", 1)[1] for line in sorted(done.stdout.splitlines())] == RIGHT
+
+
+def test_a_function_on_hosts(hosts: Hosts) -> None:
+    """Its results come back by rank."""
+    script = (
+        "import socket, workbench\n"
+        "def where(x):\n"
+        "    workbench.init()\n"
+        "    return workbench.rank(), socket.gethostname(), x\n"
+        "print(workbench.run(where, (5,), np=3, hosts='wb2:2,wb1:1'))"
+    )
+    done = called(hosts, sys.executable, "-c", script)
+    assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
+
+
+def test_a_rank_that_fails(hosts: Hosts) -> None:
+    """The exit code is that of the rank on the other host; its last words are shown once more."""
+    words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }; sleep 60"]
+    done = called(hosts, *RUN, *words)
+    assert done.returncode == 7, done.stderr
+    assert re.search(r"Rank 3 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
+
+
+def test_ranks_that_end_at_once(hosts: Hosts) -> None:
+    """What they write and how they end is not lost, however slow the other host is to start."""
+    for _ in range(5):
+        done = called(hosts, *RUN, "sh", "-c", "echo $RANK $(hostname)")
+        assert (done.returncode, lines(done.stdout)) == (0, ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]), done.stderr
+
+
+# --- what a rehearsal finds -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
+        (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
+        (["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
+        (["-H", "wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
+        (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no one interface among eth7"),
+    ],
+)
+def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) -> None:
+    """One message names the host and what to do, and nothing is left running."""
+    done = called(hosts, WORKBENCH, "run", *words, "true")
+    assert (done.returncode, said in done.stderr) == (0 if not said else 1, True), done.stderr
+
+
+def test_keys_that_are_not_accepted(hosts: Hosts) -> None:
+    """An unknown host key and a user's key that is refused: no prompt, but an error with its cure."""
+    hosts.run(0, "sh", "-c", "umount /etc/ssh/ssh_config")
+    done = called(hosts, *RUN, "true")
+    assert done.returncode == 1, done.stdout
+    assert re.search(r"wb2: its host key is not known here. Connect once by hand and compare: ssh wb2", done.stderr)
+
+
+def test_a_host_that_is_not_as_the_first(hosts: Hosts, tmp_path: Path) -> None:
+    """Another version of our code, no such folder, a full disk: found before anything starts."""
+    other = tmp_path / "turn.py"
+    other.write_text("# another version")
+    code = Path(__file__).parents[2] / "workbench" / "common" / "turn.py"
+    assert hosts.run(1, "mount", "--bind", str(other), str(code)).returncode == 0
+    done = called(hosts, *RUN, "true")
+    assert (done.returncode, "wb2: the workbench's code (by its hash) is" in done.stderr) == (1, True), done.stderr
+    assert hosts.run(1, "umount", str(code)).returncode == 0
+    assert hosts.run(1, "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", "/dev/shm").returncode == 0
+    done = called(hosts, *RUN, "true")
+    assert (done.returncode, "wb2: /dev/shm is full: 1 MiB are free" in done.stderr) == (1, True), done.stderr
+    (tmp_path / "here").mkdir()
+    assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0
+    done = called(hosts, *RUN, "true", folder=tmp_path / "here")
+    assert (done.returncode, f"wb2: it has no folder {tmp_path}/here" in done.stderr) == (1, True), done.stderr
+
+
+def test_a_host_that_does_not_answer(hosts: Hosts) -> None:
+    """Its name within seconds, where ssh alone would wait for two minutes."""
+    hosts.cut(1)
+    begun = time.monotonic()
+    done = called(hosts, *RUN, "true")
+    assert done.returncode == 1
+    assert re.search("wb2: (it does not answer|there is no way to it)", done.stderr), done.stderr
+    assert time.monotonic() - begun < 15
+
+
+# --- the end ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def job(hosts: Hosts, tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Starts ranks that sleep; the launcher runs on the first host, and writes to ``err``."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(*way: str) -> subprocess.Popen[bytes]:
+        mark = f"600.{time.monotonic_ns()}"
+        with (tmp_path / "err").open("wb") as err:
+            words = hosts.words(
+                0, "env", "--default-signal=INT", *RUN, *way, "sleep", mark
+            )  # a shell may have ignored it
+            process = subprocess.Popen(words, env=environment(), stdout=err, stderr=err, stdin=subprocess.DEVNULL)
+        process.mark = mark  # type: ignore[attr-defined]
+        started.append(process)
+        wait_until(lambda: len(ranks(process)) == 4, tmp_path)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+def ranks(job: subprocess.Popen[bytes]) -> list[psutil.Process]:
+    """The processes of the ranks, on whatever host."""
+    words = ["sleep", job.mark]  # type: ignore[attr-defined]
+    return [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == words]
+
+
+def wait_until(done: Callable[[], bool], folder: Path, limit_s: float = 20.0) -> float:
+    """Until it is so; how long that took."""
+    begun = time.monotonic()
+    while not done():
+        assert time.monotonic() < begun + limit_s, (folder / "err").read_text()
+        time.sleep(0.02)
+    return time.monotonic() - begun
+
+
+def agents() -> set[psutil.Process]:
+    """The agents, on whatever host."""
+    found = psutil.process_iter(["cmdline", "name"])
+    return {
+        each for each in found if "hosts.agent" in " ".join(each.info["cmdline"] or []) and "py" in each.info["name"]
+    }
+
+
+@WAYS
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_the_launcher_is_ended(
+    way: list[str], number: int, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """By Ctrl-C, a signal, or kill -9: no rank, no agent and no folder is left on either host."""
+    before = set(agents())
+    running = job(*way)
+    folders = {path for path in Path("/tmp").glob("workbench-job-*.[0-9]") if path.stat().st_uid == os.getuid()}
+    psutil.Process(running.pid).send_signal(number)
+    took = wait_until(lambda: not ranks(running) and not agents() - before, tmp_path)
+    assert took < (10 if number == signal.SIGKILL else 6)
+    assert running.wait(10) == (128 + number if number != signal.SIGKILL else -number)
+    wait_until(lambda: not any(path.exists() for path in folders), tmp_path)
+
+
+@WAYS
+@pytest.mark.parametrize("fault", ["cut", "agent", "rank"])
+def test_a_host_is_lost(
+    way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+) -> None:
+    """The cable is out, or its agent or a rank is killed: the job ends, and says which host or rank it was."""
+    before = set(agents())
+    running = job(*way)
+    if fault == "cut":
+        hosts.cut(1)
+        said = "Host wb2 was lost with ranks 2, 3"
+    elif fault == "agent":
+        theirs = os.readlink(f"/proc/{_pid_on(hosts, 1)}/ns/net")
+        for agent in agents() - before:
+            if os.readlink(f"/proc/{agent.pid}/ns/net") == theirs:
+                agent.kill()
+        said = "Host wb2 was lost with ranks 2, 3"
+    else:
+        ranks(running)[0].kill()
+        said = "was killed by SIGKILL"
+    code = running.wait(40)
+    text = (tmp_path / "err").read_text()
+    assert (code, said in text) == (137, True), text
+    hosts.heal(1)
+    wait_until(lambda: not ranks(running) and not agents() - before, tmp_path, 45.0)
+
+
+def _pid_on(hosts: Hosts, i: int) -> str:
+    """Of some process that runs on a host: its sshd."""
+    net = hosts.run(i, "readlink", "/proc/self/ns/net").stdout.strip()
+    for process in psutil.process_iter(["name"]):
+        with contextlib.suppress(OSError):
+            if process.info["name"] == "sshd" and os.readlink(f"/proc/{process.pid}/ns/net") == net:
+                return str(process.pid)
+    raise AssertionError("no sshd")
+
+
+def test_who_listens(hosts: Hosts) -> None:
+    """During a job every port is open at the address between the hosts, and within WORKBENCH_PORTS."""
+    look = "import subprocess; print(subprocess.run(['ss', '-Hltun'], capture_output=True, text=True).stdout)"
+    script = f"import workbench as hvd, numpy as np\nhvd.init(); hvd.allreduce(np.ones(1 << 20))\n{look}\nhvd.barrier()"
+    words = ["env", "WORKBENCH_PORTS=40000-40100", *RUN, sys.executable, "-c", script]
+    done = called(hosts, *words)
+    assert done.returncode == 0, done.stderr
+    places = [line.split(":", 1)[1].split()[4] for line in done.stdout.splitlines() if "LISTEN" in line]
+    ours = [place for place in places if not place.endswith(":22")]
+    assert ours
+    assert {place.rpartition(":")[0] for place in ours} <= {"10.77.0.1", "10.77.0.2"}, done.stdout
+    assert all(40000 <= int(place.rpartition(":")[2]) <= 40100 for place in ours), done.stdout
