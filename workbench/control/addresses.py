@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import psutil
 
+from workbench.common.ports import family_of
 from workbench.errors import DeadlineError
 
 _PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05  # between two attempts
@@ -40,7 +41,7 @@ def connect(address: tuple[str, int] | str, timeout_s: float) -> socket.socket:
 
 
 def _connection(address: tuple[str, int] | str, timeout_s: float) -> socket.socket:
-    sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
+    sock = socket.socket(socket.AF_UNIX if isinstance(address, str) else family_of(address[0]))
     sock.settimeout(timeout_s)
     try:
         sock.connect(address)

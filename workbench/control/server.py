@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from workbench import config
+from workbench.common.ports import listen
 from workbench.common.turn import Turn
 from workbench.control.authentication import Seal
 from workbench.control.codec import decode_event, encode_decision
@@ -89,9 +91,10 @@ class ControlServer(threading.Thread):
         self._beat_at = self._look_at = 0.0
         self._here_at = time.monotonic()
         self._listening = _listen(interface)
-        self.address: tuple[str, int] | str = self._listening.getsockname()
-        if isinstance(self.address, bytes):
-            self.address = self.address.decode()
+        name = self._listening.getsockname()
+        self.address: tuple[str, int] | str = name.decode() if isinstance(name, bytes) else name
+        if isinstance(name, tuple):
+            self.address = name[:2]  # IPv6 has two numbers more
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
         self._nudge_read, self._nudge_write = socket.socketpair()
@@ -375,7 +378,7 @@ class ControlServer(threading.Thread):
 
 def _listen(interface: str) -> socket.socket:
     if interface:
-        return socket.create_server((interface, 0), backlog=1024)
+        return listen(interface, config.ports())
     listening = socket.socket(socket.AF_UNIX)
     with contextlib.ExitStack() as undo:
         undo.callback(listening.close)

@@ -26,11 +26,12 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
-from workbench.launch.hosts.reach import Place, Port, listen, reach
+from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
 
 SILENCE_S = 30.0
@@ -116,7 +117,7 @@ class Agent:
     def _listen(self, message: Message) -> None:
         address, low, high = (message.fields[name] for name in ("address", "low", "high"))
         self._port = Port(address, low, high)
-        with listen(address, low, high) as spare:
+        with listen(address, (low, high)) as spare:
             self._say("listening", port=self._port.number, word=self._port.word, spare=spare.getsockname()[1])
 
     def _reach(self, message: Message) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.launch.hosts.messages import Decoder, Message, MessageError, encode
-from workbench.launch.hosts.remote_shell import Shell, agent_script, explain
+from workbench.launch.hosts.remote_shell import Here, Shell, agent_script, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _CHUNK = 1 << 16
@@ -65,7 +65,8 @@ class Connections:
         self._told, self.early = time.monotonic(), list[tuple[str, Message]]()
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
-            process = processes.start_with_pipes(f"agent on {target.name}", command)
+            here = isinstance(target.shell, Here)
+            process = processes.start_with_pipes(f"agent on {target.name}", command, apart=here)
             connection = self._open[target.name] = _Connection(target, process)
             self._selector.register(connection.outof, selectors.EVENT_READ, connection)
 

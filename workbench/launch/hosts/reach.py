@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from workbench.errors import LaunchError
+from workbench.common.ports import family_of, listen
 
 
 class Place(NamedTuple):
@@ -29,11 +29,11 @@ class Port:
         low, high: the first free port from one to the other is taken; any free one if both are 0.
 
     Raises:
-        LaunchError: none is free.
+        OSError: none is free.
     """
 
     def __init__(self, address: str, low: int = 0, high: int = 0) -> None:
-        self._socket, self.word = listen(address, low, high), secrets.token_hex(8)
+        self._socket, self.word = listen(address, (low, high)), secrets.token_hex(8)
         self._socket.setblocking(False)
         self.number: int = self._socket.getsockname()[1]
 
@@ -52,28 +52,6 @@ class Port:
     def close(self) -> None:
         """Open no more."""
         self._socket.close()
-
-
-def listen(address: str, low: int = 0, high: int = 0) -> socket.socket:
-    """A socket that listens at an address, see :class:`Port`."""
-    why = ""
-    for port in range(low, high + 1):
-        try:
-            return socket.create_server((address, port), family=family_of(address), backlog=1024)
-        except OSError as error:
-            why = error.strerror or str(error)
-    ports = f"port from {low} to {high}" if high else "port"
-    raise LaunchError(f"no {ports} is free at {address} ({why}): WORKBENCH_PORTS=40000-40100 names others.")
-
-
-def family_of(address: str) -> socket.AddressFamily:
-    """IPv6 or IPv4.
-
-    Example:
-        >>> family_of("fd00::1").name
-        'AF_INET6'
-    """
-    return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
 def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) -> dict[str, str]:
@@ -115,4 +93,4 @@ def _heard(sock: Any, word: str) -> str:
     return "" if said == word else f"another program answers there ({said!r})"
 
 
-__all__ = ["Place", "Port", "family_of", "listen", "reach"]
+__all__ = ["Place", "Port", "reach"]

@@ -63,11 +63,19 @@ class ProcessTree:
         """
         self._start(name, command, stdin=subprocess.DEVNULL, stdout=None)
 
-    def start_with_pipes(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        """The same, with pipes as stdin and stdout. Only what it prints on stderr goes to the log."""
-        return self._start(name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    def start_with_pipes(self, name: str, command: list[str], apart: bool = False) -> subprocess.Popen[bytes]:
+        """The same, with pipes as stdin and stdout. Only what it prints on stderr goes to the log.
 
-    def _start(self, name: str, command: list[str], stdin: int, stdout: int | None) -> subprocess.Popen[bytes]:
+        Args:
+            name, command: see :meth:`start`.
+            apart: it is no part of the tree, but ends by itself when the pipes are closed, and cleans up after itself:
+                the watchdog would end it before it has.
+        """
+        return self._start(name, command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, apart=apart)
+
+    def _start(
+        self, name: str, command: list[str], stdin: int, stdout: int | None, apart: bool = False
+    ) -> subprocess.Popen[bytes]:
         self._commands[name] = command
         with self.log(name).open("ab") as log:
             try:
@@ -77,12 +85,12 @@ class ProcessTree:
                     stdin=stdin,
                     stdout=log if stdout is None else stdout,
                     stderr=log,
-                    env=self.env,
+                    env={key: text for key, text in self.env.items() if key != TAG} if apart else self.env,
                     start_new_session=True,  # Ctrl-C in a terminal is for the program, not for its job
                 )
             except OSError as error:
                 raise LaunchError(f"{command[0]} cannot be run: {error}.") from error
-        self.follow([process.pid])
+        self.follow([] if apart else [process.pid])
         return process
 
     def follow(self, pids: Iterable[int]) -> None:

@@ -14,6 +14,7 @@ import struct
 import threading
 from typing import Any
 
+from workbench.common.ports import family_of
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap.rendezvous import derived, looks
 
@@ -77,7 +78,7 @@ class _Server(socketserver.ThreadingTCPServer):
     allow_reuse_address, daemon_threads = True, True
 
     def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
-        self.address_family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        self.address_family = family_of(address)
         self.request_queue_size = size + _MORE_GUESTS
         self.key, self.values, self.guests = key, dict[str, bytes](), threading.BoundedSemaphore(size + _MORE_GUESTS)
         super().__init__((address, port), _Guest)

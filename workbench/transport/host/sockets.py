@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 
 from workbench import config
+from workbench.common.ports import family_of, listen
 from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend
@@ -88,17 +89,10 @@ class SocketLink:
         Raises:
             LaunchError: no port is free there.
         """
-        low, high = config.ports()
-        family, why = socket.AF_INET6 if ":" in address else socket.AF_INET, ""
-        for port in range(low, high + 1):
-            try:
-                self._listener = socket.create_server((address, port), family=family, backlog=self.size + _GUESTS)
-                break
-            except OSError as error:
-                why = error.strerror or str(error)
-        if self._listener is None:
-            ports = f"port from {low} to {high}" if high else "port"
-            raise LaunchError(f"init(): rank {self.rank} finds no free {ports} at {address}: {why} (WORKBENCH_PORTS).")
+        try:
+            self._listener = listen(address, config.ports(), self.size + _GUESTS)
+        except OSError as error:
+            raise LaunchError(f"init(): rank {self.rank}: {error}") from None
         threading.Thread(target=self._welcome, args=[self._listener], name="workbench-tcp", daemon=True).start()
         return address, self._listener.getsockname()[1]
 
@@ -181,7 +175,7 @@ class SocketLink:
         if dest in self._out:
             return
         address, port = self.places[dest]
-        sock = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET)
+        sock = socket.socket(family_of(address))
         try:
             sock.settimeout(_HANDSHAKE_S)
             sock.connect((address, port))
