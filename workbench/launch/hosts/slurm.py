@@ -31,7 +31,12 @@ def allocation(n: int | None, env: Mapping[str, str] | None = None) -> Hosts:
     count, names = config.batch_hosts(env)
     if count < 2 or not names:
         return []
-    hosts = ask(["scontrol", "show", "hostnames", names]).split()
+    try:
+        hosts = ask(["scontrol", "show", "hostnames", names]).split()
+    except LaunchError as error:
+        raise LaunchError(
+            f"{error} This Slurm job has {count} hosts; -H localhost:{n or 1} starts all on this one."
+        ) from None
     tasks = tasks_per_node(config.batch_tasks(env), len(hosts))
     if n is not None and n > sum(tasks):
         tasks = [-(-n // len(hosts))] * len(hosts)
