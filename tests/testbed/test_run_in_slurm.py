@@ -15,6 +15,8 @@ from hosts import Hosts
 from running import environment
 from test_launchers import RIGHT, SCRIPT
 
+from workbench.launch.ranks.watchdog import TAG
+
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 WORKBENCH = shutil.which("workbench", path=str(Path(sys.executable).parent)) or "workbench"
@@ -101,13 +103,22 @@ def test_scancel_leaves_nothing(slurm: Hosts, tmp_path: Path) -> None:
     words = ["sbatch", "--parsable", "-N2", "--ntasks-per-node=2", f"--output={tmp_path}/out", str(script)]
     job = called(slurm, *words).stdout.strip()
     _until(lambda: len(_ranks(mark)) == 4, tmp_path)
+    ours = folders(_ranks(mark)[0])
+    assert len(ours) == 3, "the launcher's folder and one for each host were to be looked at"
     assert called(slurm, "scancel", job).returncode == 0
-    _until(lambda: not _ranks(mark), tmp_path)
+    _until(lambda: not _ranks(mark) and not any(folder.exists() for folder in ours), tmp_path)
 
 
-def _ranks(mark: str) -> list[int]:
-    found = psutil.process_iter(["cmdline", "pid"])
-    return [each.pid for each in found if (each.info["cmdline"] or [])[:2] == ["sleep", mark]]
+def _ranks(mark: str) -> list[psutil.Process]:
+    found = psutil.process_iter(["cmdline"])
+    return [each for each in found if (each.info["cmdline"] or [])[:2] == ["sleep", mark]]
+
+
+def folders(rank: psutil.Process) -> set[Path]:
+    """Those of a rank's job, on all hosts: as its watchdogs know them."""
+    tag = rank.environ()[TAG].split(".")[0]
+    words = [each.info["cmdline"] or [] for each in psutil.process_iter(["cmdline"])]
+    return {Path(each[-1]) for each in words if len(each) > 2 and each[-2].startswith(tag)}
 
 
 def _until(done: object, folder: Path) -> None:

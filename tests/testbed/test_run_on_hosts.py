@@ -17,7 +17,7 @@ import pytest
 from hosts import Hosts
 from running import environment
 from test_launchers import RIGHT, SCRIPT
-from test_run_in_slurm import WORKBENCH, called, lines
+from test_run_in_slurm import WORKBENCH, called, folders, lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -181,12 +181,13 @@ def test_the_launcher_is_ended(
     """By Ctrl-C, a signal, or kill -9: no rank, no agent and no folder is left on either host."""
     before = set(agents())
     running = job(*way)
-    folders = {path for path in Path("/tmp").glob("workbench-job-*.[0-9]") if path.stat().st_uid == os.getuid()}
+    ours = folders(ranks(running)[0])
     psutil.Process(running.pid).send_signal(number)
     took = wait_until(lambda: not ranks(running) and not agents() - before, tmp_path)
     assert took < (10 if number == signal.SIGKILL else 6)
     assert running.wait(10) == (128 + number if number != signal.SIGKILL else -number)
-    wait_until(lambda: not any(path.exists() for path in folders), tmp_path)
+    assert len(ours) == 3, "the launcher's folder and one for each host were to be looked at"
+    wait_until(lambda: not any(path.exists() for path in ours), tmp_path)
 
 
 @WAYS

@@ -22,7 +22,7 @@ from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.rehearsal import Seat, rehearse
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
 from workbench.launch.hosts.slurm import allocation
-from workbench.launch.ranks import supervisor
+from workbench.launch.ranks import job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
@@ -146,7 +146,7 @@ class RanksOnHosts:
             say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
             for seat in seats:
                 say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
-        folder = str(Path(tempfile.gettempdir()) / f"workbench-job-{secrets.token_hex(8)}")
+        folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
         answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
         if failures:
             name, message = next(iter(failures.items()))

@@ -5,13 +5,13 @@ from __future__ import annotations
 import atexit
 import os
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from workbench.common.backoff import Backoff
 from workbench.errors import LaunchError
+from workbench.launch.ranks import job_folder
 from workbench.launch.ranks.watchdog import TAG, Leftovers, Watchdog
 
 _POLL_S = 0.02
@@ -43,16 +43,14 @@ class ProcessTree:
 
     def __init__(self, env: Mapping[str, str], tag: str = "", folder: str = "") -> None:
         self.id = tag or os.urandom(8).hex()
-        self.folder = Path(folder or tempfile.mkdtemp(prefix="workbench-job-"))
-        if folder:
-            self.folder.mkdir(0o700)
+        self.folder, self._lock = job_folder.make(folder)
         self.env = dict(env) | {TAG: self.id}
         self._owner = os.getpid()
         self._stopped = False
         self._commands: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._leftovers = Leftovers(self.id, str(self.folder))
-        self._watchdog = Watchdog(self._leftovers, self.env)
+        self._watchdog = Watchdog(self._leftovers, self.env, self._lock)
         atexit.register(self.stop)
 
     def start(self, name: str, command: list[str]) -> None:
@@ -174,6 +172,7 @@ class ProcessTree:
         for process in self._processes.values():
             process.wait(_STOP_TIMEOUT_S)
         self._watchdog.dismiss()
+        os.close(self._lock)
 
     def log(self, name: str) -> Path:
         """The log of a process: its stdout and stderr; others may append to it."""

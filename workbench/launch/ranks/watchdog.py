@@ -18,6 +18,7 @@ import os
 import re
 import selectors
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -134,9 +135,10 @@ class Watchdog:
     Args:
         leftovers: removed by the watchdog when this process dies.
         env: its environment; the tag is removed.
+        lock: a descriptor that it holds open as long as it lives: the lock of the leftovers' folder.
     """
 
-    def __init__(self, leftovers: Leftovers, env: Mapping[str, str]) -> None:
+    def __init__(self, leftovers: Leftovers, env: Mapping[str, str], lock: int) -> None:
         self._leftovers = leftovers
         self._process = subprocess.Popen(
             # By its path and not with -m, which would import the package: 17 MB instead of 40.
@@ -146,6 +148,7 @@ class Watchdog:
             stderr=subprocess.DEVNULL,
             env={name: text for name, text in env.items() if name != TAG},
             cwd="/",
+            pass_fds=[lock],
             start_new_session=True,
         )
 
@@ -214,6 +217,8 @@ def _pidfd(pid: int) -> int | None:
 def main(arguments: list[str]) -> None:
     """``python watchdog.py <kernel's pid> <tag> <folder>``."""
     kernel, tag, folder = arguments
+    for number in (signal.SIGTERM, signal.SIGHUP):  # Slurm sends them to every process of a job: not before the others
+        signal.signal(number, signal.SIG_IGN)
     leftovers = Leftovers(tag, folder)
     if not keep_watch(int(kernel), leftovers):
         leftovers.wipe()
