@@ -74,6 +74,19 @@ def long_allreduces_are_numpys(rank: Rank) -> None:
         np.testing.assert_array_equal(values_of(array, dtype), reduced(backend.size, 40_001, "sum", dtype))
 
 
+def very_long_arrays_arrive(rank: Rank) -> None:
+    """Arrays of many segments are reduced, averaged and broadcast, from every root and right after one another."""
+    backend, length = rank.backend, 1_000_003
+    for dtype in ("float32", "int64"):
+        array, mean = numbers(backend.rank, length, dtype).astype(dtype), Reduction("average", dtype, 2.0, 3.0, 2)
+        backend.collectives.allreduce(array, mean)
+        np.testing.assert_array_equal(array, 3 * reduced(backend.size, length, "sum", dtype))
+        for root in range(backend.size):
+            array = numbers(backend.rank, length, dtype).astype(dtype)
+            backend.collectives.broadcast(array, root)
+            np.testing.assert_array_equal(array, numbers(root, length, dtype))
+
+
 def rounding_is_the_same_everywhere(rank: Rank) -> None:
     """Where adding rounds, the sum is near the exact one and has the same bits on all ranks."""
     backend = rank.backend
@@ -227,6 +240,7 @@ BACKEND_CHECKS = [
     a_backend_knows_its_ranks,
     allreduce_is_numpys,
     long_allreduces_are_numpys,
+    very_long_arrays_arrive,
     rounding_is_the_same_everywhere,
     allgather_concatenates,
     broadcast_copies,

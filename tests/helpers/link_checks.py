@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from workbench.collectives.pipeline import begin
 from workbench.errors import CollectiveError
 from workbench.transport.base import Backend, Channel, Link
 from workbench.transport.host.links import SubLink
@@ -86,6 +87,21 @@ def messages_keep_their_order(rank: Rank) -> None:
             got = np.full(size, -1, np.int32)
             link.sendrecv(None, 0, got, 0)
             assert (got == i).all()
+
+
+def messages_that_were_begun_keep_their_order(rank: Rank) -> None:
+    """Several messages to the right are under way at once, and one by ``sendrecv`` comes behind them."""
+    link, lengths = rank.link, [3, 100_000, 0, 1]
+    sent = [np.full(length, 10.0 * link.rank + i) for i, length in enumerate(lengths)]
+    got = [np.full(length, -1.0) for length in lengths]
+    waits = [begin(link, *each) for each in zip(sent, [right(link)] * 4, got, [left(link)] * 4, strict=True)]
+    for wait in waits:
+        wait()
+    last = np.zeros(1)
+    link.sendrecv(np.array([7.0 + link.rank]), right(link), last, left(link))
+    for i, array in enumerate(got):
+        np.testing.assert_array_equal(array, np.full(lengths[i], 10.0 * left(link) + i))
+    assert last[0] == 7.0 + left(link)
 
 
 def what_was_sent_may_be_changed(rank: Rank) -> None:
@@ -183,6 +199,7 @@ LINK_CHECKS = [
     every_dtype_travels,
     a_half_can_be_left_out,
     messages_keep_their_order,
+    messages_that_were_begun_keep_their_order,
     what_was_sent_may_be_changed,
     long_messages_go_both_ways,
     parts_of_arrays_travel,

@@ -31,6 +31,8 @@ class Settings:
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
         eager_bytes: a tensor up to this size is sent inside its announcement, its result inside the response; 0: none.
         hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
+        wire: ``float16`` or ``bfloat16``: how float32 and float64 travel between machines in such an allreduce; empty:
+            as they are.
         gpu_operations: ``auto``, ``nccl``, ``mpi``, ``staged`` (through pinned host memory) or ``off``: how tensors
             on GPUs are transferred.
         hierarchical_allreduce: 1: over NCCL, GPUs reduce inside each machine first, then across.
@@ -57,7 +59,8 @@ class Settings:
     fusion_window_s: float = 0.001
     bucket_bytes: int = 16 << 20
     eager_bytes: int = 4096
-    hierarchical_bytes: int = 8 << 20
+    hierarchical_bytes: int = 256 << 10
+    wire: str = ""
     gpu_operations: str = "auto"
     hierarchical_allreduce: int = 0
     steady_state: int = 1

@@ -1,14 +1,10 @@
-"""Several machines: shared memory inside each, and one rank of each machine in a ring between them.
+"""Several machines: shared memory inside each, and one rank of each machine, its leader, between them.
 
-An allreduce of K bytes on m machines:
+Allreduce and broadcast have two levels (``two_levels.py``), and so has allgather where each machine's ranks follow one
+another. What the two levels save: between two machines K bytes go each way, where a ring of all ranks sends
+2(n - 1)/n · K in n - 1 times as many steps, and a tree sends its K bytes several times.
 
-1. The ranks of each machine reduce in their shared memory; nothing is sent.
-2. The first rank of each machine reduces with the others of its kind, in a ring: 2(m - 1)/m · K bytes through each
-   machine's network card, however many ranks it has. A ring of all ranks sends as much between two machines, but in
-   2(n - 1) steps instead of 2(m - 1), each of which waits for the network.
-3. It passes the result on to the other ranks of its machine, in shared memory.
-
-Short arrays, for which the steps inside the machine cost more than they save, and all other verbs, are left to the
+Short arrays, for which the steps inside the machine cost more than they save, and the other verbs are left to the
 *flat* backend, which connects all ranks in one level.
 """
 
@@ -16,40 +12,94 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
+from workbench.collectives import ring_allgather
+from workbench.config import Settings
+from workbench.errors import LaunchError
 from workbench.transport.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
-from workbench.transport.shm.backend import shm_backend, shm_life
+from workbench.transport.host.links import SubLink
+from workbench.transport.shm.backend import fusion_places, shm_backend, shm_life
 from workbench.transport.shm.node import Node
+from workbench.transport.two_levels import TwoLevels
+
+WIRES = ("", "float16", "bfloat16")
 
 
-def hierarchical_backend(
-    flat: Backend, nodes: Sequence[str], node: Node, fusion_bytes: int, least_bytes: int = 0
-) -> Backend:
+def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settings: Settings) -> Backend:
     """The backend of all ranks in two levels.
 
     Args:
         flat: connects all ranks.
         nodes: for each rank the name of its machine.
         node: the ranks of this machine.
-        fusion_bytes: size of the fusion buffer.
-        least_bytes: shorter arrays are reduced flat; ``benchmarks/hierarchical.py`` measures from where on it pays.
+        settings: ``fusion_threshold_bytes``, ``hierarchical_bytes`` and ``wire`` are used.
+
+    Raises:
+        LaunchError: a setting has a value that is not known.
     """
-    here = [rank for rank, name in enumerate(nodes) if name == nodes[flat.rank]]
-    leaders = [nodes.index(name) for name in dict.fromkeys(nodes)]
-    inside = shm_backend(flat.life.subset(here), node, fusion_bytes)
-    across = flat.life.subset(leaders).collectives if flat.rank in leaders else None
+    if settings.wire not in WIRES:
+        raise LaunchError(f"WORKBENCH_WIRE={settings.wire!r}: choose float16 or bfloat16, or unset it.")
+    machines = Machines(nodes, flat.rank)
+    inside = shm_backend(flat.life.subset(machines.here), node, settings.fusion_threshold_bytes)
+    assert flat.link
+    link = SubLink(flat.link, machines.leaders) if flat.rank in machines.leaders else None
+    levels = TwoLevels(node, link, len(machines.leaders), settings.wire)
 
     def subset(ranks: Sequence[int]) -> Backend:
         """Shared memory if all of them are on this machine; else flat."""
-        return inside.life.subset(ranks) if set(ranks) <= set(here) else flat.life.subset(ranks)
+        return inside.life.subset(ranks) if set(ranks) <= set(machines.here) else flat.life.subset(ranks)
 
+    fusion = fusion_places(settings.fusion_threshold_bytes)
     return replace(
         flat,
         name=f"{flat.name}+SHM",
-        collectives=HierarchicalCollectives(flat.collectives, inside, across, least_bytes),
+        collectives=HierarchicalCollectives(
+            flat.collectives, inside, levels, machines, fusion, settings.hierarchical_bytes
+        ),
         shared=MachineMemory(inside.shared, flat.shared),
         life=shm_life(node, flat.life, subset, node.close),
     )
+
+
+class Machines:
+    """Which rank is on which machine.
+
+    Args:
+        nodes: by rank, the name of its machine.
+        rank: this one.
+
+    Attributes:
+        names: of the machines, in the order of their leaders.
+        leaders: the first rank of each.
+        here: the ranks of this machine.
+        number: of this machine.
+        in_a_row: do the ranks of each machine follow one another?
+
+    Example:
+        >>> machines = Machines(["a", "a", "b", "b"], rank=3)
+        >>> machines.leaders, machines.here, machines.number, machines.lengths([1, 2, 3, 4])
+        ([0, 2], [2, 3], 1, [3, 7])
+    """
+
+    def __init__(self, nodes: Sequence[str], rank: int) -> None:
+        self.names = list(dict.fromkeys(nodes))
+        self.leaders = [nodes.index(name) for name in self.names]
+        self.here = [other for other, name in enumerate(nodes) if name == nodes[rank]]
+        self.number = self.names.index(nodes[rank])
+        self.in_a_row = sum(a != b for a, b in pairwise(nodes)) == len(self.names) - 1
+        self._numbers = [self.names.index(name) for name in nodes]
+
+    def of(self, rank: int) -> int:
+        """The number of a rank's machine."""
+        return self._numbers[rank]
+
+    def lengths(self, lengths: Sequence[int]) -> list[int]:
+        """By machine, what its ranks' lengths add up to."""
+        sums = [0] * len(self.names)
+        for number, length in zip(self._numbers, lengths, strict=True):
+            sums[number] += length
+        return sums
 
 
 class HierarchicalCollectives:
@@ -58,24 +108,54 @@ class HierarchicalCollectives:
     Args:
         flat: of all ranks.
         inside: of this machine's ranks.
-        across: of the first ranks of all machines, if this is one of them.
-        least_bytes: see :func:`hierarchical_backend`.
+        levels: the two levels.
+        machines: who is where.
+        fusion: the places of the fusion buffer, the same in every rank's memory.
+        least_bytes: shorter arrays are left to ``flat``; ``benchmarks/hierarchical.py`` measures from where on two
+            levels pay.
     """
 
-    def __init__(self, flat: Collectives, inside: Backend, across: Collectives | None, least_bytes: int) -> None:
-        self._flat, self._inside, self._across, self._least_bytes = flat, inside, across, least_bytes
-        self.allgather, self.broadcast, self.alltoall = flat.allgather, flat.broadcast, flat.alltoall
-        self.reducescatter = flat.reducescatter
+    def __init__(
+        self,
+        flat: Collectives,
+        inside: Backend,
+        levels: TwoLevels,
+        machines: Machines,
+        fusion: range,
+        least_bytes: int = 0,
+    ) -> None:
+        self._flat, self._inside, self._levels, self._machines = flat, inside, levels, machines
+        self._fusion, self._least_bytes = fusion, least_bytes
+        self.alltoall, self.reducescatter = flat.alltoall, flat.reducescatter
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
         """Inside the machine, between machines, inside the machine; the same bits on every rank."""
         if array.nbytes < self._least_bytes or reduction.op == "adasum":
             return self._flat.allreduce(array, reduction)
-        inside, partial = self._inside.collectives, replace(reduction, postscale=1.0, divisor=1)
-        traffic = inside.allreduce(array, partial, [places[rank] for rank in self._inside.ranks] if places else ())
-        if self._across:
-            traffic += self._across.allreduce(array, replace(reduction, prescale=1.0))
-        return traffic + inside.broadcast(array, 0)
+        here = [places[rank] for rank in self._machines.here] if places else []
+        if not places and (place := self._inside.shared.place(array)) in self._fusion:
+            here = [place] * self._inside.size
+        return self._levels.allreduce(array, reduction, here)
+
+    def broadcast(self, array: Array, root: int) -> Traffic:
+        """From the root's machine to the next, and so on."""
+        if array.nbytes < self._least_bytes:
+            return self._flat.broadcast(array, root)
+        here, machines = self._machines.here, self._machines
+        hop = (machines.number - machines.of(root)) % len(machines.leaders)
+        return self._levels.broadcast(array, here.index(root) if root in here else -1, hop)
+
+    def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
+        """Each machine's part is put together there, and goes round the ring of machines."""
+        if array.nbytes < self._least_bytes or not self._machines.in_a_row:
+            return self._flat.allgather(array, lengths)
+        here, by_machine = self._machines.here, self._machines.lengths(lengths)
+        start = sum(by_machine[: self._machines.number])
+        part = array[start : start + by_machine[self._machines.number]]
+        traffic = self._inside.collectives.allgather(part, [lengths[rank] for rank in here])
+        if self._levels.link:
+            traffic += ring_allgather(self._levels.link, array, by_machine)
+        return traffic + self._inside.collectives.broadcast(array, 0)
 
 
 class MachineMemory:

@@ -109,7 +109,7 @@ def with_shared_memory(flat: Backend, bootstrap: Bootstrap, nodes: list[str], se
         return flat
     if len(set(nodes)) == 1:
         return shm_backend(flat, node, settings.fusion_threshold_bytes)
-    return hierarchical_backend(flat, nodes, node, settings.fusion_threshold_bytes, settings.hierarchical_bytes)
+    return hierarchical_backend(flat, nodes, node, settings)
 
 
 __all__ = ["Bootstrap", "connect", "find_ranks"]

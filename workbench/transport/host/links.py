@@ -13,6 +13,7 @@ from workbench.collectives import (
     ring_reduce_scatter,
     tree_broadcast,
 )
+from workbench.collectives.pipeline import begin
 from workbench.collectives.ring import part
 from workbench.transport.base import Array, Backend, Channel, Link, Reduction, Traffic
 from workbench.transport.life import Life
@@ -89,6 +90,10 @@ class SubLink:
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
         """As the Link's, with this set's numbers."""
         self._link.sendrecv(send, self._ranks[dest], recv, self._ranks[source])
+
+    def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:
+        """As the Link's, where it can."""
+        return begin(self._link, send, self._ranks[dest], recv, self._ranks[source])
 
     def close(self, clean: bool = True) -> None:
         """Nothing to do: the Link goes on for the other ranks."""

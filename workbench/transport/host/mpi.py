@@ -99,15 +99,30 @@ class MpiLink:
         self.comm, self.timeout_s = comm, timeout_s
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self.tick: Callable[[], None] = lambda: None
+        self._begun: list[list[MPI.Request]] = []
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        """Send and receive at the same time; the receive is posted first."""
+        """Send and receive at the same time."""
+        self.start(send, dest, recv, source)()
+
+    def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:
+        """Begin both, the receive first; the result waits for the end. If a wait fails, all that was begun is void."""
         requests = []
         if recv is not None:
             requests.append(self.comm.Irecv([recv, MPI.BYTE], source, DATA))
         if send is not None:
             requests.append(self.comm.Isend([send, MPI.BYTE], dest, DATA))
-        wait(requests, self.tick, self.timeout_s)
+        self._begun.append(requests)
+        return lambda: self._finish(requests)
+
+    def _finish(self, requests: list[MPI.Request]) -> None:
+        try:
+            until(lambda: bool(MPI.Request.Testall(requests)), self.tick, self.timeout_s)
+            self._begun = [each for each in self._begun if each is not requests]
+        except BaseException:
+            begun, self._begun = self._begun, []
+            _take_back([request for each in begun for request in each if request != MPI.REQUEST_NULL])
+            raise
 
     def close(self, clean: bool = True) -> None:
         """Free the communicator, which all ranks must do together; otherwise leave it to the end of the process."""

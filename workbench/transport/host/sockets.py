@@ -14,7 +14,9 @@ import selectors
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from workbench import config
 from workbench.common.ports import family_of, listen
@@ -24,11 +26,13 @@ from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.base import Bootstrap
 from workbench.transport.bootstrap.rendezvous import derived
 from workbench.transport.host.links import link_backend
+from workbench.transport.polling import offer_core
 
 _NUMBER, _PROOF = 16, 32  # bytes
 _HANDSHAKE_S = 10.0  # deadline of a handshake with who has connected
 _GUESTS = 64  # so many handshakes at once
 _TICK_S = 0.05
+_LOOKS = 10  # before the first sleep, with the core offered to others in between
 
 
 def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
@@ -58,6 +62,16 @@ def own_address(bootstrap: Bootstrap) -> str:
     return mine or "127.0.0.1"
 
 
+@dataclass
+class _Transfer:
+    """What is still to be sent and received."""
+
+    out: memoryview
+    into: memoryview
+    dest: int
+    source: int
+
+
 class SocketLink:
     """A Link over TCP.
 
@@ -77,6 +91,9 @@ class SocketLink:
         self.rank, self.size, self._secret, self._timeout_s = rank, size, secret, timeout_s
         self.tick: Callable[[], None] = lambda: None
         self.places: list[tuple[str, int]] = []
+        self._sending: dict[int, deque[_Transfer]] = {}
+        self._receiving: dict[int, deque[_Transfer]] = {}
+        self._broken = ""
         self._out: dict[int, socket.socket] = {}
         self._in: dict[int, socket.socket] = {}
         self._came = threading.Condition()
@@ -102,33 +119,65 @@ class SocketLink:
         Raises:
             PeerLostError: a stream ended, or nothing moved within the deadline.
         """
-        out = memoryview(b"") if send is None else _bytes(send)
-        into = memoryview(b"") if recv is None else _bytes(recv)
-        if out:
-            self._to(dest)
-        if into:
-            self._from(source)
+        self.start(send, dest, recv, source)()
+
+    def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:
+        """Begin both, and let the system do what it can meanwhile; the result waits for the end.
+
+        Raises:
+            PeerLostError: see :meth:`sendrecv`.
+        """
+        if self._broken:
+            raise PeerLostError(self._broken)
+        transfer = _Transfer(_bytes(send), _bytes(recv), dest, source)
+        try:
+            if transfer.out:
+                self._to(dest)
+                self._sending.setdefault(dest, deque()).append(transfer)
+                self._send(dest)
+            if transfer.into:
+                self._from(source)
+                self._receiving.setdefault(source, deque()).append(transfer)
+        except BaseException as error:
+            self._break(error)
+            raise
+        return lambda: self._finish(transfer)
+
+    def _finish(self, transfer: _Transfer) -> None:
         quiet_since = time.monotonic()
-        with selectors.DefaultSelector() as waiting:
-            if out:
-                waiting.register(self._out[dest], selectors.EVENT_WRITE)
-            if into:
-                waiting.register(self._in[source], selectors.EVENT_READ)
-            while out or into:
-                moved = 0
-                for key, event in waiting.select(_TICK_S):
-                    if event & selectors.EVENT_WRITE:
-                        moved += (sent := self._send(dest, out))
-                        out = out[sent:]
-                    else:
-                        moved += (got := self._receive(source, into))
-                        into = into[got:]
-                    if not (out if event & selectors.EVENT_WRITE else into):
-                        waiting.unregister(key.fileobj)
-                if moved:
+        try:
+            while transfer.out or transfer.into:
+                if self._move():
                     quiet_since = time.monotonic()
                 else:
-                    self._look(quiet_since, source if into else dest)
+                    self._look(quiet_since, transfer.source if transfer.into else transfer.dest)
+        except BaseException as error:
+            self._break(error)
+            raise
+
+    def _move(self) -> int:
+        """Move what can be, after a wait of a moment if nothing can at once; returns how many bytes."""
+        for _ in range(_LOOKS):
+            if moved := self._move_at_once():
+                return moved
+            offer_core()
+        with selectors.DefaultSelector() as waiting:
+            for dest in _wanted(self._sending):
+                waiting.register(self._out[dest], selectors.EVENT_WRITE)
+            for source in _wanted(self._receiving):
+                waiting.register(self._in[source], selectors.EVENT_READ)
+            waiting.select(_TICK_S)
+        return self._move_at_once()
+
+    def _move_at_once(self) -> int:
+        sent = sum(self._send(dest) for dest in _wanted(self._sending))
+        return sent + sum(self._receive(source) for source in _wanted(self._receiving))
+
+    def _break(self, error: BaseException) -> None:
+        """Amid a message a stream is of no more use, and what still comes must not be written to callers' arrays."""
+        self._broken = f"Rank {self.rank} has given up the data plane: {str(error) or type(error).__name__}"
+        self._sending.clear()
+        self._receiving.clear()
 
     def close(self, clean: bool = True) -> None:
         """Close all streams, and listen no more."""
@@ -140,23 +189,35 @@ class SocketLink:
 
     # --- streams --------------------------------------------------------------------------------------
 
-    def _send(self, dest: int, data: memoryview) -> int:
+    def _send(self, dest: int) -> int:
+        moved, transfers = 0, self._sending[dest]
         try:
-            return self._out[dest].send(data)
+            while transfers:
+                count = self._out[dest].send(transfers[0].out)
+                transfers[0].out = transfers[0].out[count:]
+                moved += count
+                if transfers[0].out:
+                    break
+                transfers.popleft()
         except BlockingIOError:
-            return 0
+            pass
         except OSError as error:
             raise self._lost(dest, error.strerror or str(error)) from None
+        return moved
 
-    def _receive(self, source: int, data: memoryview) -> int:
+    def _receive(self, source: int) -> int:
+        transfers = self._receiving[source]
         try:
-            count = self._in[source].recv_into(data)
+            count = self._in[source].recv_into(transfers[0].into)
         except BlockingIOError:
             return 0
         except OSError as error:
             raise self._lost(source, error.strerror or str(error)) from None
         if not count:
             raise self._lost(source, "it has closed the stream")
+        transfers[0].into = transfers[0].into[count:]
+        if not transfers[0].into:
+            transfers.popleft()
         return count
 
     def _look(self, quiet_since: float, other: int) -> None:
@@ -230,6 +291,11 @@ class SocketLink:
         return derived(self._secret, f"TCP from {source} to {dest}", number)
 
 
+def _wanted(transfers: dict[int, deque[_Transfer]]) -> list[int]:
+    """The ranks with which something is to be transferred."""
+    return [rank for rank, waiting in transfers.items() if waiting]
+
+
 def _ready(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
@@ -246,5 +312,5 @@ def _exactly(sock: socket.socket, count: int) -> bytes:
     return found
 
 
-def _bytes(array: Array) -> memoryview:
-    return memoryview(array.reshape(-1).view("uint8").data)
+def _bytes(array: Array | None) -> memoryview:
+    return memoryview(b"" if array is None else array.reshape(-1).view("uint8").data)

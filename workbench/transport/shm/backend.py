@@ -21,6 +21,11 @@ def reserved_bytes(fusion_bytes: int) -> int:
     return STAGE_BYTES + fusion_bytes
 
 
+def fusion_places(fusion_bytes: int) -> range:
+    """The places of the fusion buffer, in the arena of any rank."""
+    return range(_FUSION, _FUSION + fusion_bytes)
+
+
 def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[int] | None = None) -> Backend:
     """The backend of ranks of one machine.
 
@@ -44,7 +49,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
         theirs = [numbers[flat.ranks.index(rank)] for rank in some]
         return shm_backend(flat.life.subset(some), node, fusion_bytes, theirs)
 
-    collectives = ShmCollectives(flat.collectives, node, numbers, stages, range(_FUSION, _FUSION + fusion_bytes))
+    collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_places(fusion_bytes))
     shared = ArenaMemory(node, numbers, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
     return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives)
