@@ -74,12 +74,17 @@ def pin(rank: int) -> None:
 
 def gloo(comm: MPI.Intracomm) -> None:
     """Make torch.distributed's default process group, over Gloo, of the same processes."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
+    address = os.environ.get(
+        "WORKBENCH_HOST_ADDRESS", "127.0.0.1"
+    )  # set where `workbench run -H` has started the ranks
+    if address == "127.0.0.1":
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo" if sys.platform == "linux" else "lo0")
     port = None
     if comm.rank == 0:
-        with socket.create_server(("127.0.0.1", 0)) as server:
+        with socket.create_server((address, 0)) as server:
             port = server.getsockname()[1]
-    where = f"tcp://127.0.0.1:{comm.bcast(port)}"
+    address, port = comm.bcast((address, port))
+    where = f"tcp://{address}:{port}"
     limit = timedelta(seconds=GLOO_TIMEOUT_S)
     dist.init_process_group("gloo", init_method=where, rank=comm.rank, world_size=comm.size, timeout=limit)
 

@@ -1,0 +1,51 @@
+"""Two levels on hosts of several sizes, which are one machine here: MPI takes names for hosts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from running import environment
+
+from workbench.config import Settings
+from workbench.errors import LaunchError
+from workbench.launch.start import mpi
+from workbench.transport.hierarchical import Machines, hierarchical_backend
+
+RANKS = str(Path(__file__).with_name("two_levels_ranks.py"))
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(150)
+@pytest.mark.parametrize(
+    ("hosts", "wire"),
+    [
+        ({"a": 2, "b": 2}, ""),
+        ({"a": 1, "b": 2}, ""),
+        ({"a": 2, "b": 1, "c": 1}, ""),
+        ({"a": 2, "b": 2}, "bfloat16"),
+        ({"a": 1, "b": 1, "c": 2}, "float16"),
+    ],
+)
+def test_what_the_ranks_get(hosts: dict[str, int], wire: str) -> None:
+    """Allreduce, broadcast from every rank, and allgather; with as many ranks on each host or not."""
+    if mpi.mpiexec_vendor(mpi.find_mpiexec()) != "MPICH":
+        pytest.skip("needs MPICH's mpiexec, which takes names for hosts")
+    env = environment() | {"WORKBENCH_HIERARCHICAL_BYTES": "0", "WORKBENCH_WIRE": wire, "OMP_NUM_THREADS": "1"}
+    words = [*mpi.command(sum(hosts.values()), hosts=list(hosts.items())), sys.executable, RANKS]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout.count("OK")) == (0, sum(hosts.values())), done.stdout + done.stderr
+
+
+def test_a_wire_that_there_is_not() -> None:
+    """Is refused before anything is connected."""
+    with pytest.raises(LaunchError, match="WORKBENCH_WIRE='fp8': choose float16 or bfloat16, or unset it"):
+        hierarchical_backend(None, ["a", "b"], None, Settings(wire="fp8"))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("nodes", "in_a_row"), [("aabb", True), ("abab", False), ("abb", True), ("aba", False)])
+def test_machines_in_a_row(nodes: str, in_a_row: bool) -> None:
+    """Only then one piece of the array is a machine's in an allgather."""
+    assert Machines(nodes, 0).in_a_row == in_a_row
