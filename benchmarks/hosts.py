@@ -14,11 +14,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import socket
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import date, timedelta
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -41,16 +43,20 @@ def main() -> None:
     parser.add_argument("--verbs", nargs="+", choices=VERBS, default=list(VERBS))
     parser.add_argument("--gbit", type=float, default=1.0, help="what the link carries in a second, for the floor")
     parser.add_argument("--seconds", type=float, default=2.0, help="for each row")
+    parser.add_argument("--out", type=Path, help="a JSON file for the rows, such as results/hosts.json")
     given = parser.parse_args()
-    world = MPI.COMM_WORLD
-    ways = _ways()
+    ways, hosts = _ways(), len(set(MPI.COMM_WORLD.allgather(socket.gethostname())))
+    rows = []
     for verb in given.verbs:
         for nbytes in given.bytes:
-            times = _measure(ways, verb, nbytes, given.seconds)
+            ms = _measure(ways, verb, nbytes, given.seconds)
             floor = VERBS[verb] * nbytes * 8 / given.gbit / 1e6
-            row = {"verb": verb, "bytes": nbytes, "floor": round(floor, 3), **times}
-            if world.rank == 0:
-                print(json.dumps(row), flush=True)
+            rows.append({"verb": verb, "bytes": nbytes, "floor_ms": round(floor, 3), "ms": ms})
+            if MPI.COMM_WORLD.rank == 0:
+                print(json.dumps(rows[-1]), flush=True)
+    if given.out and MPI.COMM_WORLD.rank == 0:
+        about = {"date": date.today().isoformat(), "ranks": MPI.COMM_WORLD.size, "hosts": hosts, "gbit": given.gbit}
+        given.out.write_text(json.dumps(about | {"cores": os.cpu_count(), "rows": rows}, indent=1) + "\n")
 
 
 def _ways() -> dict[str, dict[str, Call]]:

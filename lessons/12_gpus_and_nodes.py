@@ -23,7 +23,8 @@
 # - count what an allreduce sends between nodes, and say why one does it in two levels,
 # - say what NCCL does and what MPI does.
 #
-# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated. **Takes** 10 minutes to read, 10 to do.
+# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated, and two hosts are used if you have them. **Takes** 12
+# minutes to read, 10 to do.
 # **Before:** lesson 03.
 
 # %% tags=["both"]
@@ -194,6 +195,51 @@ for m, per_node in ((2, 2), (2, 4), (4, 4)):
 # on 2 × 2 ranks, and less than a quarter on 4 × 4. For large ones the gain is modest as long as the flat ring's
 # neighbours share a node. On several machines the workbench itself reduces in two levels, inside a machine in its
 # shared memory; there the steps inside are not as cheap as in this model, so the shortest arrays go the flat way.
+#
+# ## On real hosts
+#
+# The cells of this course run on several hosts as they run on one. Only the call that starts the engines differs:
+#
+# ```python
+# cluster.up(hosts=["node1:2", "node2:2"])               # by ssh
+# cluster.up(slurm=dict(nodes=2, tasks_per_node=2))      # where Slurm gives the hosts
+# cluster.up()                                           # where the site file workbench.toml says; else on this machine
+# ```
+
+# %%
+from workbench import cluster
+
+engines = cluster.up()
+
+# %%
+# %%px
+import numpy as np
+
+import workbench as hvd
+
+hvd.init()
+print(
+    f"rank {hvd.rank()} of {hvd.size()}: local rank {hvd.local_rank()} of {hvd.local_size()}, "
+    f"cross rank {hvd.cross_rank()} of {hvd.cross_size()}; the sum is",
+    hvd.allreduce(np.full(1_000_000, float(hvd.rank())), op=hvd.Sum)[0],
+)
+
+# %%
+engines.down()
+
+# %% [markdown]
+# Was it one machine? Then there is one node, and the cross size is 1. This is what two hosts took, when it was measured:
+
+# %%
+from workbench.course.training.measured import hosts_figures
+
+print(hosts_figures())
+
+# %% [markdown]
+# *Floor* is what the bytes alone need on that link: an allreduce of K bytes on two hosts sends K from each of them, however
+# many ranks it has. *Ours* comes near it, because it does not wait: the array is cut into segments, and while some are on
+# the network, the ranks of each host reduce others in shared memory. A flat ring sends half as much again on this link,
+# for 2(n − 1)/n · K is 1.5 K with four ranks.
 #
 # ## What runs where: NCCL and MPI
 #

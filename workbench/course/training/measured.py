@@ -8,10 +8,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-GPU_REPORT = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "gpu-report.json"
+_RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
+GPU_REPORT, HOSTS_REPORT = _RESULTS / "gpu-report.json", _RESULTS / "hosts.json"
 _MISSING = (
     "These figures have not been measured yet: there is no benchmarks/results/gpu-report.json.\n"
     "On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu"
+)
+
+_MISSING_HOSTS = (
+    "These figures have not been measured yet: there is no benchmarks/results/hosts.json.\n"
+    "The head of benchmarks/hosts.py says how."
 )
 
 
@@ -24,6 +30,30 @@ def gpu_figures(path: Path = GPU_REPORT) -> str:
         On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu
     """
     return told(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _MISSING
+
+
+def hosts_figures(path: Path = HOSTS_REPORT) -> str:
+    """What ``benchmarks/hosts.py`` has measured on several hosts: for each verb its longest array, in ms.
+
+    Example:
+        >>> print(hosts_figures(Path("nowhere.json")))
+        These figures have not been measured yet: there is no benchmarks/results/hosts.json.
+        The head of benchmarks/hosts.py says how.
+    """
+    if not path.exists():
+        return _MISSING_HOSTS
+    report = json.loads(path.read_text(encoding="utf-8"))
+    longest = {row["verb"]: row for row in report["rows"]}
+    ways = [name for name in report["rows"][0]["ms"] if name not in ("ours bf16", "ours over MPI")]
+    lines = [
+        f"Measured on {report['hosts']} hosts with {report['ranks']} ranks, {report['gbit']:g} Gbit/s between them "
+        f"(on one machine with {report['cores']} cores, shaped), {report['date']}",
+        f"{'ms, medians':24}" + "".join(f"{name:>12}" for name in ("floor", *ways)),
+    ]
+    for verb, row in longest.items():
+        cells = [row["floor_ms"], *(row["ms"][name] for name in ways)]
+        lines.append(f"{verb + ', ' + str(row['bytes'] >> 20) + ' MiB':24}" + "".join(f"{ms:12.0f}" for ms in cells))
+    return "\n".join(lines)
 
 
 def told(report: Mapping[str, Any]) -> str:
