@@ -57,11 +57,18 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Srun:
-    """One step of the Slurm job around this process for each host; it shares the cores with the others."""
+    """One step of a Slurm job for each host; it shares the cores with the others.
+
+    Args:
+        job: its number; 0 for the job around this process.
+    """
+
+    job: int = 0
 
     def command(self, host: str, script: str) -> list[str]:
         """Run a shell's script on a host."""
         alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mpi=none", "--unbuffered"]
+        alone += [f"--jobid={self.job}"] if self.job else []
         return ["srun", *alone, "--cpu-bind=none", "--quiet", "--", "sh", "-c", script]
 
 
