@@ -185,15 +185,11 @@ class Cluster:
     def _start_or_stop(self, timeout_s: float) -> None:
         try:
             self._start(timeout_s)
-        except LaunchError as error:
-            report = self._engines.report()
-            self.down()
-            if isinstance(self._place, OnHosts) and not self.client:  # of the hosts: it names one, and the cure
-                raise LaunchError(str(error)) from error
-            self._explain(error, report, timeout_s)
         except Exception as error:
-            report = self._engines.report()
+            report, found = self._engines.report(), self.client
             self.down()
+            if isinstance(error, LaunchError) and isinstance(self._place, OnHosts) and not found:
+                raise LaunchError(str(error)) from error  # of the rehearsal: it names the host, and the cure
             self._explain(error, report, timeout_s)
         except BaseException:  # Ctrl-C, or the notebook's stop button
             self.down()

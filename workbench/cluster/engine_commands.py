@@ -149,8 +149,8 @@ def loaded(modules: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
     said = " ".join(done.stderr.decode(errors="replace").split())
     if done.returncode:
         raise LaunchError(
-            f"The modules {', '.join(modules)} of the site file cannot be loaded: {said}. Does this work in a terminal? "
-            f"bash -lc 'module load {shlex.join(modules)}'"
+            f"The modules {', '.join(modules)} of the site file cannot be loaded: {said}. Does this work in a terminal?"
+            f" bash -lc 'module load {shlex.join(modules)}'"
         )
     found = (line.partition("=") for line in done.stdout.decode(errors="surrogateescape").split("\0") if line)
     return {name: text for name, _, text in found}

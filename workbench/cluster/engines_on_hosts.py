@@ -18,7 +18,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,7 +27,7 @@ import workbench.config
 from workbench.cluster import engine_commands
 from workbench.cluster.engines_here import Engines, Say
 from workbench.cluster.recovery import are
-from workbench.cluster.reservation import SHORT_S, Reservation, spelled
+from workbench.cluster.reservation import SHORT_S, Reservation, ShortTime
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
@@ -43,7 +42,6 @@ from workbench.launch.start.starters import Task, choose
 
 _LOOK_S = 0.25
 _ANSWER_S = 8.0
-_JOB_LOOK_S = 30.0
 _LOG = "engines"
 _LINES = 15
 
@@ -85,7 +83,8 @@ class OnHosts:
         if not left:
             raise LaunchError(f"No host answers: {', '.join(lost)}. Are they up, and on this network?")
         slots = max(-(-self.n // len(left)), *(target.slots for target in left))
-        say(f"{', '.join(lost)} does not answer: its ranks go to {', '.join(target.name for target in left)}")
+        silent = f"host {lost[0]} does" if len(lost) == 1 else f"hosts {', '.join(lost)} do"
+        say(f"{silent} not answer: the ranks go to {', '.join(target.name for target in left)}")
         return replace(self, plan=replace(self.plan, targets=[replace(target, slots=slots) for target in left]))
 
     def notes(self, engines: Engines) -> list[str]:
@@ -168,7 +167,14 @@ class EnginesOnHosts:
     def describe_lost(self, gone: Sequence[int]) -> str:
         """The lost ranks with their hosts, or with how they have ended."""
         with_host = {rank for lost in self._lost.values() for rank in lost.ranks}
-        lines = [f"{are(list(lost.ranks))} gone with host {name}: {lost.why}" for name, lost in self._lost.items()]
+        lines = []
+        for why in dict.fromkeys(lost.why for lost in self._lost.values()):
+            alike = sorted((lost for lost in self._lost.values() if lost.why == why), key=lambda lost: lost.ranks)
+            ranks = sorted(rank for lost in alike for rank in lost.ranks)
+            hosts_lost = (
+                f"host {alike[0].host}" if len(alike) == 1 else f"hosts {', '.join(each.host for each in alike)}"
+            )
+            lines.append(f"{are(ranks)} gone with {hosts_lost}: {why}")
         hosts = {rank: name for name, ranks in self._place.plan.ranks(self._place.n).items() for rank in ranks}
         for rank in gone:
             if rank not in with_host:
@@ -179,12 +185,13 @@ class EnginesOnHosts:
 
     def host_lost(self, gone: Sequence[int]) -> str:
         """By the agents' connections, and by Slurm."""
-        found = [lost for lost in self._lost.values() if set(lost.ranks) & set(gone)]
+        found = sorted(
+            (lost for lost in self._lost.values() if set(lost.ranks) & set(gone)), key=lambda lost: lost.host
+        )
         if not found:
             return ""
-        whys = {lost.why for lost in found}
         hosts = f"{'host' if len(found) == 1 else 'hosts'} {', '.join(lost.host for lost in found)}"
-        return f"{hosts} ({'; '.join(sorted(whys))})"
+        return f"{hosts} ({'; '.join(dict.fromkeys(lost.why for lost in found))})"
 
     def silent_hosts(self) -> list[str]:
         """Which of the hosts that were lost do not answer now, either."""
@@ -224,24 +231,11 @@ class EnginesOnHosts:
 
     def _attend(self) -> None:
         assert self._ranks
-        due = 0.0
+        warn = ShortTime(self._place.reservation, self._say) if self._place.reservation else None
         while not self._over.is_set():
             self._take(self._ranks.wait(_LOOK_S))
-            if self._place.reservation and time.monotonic() > due:
-                due = self._warn(self._place.reservation)
-
-    def _warn(self, reservation: Reservation) -> float:
-        """Of time that is nearly over, once. Returns when to look again."""
-        try:
-            left_s = reservation.left_s()
-        except LaunchError:
-            return time.monotonic() + _JOB_LOOK_S
-        if left_s is None:
-            return float("inf")
-        if left_s > SHORT_S:
-            return time.monotonic() + left_s - SHORT_S
-        self._say(f"Slurm job {reservation.number} ends in {spelled(left_s)}: save what you need")
-        return float("inf")
+            if warn:
+                warn.tick()
 
     def _take(self, events: Iterable[LauncherEvent]) -> None:
         for event in events:

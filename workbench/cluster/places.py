@@ -87,6 +87,7 @@ def _allowed(n: int, site: Site, say: Callable[[str], None]) -> int:
 def _reserved(slurm: Mapping[str, Any], site: Site, say: Callable[[str], None]) -> Reservation:
     """The job around this process; else the hosts that are held, if they are what is asked for; else new ones."""
     asked = reservation.request(slurm, site)
+    asked = (_held[0].asked or asked) if _held and not slurm else asked
     if around := reservation.around(slurm):
         return around
     for old in list(_held):

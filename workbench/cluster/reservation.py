@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -32,6 +33,8 @@ QUEUE_TIMEOUT_S = 600.0
 SHORT_S = 300.0
 """When so little time is left, it is warned of."""
 _QUICK_LOOKS, _QUICK_S, _SLOW_S = 20, 0.5, 2.0  # a pool that is free grants at once; a queue is asked less often
+_ENDING = "COMPLETING"  # on its way there Slurm does not say why
+_AGAIN_S = 30.0  # where Slurm has not answered
 _GONE = "Invalid job id"
 _SITE = ("partition", "account", "reservation")
 _WHY = {
@@ -113,6 +116,8 @@ class Reservation:
         """Why the job is over; "" while it runs."""
         try:
             state, _ = look(self.number)
+            if state == _ENDING:
+                state = "CANCELLED" if self.left_s() else "TIMEOUT"
         except LaunchError:
             return ""  # nothing is known
         if state not in ENDED:
@@ -139,6 +144,34 @@ class Reservation:
         if self._watchdog:
             self._watchdog.dismiss()
         self._watchdog = None
+
+
+class ShortTime:
+    """Warns once of a reservation's end, when :data:`SHORT_S` are left.
+
+    Args:
+        reservation: whose.
+        say: gets the line.
+    """
+
+    def __init__(self, reservation: Reservation, say: Callable[[str], None]) -> None:
+        self._reservation, self._say, self._due = reservation, say, 0.0
+
+    def tick(self) -> None:
+        """Look, if it is time to. Where little time was left from the beginning, ``up`` has said so."""
+        if time.monotonic() < self._due:
+            return
+        first, self._due = not self._due, time.monotonic() + _AGAIN_S
+        try:
+            left_s = self._reservation.left_s()
+        except LaunchError:
+            return
+        if left_s is None or left_s < SHORT_S:
+            self._due = math.inf
+            if left_s and not first:
+                self._say(f"Slurm job {self._reservation.number} ends in {spelled(left_s)}: save what you need")
+        else:
+            self._due = time.monotonic() + left_s - SHORT_S + 1.0
 
 
 def reserve(asked: Request, say: Callable[[str], None]) -> Reservation:
@@ -237,4 +270,15 @@ def spelled(left_s: float) -> str:
     return f"{left_s // 60:.0f} min" if left_s < 7200 else f"{left_s // 3600:.0f} h"
 
 
-__all__ = ["QUEUE_TIMEOUT_S", "SHORT_S", "Request", "Reservation", "around", "request", "reserve", "seconds", "spelled"]
+__all__ = [
+    "QUEUE_TIMEOUT_S",
+    "SHORT_S",
+    "Request",
+    "Reservation",
+    "ShortTime",
+    "around",
+    "request",
+    "reserve",
+    "seconds",
+    "spelled",
+]
