@@ -1,4 +1,4 @@
-"""MPI ranks for a notebook: ``up`` starts them, ``%%px`` cells run on them, ``down`` stops them.
+"""Ranks for a notebook: ``up`` starts them, ``%%px`` cells run on them, ``down`` stops them.
 
 ::
 
@@ -9,50 +9,51 @@
     c.rescue()             # a rank hangs or has died? n healthy ones again
     c.down()
 
-One cluster per kernel; several notebooks on one machine have one each. What runs::
+The same cells on several hosts, and on hosts that Slurm gives::
+
+    cluster.up(hosts=["node1:2", "node2:2"])
+    cluster.up(slurm=dict(nodes=2, tasks_per_node=2, time="30:00"))
+    cluster.down()         # the hosts stay reserved: the next up() is there in seconds
+    cluster.release()      # … until now
+
+One cluster per kernel; several notebooks on one machine have one each. What runs on one machine::
 
     kernel ── ipyparallel.controller     the hub, its schedulers and the heartbeat
            ├─ mpiexec ── n × ipyparallel.engine --mpi, each with its nanny
            └─ workbench/launch/ranks/watchdog.py    kills all of these if the kernel dies
 
-All files are in one temporary folder, the IPython directory of these processes. The user's own IPython directory
-and other ipyparallel clusters are not changed.
+On several hosts it is as :mod:`workbench.cluster.engines_on_hosts` draws it. All files are in one temporary folder on
+each host, the IPython directory of these processes. The user's own IPython directory and other ipyparallel clusters
+are not changed.
 """
 
 from __future__ import annotations
 
-import re
-import shlex
 import signal
-import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import workbench.config
-from workbench.cluster import cells
+from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
-from workbench.cluster.recovery import InPlaceRecovery, are, unknown
+from workbench.cluster.engines_here import Here
+from workbench.cluster.engines_on_hosts import OnHosts
+from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
-from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.ranks.watchdog import runs
 from workbench.launch.start import mpi
-from workbench.launch.start.binding import bind
-from workbench.launch.start.gpus import Asked, Gpu, Pins, pin
-from workbench.launch.start.starters import idle_hosts
+from workbench.launch.start.gpus import Asked, Gpu
 from workbench.machine import make_room
-
-_NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
 
 
 class Cluster:
-    """``n`` MPI ranks behind ``%px``; made by :func:`up`.
+    """``n`` ranks behind ``%px``; made by :func:`up`.
 
     Attributes:
         n: how many ranks.
@@ -66,22 +67,21 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, n: int, mpiexec: list[str], pins: Pins) -> None:
-        self.n, self._mpiexec, self._pins = n, mpiexec, pins
+    def __init__(self, place: Here | OnHosts) -> None:
+        self.n, self.asked, self._place = place.n, place, place
         self._new_job()
 
     def _new_job(self) -> None:
         self.client: Any = None
         self.view: Any = None
         self._pids: list[int] = []
-        self._binding = bind(self.n, workbench.config.settings().bind)
-        self._job = ProcessTree(mpi.environment(mpi.threads_per_rank(self.n)))
-        self._job.env |= {"IPYTHONDIR": str(self._job.folder)} | mpi.session_folder(str(self._job.folder))
-        self._job.env |= engines.signing() | dict(self._pins.env) | self._binding.env
+        self._engines = self._place.engines()
+        self._job = self._engines.job
         self.id = self._job.id
 
     def __repr__(self) -> str:
-        return f"<Cluster: {count(self.n, 'MPI rank')}>" if self._job.running() else "<Cluster: stopped>"
+        kind = "MPI rank" if self.mpi else "rank"
+        return f"<Cluster: {count(self.n, kind)}>" if self._job.running() else "<Cluster: stopped>"
 
     def __enter__(self) -> Cluster:
         return self
@@ -91,21 +91,36 @@ class Cluster:
 
     @property
     def gpus(self) -> list[Gpu | str]:
-        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one."""
-        return list(self._pins.gpus)
+        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one. On other hosts: nothing."""
+        return list(self._place.gpus)
+
+    @property
+    def mpi(self) -> bool:
+        """Are the ranks one MPI job, so that ``MPI.COMM_WORLD`` in a cell has all of them?"""
+        return self._engines.mpi
 
     def pids(self) -> list[int]:
-        """The engines' process ids, in rank order."""
+        """The engines' process ids, each on its host, in rank order."""
         return list(self._pids)
 
     def healthy(self) -> bool:
         """Is every process there, and every rank known to the hub? A rank that is busy is healthy."""
         return self._job.running() and self.client is not None and list(self.client.ids) == list(range(self.n))
 
+    def status(self) -> str:
+        """What runs, where, and how long its hosts are reserved."""
+        if self._job.stopped():
+            return "stopped"
+        gone = self._gone()
+        lines = [self._engines.describe_lost(gone) if gone else self._place.describe("running")]
+        lines += self._place.notes(self._engines) if isinstance(self._place, OnHosts) else []
+        return "\n".join(lines)
+
     def down(self) -> None:
         """End every process and delete every file of the cluster; called again or in a forked child, do nothing.
 
-        A result that is still awaited raises ipyparallel's ``EngineError`` from now on.
+        A result that is still awaited raises ipyparallel's ``EngineError`` from now on. Hosts that Slurm has reserved
+        stay so, see :func:`release`.
 
         Raises:
             LaunchError: as :meth:`workbench.launch.ranks.process_tree.ProcessTree.stop`.
@@ -121,37 +136,33 @@ class Cluster:
         1. Engines that are busy are interrupted, as by Ctrl-C. 2. All of them prove by collectives that their job
         works. 3. If it does not, they leave it and begin it again: process sets are lost then. 4. If one is gone, does
         not answer, or that did not help, all are started anew, for an MPI job cannot take in a new rank: then the
-        variables on the engines are lost.
+        variables on the engines are lost. On several hosts each is started where it was; those of a host that does not
+        answer are started on the other hosts.
 
         Raises:
-            LaunchError: the cluster was stopped, or as :func:`up`.
+            LaunchError: the cluster was stopped, no host is left, its Slurm job has ended, or as :func:`up`.
         """
         if self._job.stopped():
             raise LaunchError("the cluster was stopped: call cluster.up().")
         say = _speaker(quiet)
-        if not self._gone() and self.healthy() and InPlaceRecovery(self.client, self.n, self._gone, say).run():
+        well = not self._gone() and self.healthy()
+        if well and InPlaceRecovery(self.client, self.n, self._gone, say, self.mpi).run():
             return
         if gone := self._gone():
-            say(self._describe_lost(gone))
+            say(self._engines.describe_lost(gone))
         elif "controller" in self._job.ended():
             say("the hub is gone, through which notebook and engines talk")
         begun = time.monotonic()
+        self._place = self._place.after_loss(self._engines, say)
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
-        cells.ready_magics(self.view)
+        cells.ready_magics(self.view, self._engines.host_lost)
         say(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
-
-    def _describe_lost(self, gone: list[int]) -> str:
-        """The lost ranks, and the first of them, by the nannies' log."""
-        first = _NOTICE.search(self._job.log("engines").read_text(errors="replace"))
-        if len(gone) == 1 or first is None:
-            return f"{are(gone)} gone"
-        return f"{are(gone)} gone; rank {first[1]} was the first"
 
     def _gone(self) -> list[int]:
         """Ranks whose process is no more."""
-        return [rank for rank, pid in enumerate(self._pids) if not runs(pid)]
+        return self._engines.gone()
 
     def _stop(self) -> None:
         try:
@@ -159,8 +170,7 @@ class Cluster:
             if self.client is not None:
                 self._disconnect()
         finally:
-            self._job.stop()
-            self._binding.release()
+            self._engines.stop()
 
     def _disconnect(self) -> None:
         """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
@@ -176,53 +186,56 @@ class Cluster:
         try:
             self._start(timeout_s)
         except Exception as error:
-            report = self._job.report()
+            report, found = self._engines.report(), self.client
             self.down()
-            test = shlex.join([*self._mpiexec, sys.executable, "-m", "mpi4py.bench", "helloworld"])
-            raise LaunchError(
-                f"{count(self.n, 'MPI engine')} did not start within {timeout_s:g} s: {error}\n{report}\n"
-                f"Nothing was left running. Does this work in a terminal? {test}\n"
-                f"If it does and the machine is only slow, give more time: up({self.n}, timeout_s={5 * timeout_s:g})."
-            ) from error
+            if isinstance(error, LaunchError) and isinstance(self._place, OnHosts) and not found:
+                raise LaunchError(str(error)) from error  # of the rehearsal: it names the host, and the cure
+            self._explain(error, report, timeout_s)
         except BaseException:  # Ctrl-C, or the notebook's stop button
             self.down()
             raise
 
+    def _explain(self, error: Exception, report: str, timeout_s: float) -> None:
+        kind = "MPI engine" if self.mpi else "engine"
+        raise LaunchError(
+            f"{count(self.n, kind)} did not start within {timeout_s:g} s: {error}\n{report}\n"
+            f"Nothing was left running. Does this work in a terminal? {self._place.test()}\n"
+            f"If it does and the machine is only slow, give more time: up({self.n}, timeout_s={5 * timeout_s:g})."
+        ) from error
+
     def _start(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         profile = self._job.folder / "profile"
-        files = profile / "security"
         engines.warn_if_readable()
         profile.mkdir()  # by now, for the engines do not wait for the controller to make it
-        self._job.start("controller", engines.controller(profile))
-        bound, log = bool(self._binding.shares), self._job.log("engines")
-        self._job.start("engines", engines.engines(self._mpiexec, profile, log, bound))
-        listens = files / "ipcontroller-engine.json"
-        self._job.wait("the controller listened", lambda: engines.complete(listens), deadline)
-        engines.let_in(profile, listens)
-        self._connect(profile, files / "ipcontroller-client.json", deadline)
-        self._job.wait("all engines had registered", lambda: len(self.client.ids) >= self.n, deadline)
+        self._engines.start(profile, deadline, print)
+        self._connect(profile, profile / "security" / "ipcontroller-client.json", deadline)
+        self._job.wait("all engines had registered", self._registered, deadline)
         self._verify(deadline)
+
+    def _registered(self) -> bool:
+        if gone := self._engines.gone():
+            raise LaunchError(f"{self._engines.describe_lost(gone)}.")
+        return len(self.client.ids) >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         import ipyparallel  # half a second, which `import workbench.cluster` need not cost
 
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self.client = ipyparallel.Client(str(connection_file), timeout=_left_s(deadline), **home)
-        cells.name_the_gone(self.client, self.n)
+        cells.name_the_gone(self.client, self.n, self._engines.host_lost)
 
     def _verify(self, deadline: float) -> None:
-        """Ask the engines who they are: engine id must be MPI rank."""
+        """Ask the engines who they are: engine id must be the rank."""
         self.view = self.client[:]
         self.view.block = True
         answers = self.view.apply_async(mpi.whoami).get(_left_s(deadline))
         ranks = {engine: (rank, size) for engine, (rank, size, _) in zip(self.client.ids, answers, strict=True)}
         if ranks != {engine: (engine, self.n) for engine in range(self.n)}:
             lines = "; ".join(f"engine {engine} is rank {rank} of {size}" for engine, (rank, size) in ranks.items())
-            raise LaunchError(f"the engines are not one MPI job in rank order: {lines}.")
+            raise LaunchError(f"the engines are not one job in rank order: {lines}.")
         self._pids = [pid for _, _, pid in answers]
-        self._job.follow(self._pids)
-        engines.are_up(self._job.log("engines"))
+        self._engines.are_up(self._pids)
 
 
 # The cluster of this kernel, at most one: `up` in a later cell must find what an earlier one started.
@@ -230,74 +243,121 @@ _running: list[Cluster] = []
 
 
 def up(
-    n: int | None = None, *, gpus: Asked = None, timeout_s: float = 60.0, mpiexec: str = "", quiet: bool = False
+    n: int | None = None,
+    *,
+    hosts: Sequence[str] | str | None = None,
+    slurm: Mapping[str, Any] | None = None,
+    gpus: Asked = None,
+    timeout_s: float = 60.0,
+    mpiexec: str = "",
+    quiet: bool = False,
 ) -> Cluster:
-    """Start ``n`` MPI ranks as ipyparallel engines, engine id = MPI rank, and make ``%px`` ready.
+    """Start ``n`` ranks as ipyparallel engines, engine id = rank, and make ``%px`` ready.
 
-    A healthy cluster of ``n`` that is up already, with the GPUs that are asked for, is returned as it is; any other is
+    A healthy cluster that is up already, of the same size, hosts and GPUs, is returned as it is; any other is
     stopped first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads, and cores of its own where
     the machine is free: ``WORKBENCH_BIND``, see :mod:`workbench.launch.start.binding`.
 
+    On several hosts the engines are ranks as ``workbench run -H`` starts them, after the same rehearsal: hosts are
+    reached by ssh without a prompt, the notebook's folder must be on all of them, and what is wrong is named with its
+    host before anything starts. They talk over TCP; ``WORKBENCH_BACKEND=mpi`` has MPI's launcher start them, and only
+    then ``MPI.COMM_WORLD`` has all of them. What the notebook sends to engines, and they to it, is encrypted.
+
     Args:
-        n: how many ranks; by default what ``workbench.toml`` says (see ``launch/site.py``), else 2.
+        n: how many ranks; by default as many as the hosts have slots; on this machine what ``workbench.toml`` says
+            (see ``launch/site.py``), else 2.
+        hosts: ``["a:2", "b:2"]``: names and how many ranks each takes. By default those that ``workbench.toml`` names,
+            else this machine; ``[]`` for this machine in any case.
+        slurm: hosts that Slurm reserves: ``dict(nodes=2, tasks_per_node=2, time="30:00")``. Further words are
+            ``gpus_per_task``, ``cpus_per_task``, ``partition``, ``account``, ``reservation`` (these three else from
+            ``workbench.toml``), ``name``, ``options`` (a list of sbatch's), and ``queue_timeout_s``: a request that
+            waits for longer is cancelled, by default after 600 s, as by Ctrl-C. While it waits, place and reason are
+            shown. The hosts stay reserved over :func:`down` and ``up``, until :func:`release`, the end of the kernel,
+            or of their time. In a notebook that runs in a Slurm job itself, that job's hosts are taken.
         gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
             ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
             of numbers and uuids: these; 0: none. An outer ``CUDA_VISIBLE_DEVICES`` says which there are.
-        timeout_s: deadline of the whole start.
-        mpiexec: full path of the ``mpiexec`` to use; found by itself when empty.
+        timeout_s: deadline of the whole start, without the wait for Slurm.
+        mpiexec: on this machine, full path of the ``mpiexec`` to use; found by itself when empty.
         quiet: print nothing.
 
     Raises:
-        LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, or
-            this is a rank itself. No process is left.
-        ValueError: ``n`` is less than 1.
+        LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, a
+            host cannot be used, Slurm grants nothing, or this is a rank itself. No process is left.
+        ValueError: ``n`` is less than 1, or both ``hosts`` and ``slurm`` are named.
 
     Example:
         >>> c = up(2)  # doctest: +SKIP
         2 engines ready: ids 0-1 are MPI ranks 0-1, 1 thread each
-        >>> c.down()  # doctest: +SKIP
+        >>> c = up(hosts=["node1:2", "node2:2"])  # doctest: +SKIP
+        4 engines ready, whose ids are the ranks: ranks 0, 1 on node1, ranks 2, 3 on node2
+        >>> c = up(slurm=dict(nodes=2, tasks_per_node=2, time="30:00"))  # doctest: +SKIP
+        job 71 is submitted; scancel 71 ends it
+        job 71: pending, because of Resources; 2 before it in its partition
+        4 engines ready, whose ids are the ranks: ranks 0, 1 on gpu03, ranks 2, 3 on gpu04
+        Slurm job 71 on gpu03, gpu04: 30 min left; cluster.release() gives it back
+        >>> down(), release()  # doctest: +SKIP
+        (None, None)
     """
-    here = site.read()
-    n = here.engines if n is None else n
-    if n < 1:
-        raise ValueError(f"n={n}: a cluster has at least 1 rank.")
-    if 0 < here.most_engines < n:
-        _speaker(quiet)(f"{here.most_engines} engines instead of {n}: {here.path} allows no more")
-        n = here.most_engines
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
-    say, pins = _speaker(quiet), pin(n, gpus)
+    here, say = site.read(), _speaker(quiet)
+    place = places.find(here, n, hosts, slurm, gpus, mpiexec, say)
     for old in list(_running):
-        if old.n == n and old.healthy() and (gpus is None or old._pins == pins):
-            say(_describe(n, "already running"))
+        if places.fits(old.asked, place, gpus) and old.healthy():
+            for line in [old._place.describe("already running"), *places.time_left(old._place)]:
+                say(line)
             return old
         say(f"stopping the cluster of {count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
-    make_room(4 * n + 128, f"{count(n, 'engine')} and their hub need")
-    cluster = Cluster(n, mpi.command(n, mpiexec, alone=True), pins)
+    make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
+    cluster = Cluster(place)
     cluster._start_or_stop(timeout_s)
     _running.append(cluster)
-    cells.ready_magics(cluster.view)
-    say(_describe(n, "ready"))
-    if pins.line():
-        say(pins.line())
-    if cluster._binding.notable:
-        say(cluster._binding.line())
-    if idle := idle_hosts("all engines are"):
-        say(idle)
-    if n > mpi.usable_cores():
-        say(f"{n} ranks share {count(mpi.usable_cores(), 'core')}: fine for learning, not for timing")
+    cells.ready_magics(cluster.view, cluster._engines.host_lost)
+    for line in [place.describe("ready"), *place.notes(cluster._engines)]:
+        say(line)
     return cluster
 
 
 def down() -> None:
-    """Stop the cluster that :func:`up` started in this kernel; without one, do nothing.
+    """Stop the cluster that :func:`up` started in this kernel; without one, do nothing. Slurm's hosts stay reserved.
 
     Raises:
         LaunchError: as :meth:`Cluster.down`.
     """
     for cluster in list(_running):
         cluster.down()
+
+
+def release() -> None:
+    """Stop the cluster, and give the hosts back that Slurm has reserved for this kernel; without any, do nothing.
+
+    Raises:
+        LaunchError: as :meth:`Cluster.down`, or Slurm does not answer.
+
+    Example:
+        >>> release()
+    """
+    if places.held():
+        for cluster in list(_running):
+            if isinstance(cluster._place, OnHosts) and cluster._place.reservation:
+                cluster.down()
+    places.release()
+
+
+def status() -> None:
+    """Print what runs, where, and how long the hosts are reserved.
+
+    Example:
+        >>> status()
+        no cluster is up in this kernel
+    """
+    for line in [cluster.status() for cluster in _running] or ["no cluster is up in this kernel"]:
+        print(line)
+    if not _running:
+        for reservation in places.held():
+            print(reservation.line())
 
 
 def rescue(timeout_s: float = 60.0) -> Cluster:
@@ -314,19 +374,6 @@ def rescue(timeout_s: float = 60.0) -> Cluster:
 
 def _speaker(quiet: bool) -> Callable[[str], None]:
     return (lambda line: None) if quiet else (lambda line: print(line, flush=True))
-
-
-def _describe(n: int, state: str) -> str:
-    """One line that is the same in every run on one machine.
-
-    Example:
-        >>> _describe(1, "ready").split(", ")[0]
-        '1 engine ready: id 0 is MPI rank 0'
-    """
-    threads = count(mpi.threads_per_rank(n), "thread")
-    if n == 1:
-        return f"1 engine {state}: id 0 is MPI rank 0, {threads}"
-    return f"{n} engines {state}: ids 0-{n - 1} are MPI ranks 0-{n - 1}, {threads} each"
 
 
 def _left_s(deadline: float) -> float:

@@ -7,7 +7,7 @@ ranks that only waited for it get a line each. The magics themselves come and go
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,9 @@ from workbench.errors import TRAVELLING, PeerLostError
 
 Failure = tuple[int, str, str, str]
 """(rank, class, text, traceback)"""
+
+Where = Callable[[Sequence[int]], str]
+"""The host with which ranks are gone, and why; "" for none."""
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _DIED = re.compile(r"Engine (\d+) died while running task")
@@ -26,12 +29,22 @@ _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[
 _PXCONFIG = "--no-stream --progress-after=-1"
 
 
-def ready_magics(view: Any) -> None:
-    """Make ``%px`` and its kin work on ``view``, in a notebook; elsewhere do nothing."""
+def nowhere(ranks: Sequence[int]) -> str:
+    """The lost host of ranks on this machine: none."""
+    return ""
+
+
+def ready_magics(view: Any, where: Where = nowhere) -> None:
+    """Make ``%px`` and its kin work on ``view``, in a notebook; elsewhere do nothing.
+
+    Args:
+        view: on all engines.
+        where: the host with which ranks are gone, and why.
+    """
     if (shell := _shell()) is not None:
         view.activate()
         shell.run_line_magic("pxconfig", _PXCONFIG)
-        watch(shell)
+        watch(shell, where)
 
 
 def forget_magics(view: Any) -> None:
@@ -66,7 +79,7 @@ def _rank(text: str, info: Mapping[str, Any]) -> int:
     return int(died[1]) if died else int(info.get("engine_id", -1))
 
 
-def message(found: Sequence[Failure]) -> list[str]:
+def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     r"""The lines to show: the cause with its traceback, then a line for each of the others.
 
     Example:
@@ -82,7 +95,8 @@ def message(found: Sequence[Failure]) -> list[str]:
         rest = [failure for failure in found if failure not in dead]
         alone = all(name in TRAVELLING for _, name, _, _ in rest)
         lines = by_rank({rank: _first_line(name, text) for rank, name, text, _ in rest}) if alone else message(rest)
-        return [gone([rank for rank, *_ in dead]), *([""] if rest else []), *lines]
+        lost = [rank for rank, *_ in dead]
+        return [gone(lost, where(lost)), *([""] if rest else []), *lines]
     own = [failure for failure in found if failure[1] not in TRAVELLING]
     causes = own or list(found)
     first = causes[0]
@@ -92,19 +106,19 @@ def message(found: Sequence[Failure]) -> list[str]:
     return [*lines, "", *by_rank(others)] if others else lines
 
 
-def watch(shell: Any) -> None:
+def watch(shell: Any, where: Where = nowhere) -> None:
     """Show such errors in this way, in the notebook whose IPython this is."""
     from ipyparallel.error import CompositeError, RemoteError
 
     def show(shell: Any, kind: type[BaseException], error: Any, trace: Any, tb_offset: int | None = None) -> list[str]:
-        lines = [f"PeerLostError: {error}"] if isinstance(error, PeerLostError) else message(failures(error))
+        lines = [f"PeerLostError: {error}"] if isinstance(error, PeerLostError) else message(failures(error), where)
         shell._showtraceback(kind, error, lines)
         return lines
 
     shell.set_custom_exc((CompositeError, RemoteError, PeerLostError), show)
 
 
-def name_the_gone(client: Any, n: int) -> None:
+def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
     """Raise an error that names the dead engine among ``n``, where ipyparallel raises ``KeyError: 1``."""
     from ipyparallel.error import NoEnginesRegistered
 
@@ -117,20 +131,24 @@ def name_the_gone(client: Any, n: int) -> None:
             lost = [rank for rank in range(n) if rank not in client._ids]
             if not lost:
                 raise
-            raise PeerLostError(gone(lost)) from None
+            raise PeerLostError(gone(lost, where(lost))) from None
 
     client._build_targets = find_or_say
 
 
-def gone(ranks: Sequence[int]) -> str:
+def gone(ranks: Sequence[int], where: str = "") -> str:
     """What there is to say about engines that have died.
+
+    Args:
+        ranks: they.
+        where: the host that was lost with them, and why.
 
     Example:
         >>> gone([1])
         'engine 1 is gone: call engines.rescue() in a cell without %%px.'
     """
     who = f"engine {ranks[0]} is" if len(ranks) == 1 else f"engines {', '.join(map(str, ranks))} are"
-    return f"{who} gone: call engines.rescue() in a cell without %%px."
+    return f"{who} gone{f' with {where}' if where else ''}: call engines.rescue() in a cell without %%px."
 
 
 def _users(traceback: str) -> str:

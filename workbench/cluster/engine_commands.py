@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import secrets
+import shlex
+import subprocess
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from workbench.common.ports import listen
+from workbench.errors import LaunchError
 from workbench.launch.ranks import supervisor
 from workbench.launch.start.gpus import TAKE_MINE
+from workbench.launch.start.starters import FOLDER
 
 # 1. An engine is registered at the second heartbeat after it came, so a short period starts faster (250 ms
 #    cost 1 % of one core). 2. A rank that is stopped or swapped out may miss beats: it counts as lost after
@@ -28,11 +34,57 @@ _ENGINE = ["workbench.launch.ranks.engine", "--mpi", "--timeout=60", "--IPEngine
 # them all when it sees a process end; so it sees a shell, which stays in the engine's place once the cluster is up.
 STAND_IN = TAKE_MINE + '"$@" </dev/null >>"$0" 2>&1; code=$?; [ -e "$0.up" ] && exec sleep 2147483647; exit $code'
 
+READY = "ready.json"
+"""The engines' connection file on their hosts."""
+# Engines of a host share a profile, which is in the job's folder there, as everything of IPython's.
+_ON_HOST = (
+    'here=$(dirname "$0"); export IPYTHONDIR="$here/ipython"; mkdir -p "$here/profile"; '
+    f'exec "$@" --profile-dir="$here/profile" --IPEngine.url_file="$0/{READY}"'
+)
+_RANK_NAMES = "import os; mpi_rank, mpi_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE']); del os"
+_PORTS = 32  # as many as the controller takes, and some more
+_MODULES_S = 30.0
 
-def controller(profile: Path) -> list[str]:
-    """Starts the hub, its schedulers and the heartbeat; what they send is encrypted where ZeroMQ can."""
+
+def controller(profile: Path, address: str = "", ports: Sequence[int] = ()) -> list[str]:
+    """Starts the hub, its schedulers and the heartbeat; what they send is encrypted where ZeroMQ can.
+
+    Args:
+        profile: its folder.
+        address: the one at which it listens; "" for loopback.
+        ports: on which; any where there are none.
+    """
+    words = [f"--ip={address}", f"--location={address}"] if address else []
+    words += [f"--ports={','.join(map(str, ports))}"] if ports else []
     curve = [_CURVE] if encrypted() else []
-    return [sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={profile}", *_CONTROLLER, *curve]
+    return [sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={profile}", *_CONTROLLER, *words, *curve]
+
+
+def free_ports(address: str, ports: tuple[int, int]) -> list[int]:
+    """The ports of a range that are free, the last ones first: ranks take the first ones.
+
+    Args:
+        address: of this machine.
+        ports: the first and the last; (0, 0) for any: then none is named.
+
+    Raises:
+        LaunchError: there are too few.
+    """
+    if ":" in address:
+        raise LaunchError(f"ipyparallel needs IPv4 between the hosts, and {address} is all that they share.")
+    low, high = ports
+    found: list[int] = []
+    for port in range(high, low - 1, -1) if high else ():
+        with contextlib.suppress(OSError):
+            listen(address, (port, port)).close()
+            found.append(port)
+        if len(found) == _PORTS:
+            break
+    if high and len(found) < _PORTS:
+        raise LaunchError(
+            f"The controller needs {_PORTS} ports, and of WORKBENCH_PORTS={low}-{high} {len(found)} are free."
+        )
+    return found
 
 
 def encrypted() -> bool:
@@ -68,6 +120,42 @@ def engines(mpiexec: Sequence[str], profile: Path, log: Path, bound: bool = Fals
     return [*mpiexec, "sh", "-c", STAND_IN, str(log), *bind, *engine]
 
 
+def engine_on_host(of_mpi: bool) -> list[str]:
+    """An engine's command as a rank on hosts: it finds the connection file in the folder of the task's files.
+
+    Args:
+        of_mpi: is it a rank of an MPI job? Else its number is the launcher's, and a cell knows it by the same names.
+    """
+    number = ["--mpi"] if of_mpi else [f"--IPEngine.startup_command={_RANK_NAMES}"]
+    words = [sys.executable, "-m", _ENGINE[0], "--timeout=60", *number]
+    return ["sh", "-c", _ON_HOST if of_mpi else f'{_ON_HOST} --IPEngine.id="$RANK"', FOLDER, *words]
+
+
+def loaded(modules: Sequence[str], env: Mapping[str, str]) -> dict[str, str]:
+    """An environment after ``module load`` in a login shell; as it is where there are no modules.
+
+    Raises:
+        LaunchError: they cannot be loaded.
+    """
+    if not modules:
+        return dict(env)
+    script = f"module load {shlex.join(modules)} >&2 && exec env -0"
+    try:
+        done = subprocess.run(
+            ["bash", "-lc", script], env=env, capture_output=True, timeout=_MODULES_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"The modules {', '.join(modules)} cannot be loaded: {error}.") from None
+    said = " ".join(done.stderr.decode(errors="replace").split())
+    if done.returncode:
+        raise LaunchError(
+            f"The modules {', '.join(modules)} of the site file cannot be loaded: {said}. Does this work in a terminal?"
+            f" bash -lc 'module load {shlex.join(modules)}'"
+        )
+    found = (line.partition("=") for line in done.stdout.decode(errors="surrogateescape").split("\0") if line)
+    return {name: text for name, _, text in found}
+
+
 def are_up(log: Path) -> None:
     """From now on a stand-in stays in the place of an engine that dies."""
     Path(f"{log}.up").touch()
@@ -95,13 +183,17 @@ def complete(connection_file: Path) -> bool:
 
 
 __all__ = [
+    "READY",
     "STAND_IN",
     "are_up",
     "complete",
     "controller",
     "encrypted",
+    "engine_on_host",
     "engines",
+    "free_ports",
     "let_in",
+    "loaded",
     "ready_file",
     "signing",
     "warn_if_readable",

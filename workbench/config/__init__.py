@@ -3,6 +3,7 @@
 from workbench.config.launchers import (
     Launch,
     batch_hosts,
+    batch_job,
     batch_tasks,
     first_host,
     launch,
@@ -40,6 +41,7 @@ __all__ = [
     "Launch",
     "Settings",
     "batch_hosts",
+    "batch_job",
     "batch_tasks",
     "cache_dir",
     "changed_environment",

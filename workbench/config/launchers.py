@@ -117,6 +117,16 @@ def batch_hosts(env: Mapping[str, str] | None = None) -> tuple[int, str]:
     return _integer(env, number, 1), env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST", "")
 
 
+def batch_job(env: Mapping[str, str] | None = None) -> str:
+    """The number of the Slurm job around this process; "" outside of one.
+
+    Example:
+        >>> batch_job({"SLURM_JOB_ID": "71"}), batch_job({})
+        ('71', '')
+    """
+    return (os.environ if env is None else env).get("SLURM_JOB_ID", "")
+
+
 def batch_tasks(env: Mapping[str, str] | None = None) -> str:
     """How many tasks the hosts of the Slurm job around this process take, as Slurm writes it; "" if it does not say.
 

@@ -182,7 +182,8 @@ def check(name: str) -> Figure | None:
         print("  – " + _missing(name, function))
         return None
     entry, picture, passed = BOARD.entry(name), None, True
-    ranks = Engines(cluster._running[-1]) if cluster._running and cluster._running[-1].healthy() else None
+    up = cluster._running[-1] if cluster._running else None
+    ranks = Engines(up) if up and up.mpi and up.healthy() else None
     for stage in judge.judge(todo, function, ranks):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")

@@ -182,7 +182,7 @@ def _slurm(args: argparse.Namespace) -> int:
         _show([text.rstrip()])
         say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
         return 0
-    state = slurm_batch.follow(slurm_batch.submit(Path(args.file), say), say, sys.stdout.write)
+    state = slurm_batch.follow(slurm_batch.submit([args.file], say), say, sys.stdout.write)
     return int(state != "COMPLETED")
 
 

@@ -1,9 +1,7 @@
 """``workbench.toml``: the settings of a site, such as a course or a cluster, written once by its administrator.
 
 It is looked for where ``WORKBENCH_SITE`` says, else in the working folder and in the folders above it. Without one,
-everything has its default. Used today are ``engines`` and ``most_engines``: how many ranks ``cluster.up()`` starts
-when it is not told, and at most.
-The other keys describe a Slurm cluster for a future launcher; they are checked, but have no effect yet.
+everything has its default.
 """
 
 from __future__ import annotations
@@ -33,14 +31,18 @@ class Site:
     Args:
         engines: how many ranks ``cluster.up()`` starts by itself.
         most_engines: it starts no more than these, whatever a notebook asks for; 0: no limit.
-        partition, account, reservation: Slurm's; for later.
-        modules: to load before a job; for later.
+        hosts: where ``cluster.up()`` starts engines when a notebook names neither hosts nor Slurm: ``a:4``.
+        interface: the network's, by which hosts reach each other; "": it is found.
+        partition, account, reservation: in which ``cluster.up(slurm=…)`` and ``workbench slurm`` ask Slurm for hosts.
+        modules: to load before a job on hosts.
         scratch: folder on a fast disk; for later.
         path: of the file; "" if there is none.
     """
 
     engines: int = ENGINES
     most_engines: int = 0
+    hosts: tuple[str, ...] = ()
+    interface: str = ""
     partition: str = ""
     account: str = ""
     reservation: str = ""
@@ -115,10 +117,10 @@ def _checked(path: str, key: str, value: Any) -> Any:
         if type(value) is int and value >= least:  # True is an int as well
             return value
         wanted = f"a whole number, {least} or more"
-    elif key == "modules":
+    elif key in ("modules", "hosts"):
         if isinstance(value, list) and all(isinstance(one, str) and one for one in value):
             return tuple(value)
-        wanted = 'a list of names: ["gcc", "openmpi"]'
+        wanted = "a list of names: " + ('["gcc", "openmpi"]' if key == "modules" else '["node1:4", "node2:4"]')
     else:
         if isinstance(value, str):
             return value

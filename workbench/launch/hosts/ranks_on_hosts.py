@@ -19,13 +19,14 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.messages import Message
-from workbench.launch.hosts.rehearsal import Seat, rehearse
+from workbench.launch.hosts.rehearsal import Seat, rehearse, way_back
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
 from workbench.launch.hosts.slurm import allocation
 from workbench.launch.ranks import job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
+from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
@@ -42,13 +43,13 @@ class Plan:
         targets: the hosts, each with its slots.
         networks: names of interfaces, of which one is to be used.
         ports: the first and the last that may be listened on; (0, 0): any.
-        gpus: which GPU each rank sees, see ``--gpus``; "" for all.
+        gpus: which GPU each rank sees, see :func:`workbench.launch.start.gpus.assign`; "" for all.
     """
 
     targets: Sequence[Target]
     networks: Sequence[str] = ()
     ports: tuple[int, int] = (0, 0)
-    gpus: str = ""
+    gpus: Asked = None
 
     def ranks(self, n: int) -> dict[str, list[int]]:
         """By host the numbers of its ranks: a host's slots are filled before the next host's. None is empty.
@@ -132,20 +133,15 @@ class RanksOnHosts:
         self._processes = ProcessTree(task.env)
         self._targets = [target for target in plan.targets if target.name in self._ranks]
         self._connections = Connections(self._targets, self._processes, os.getcwd())
+        self._seats: list[Seat] = []
+        self._files = dict(task.files)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
 
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
-        """Rehearse, then start the ranks on all hosts at once."""
-        begun = time.monotonic()
-        seats, warnings = rehearse(self._connections, self._task.command, self._plan.networks, self._plan.ports)
-        for line in warnings:
-            say(line)
-        if verbose:
-            say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
-            for seat in seats:
-                say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
+        """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
+        seats = self._seats or self.rehearse(say, verbose)
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
         answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
         if failures:
@@ -157,6 +153,35 @@ class RanksOnHosts:
                 say(f"{name}: {message.fields['line']}")
         if self._task.starter == "mpi":
             self._start_mpi(seats, folder, say, verbose)
+
+    def rehearse(self, say: Callable[[str], None], verbose: bool = False) -> list[Seat]:
+        """Try everything that the job needs. :meth:`start` does so itself where nobody has.
+
+        Raises:
+            LaunchError: as :func:`workbench.launch.hosts.rehearsal.rehearse`.
+        """
+        begun = time.monotonic()
+        seats, warnings = rehearse(self._connections, self._task.command, self._plan.networks, self._plan.ports)
+        for line in warnings:
+            say(line)
+        if verbose:
+            say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
+            for seat in seats:
+                say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
+        self._seats = seats
+        return seats
+
+    def way_back(self) -> str:
+        """The address of this machine to which the ranks of all hosts can connect; after :meth:`rehearse`.
+
+        Raises:
+            LaunchError: as :func:`workbench.launch.hosts.rehearsal.way_back`.
+        """
+        return way_back(self._connections, self._seats, self._plan.ports)
+
+    def give(self, files: Mapping[str, bytes]) -> None:
+        """Further files for the folder of the task's files, before :meth:`start`."""
+        self._files |= files
 
     def _orders(self, seats: Sequence[Seat], folder: str) -> dict[str, Message]:
         """By host, the order to start its ranks."""
@@ -170,7 +195,7 @@ class RanksOnHosts:
             "threads": config.omp_threads() > 0,
             "bind": config.settings(self._task.env).bind,
             "gpus": self._plan.gpus,
-            "files": [(name, len(data)) for name, data in self._task.files.items()],
+            "files": [(name, len(data)) for name, data in self._files.items()],
         }
         secret = secrets.token_hex(32)
         orders = {}
@@ -178,7 +203,7 @@ class RanksOnHosts:
             env = host_environment(self._task.env, seat, seats[0])
             env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
             mine = {"host": i, "ranks": self._ranks[seat.name], "env": env}
-            orders[seat.name] = Message("start", common | mine, b"".join(self._task.files.values()))
+            orders[seat.name] = Message("start", common | mine, b"".join(self._files.values()))
         return orders
 
     def _start_mpi(self, seats: Sequence[Seat], folder: str, say: Callable[[str], None], verbose: bool) -> None:

@@ -6,11 +6,14 @@ import contextlib
 import secrets
 import selectors
 import socket
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from workbench.common.ports import family_of, listen
+
+_LOOK_S = 0.05
 
 
 class Place(NamedTuple):
@@ -48,6 +51,27 @@ class Port:
                 guest, _ = self._socket.accept()
                 with guest:
                     guest.sendall(self.word.encode())
+
+    @contextlib.contextmanager
+    def greeting(self) -> Iterator[None]:
+        """Within the block a thread tells all who come; then the port is closed."""
+        over = threading.Event()
+
+        def serve() -> None:
+            with selectors.DefaultSelector() as waiting:
+                waiting.register(self._socket, selectors.EVENT_READ)
+                while not over.is_set():
+                    if waiting.select(_LOOK_S):
+                        self.greet()
+
+        thread = threading.Thread(target=serve, name="workbench-port", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+            self.close()
 
     def close(self) -> None:
         """Open no more."""

@@ -11,6 +11,7 @@ All hosts are asked at once. What is found wrong is told together, each with the
 from __future__ import annotations
 
 import ipaddress
+import socket
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,10 @@ from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
+from workbench.launch.hosts.facts import source
 from workbench.launch.hosts.messages import Message
+from workbench.launch.hosts.reach import Place, Port
+from workbench.launch.hosts.remote_shell import Here
 
 _LIMIT_S, _HOSTS_PER_S = 5.0, 50
 _REACH_S = 2.0
@@ -180,6 +184,49 @@ class _Rehearsal:
         raise LaunchError(between.join(["The rehearsal failed, and nothing was started:", *lines]))
 
 
+def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, int]) -> str:
+    """The address of this machine to which programs on all hosts can connect; each of them has tried.
+
+    Args:
+        connections: to the agents.
+        seats: of the rehearsal.
+        ports: see :func:`rehearse`.
+
+    Raises:
+        LaunchError: there is none; the text names the host that cannot, and what to do.
+    """
+    shells = {target.name: target.shell for target in connections.targets}
+    for seat in seats:
+        if isinstance(shells[seat.name], Here) or source(seat.address) == seat.address != LOOPBACK[1]:
+            return seat.address  # this machine is one of the hosts, and the others have reached it
+    address = source(seats[0].address if len(seats) > 1 else _resolved(seats[0].name))
+    if not address:
+        raise LaunchError(f"There is no way from this machine to {seats[0].name}, at {seats[0].address}.")
+    port = Port(address, *ports)
+    places = {"here": Place(address, port.number, port.word)}
+    questions = {seat.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for seat in seats}
+    with port.greeting():
+        answers, failures = connections.ask(questions, "reached", _LIMIT_S)
+    said = {name: message.fields["found"]["here"] for name, message in answers.items()}
+    said |= {name: message.fields.get("what", "no answer") for name, message in failures.items()}
+    for name, why in said.items():
+        if why:
+            raise LaunchError(
+                f"{name}: it cannot connect to this machine, at {address} port {port.number}: {why}. A firewall? Let "
+                f"{name} in here; WORKBENCH_PORTS=40000-40100 says at which ports."
+            )
+    return address
+
+
+def _resolved(name: str) -> str:
+    try:
+        return str(socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)[0][4][0])
+    except OSError as error:
+        raise LaunchError(
+            f"{name}: its address is not known here ({error.strerror}). Name the host as in DNS or /etc/hosts."
+        ) from None
+
+
 def differences(facts: Mapping[str, Any]) -> list[Problem]:
     """In what hosts differ from the first one, or lack."""
     problems: list[Problem] = []
@@ -282,4 +329,4 @@ def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[st
     return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["Problem", "Seat", "differences", "facing", "rehearse"]
+__all__ = ["Problem", "Seat", "differences", "facing", "rehearse", "way_back"]

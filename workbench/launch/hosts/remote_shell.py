@@ -15,6 +15,7 @@ from workbench.launch.hosts.facts import HOME
 
 _AGENT = "from workbench.launch.hosts.agent import main; main()"
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
+_SSH_FAILED = 255
 _SAME = "Install the same environment at the same place on all hosts."
 
 
@@ -57,11 +58,18 @@ class Ssh:
 
 @dataclass(frozen=True)
 class Srun:
-    """One step of the Slurm job around this process for each host; it shares the cores with the others."""
+    """One step of a Slurm job for each host; it shares the cores with the others.
+
+    Args:
+        job: its number; 0 for the job around this process.
+    """
+
+    job: int = 0
 
     def command(self, host: str, script: str) -> list[str]:
         """Run a shell's script on a host."""
         alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mpi=none", "--unbuffered"]
+        alone += [f"--jobid={self.job}"] if self.job else []
         return ["srun", *alone, "--cpu-bind=none", "--quiet", "--", "sh", "-c", script]
 
 
@@ -130,6 +138,8 @@ def explain(host: str, code: int, text: str, folder: str) -> tuple[str, str]:
     for sign, meaning, cure in _SSH_SAYS:
         if sign in text:
             return meaning, cure.format(host=host)
+    if code == _SSH_FAILED and not text.strip():
+        return "the connection to it is lost", "Is it up, and on this network?"
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
     return f"the agent ended with exit code {code}: {said}", f"Does this work? {shlex.join(test_command(host))}"
 

@@ -8,14 +8,14 @@ import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from workbench.errors import LaunchError
 from workbench.launch.hosts.slurm import ask
 from workbench.launch.site import Site
 
 _LOOK_S = 0.5
-_ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", ""}
+ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", ""}
+"""States of a job that is over."""
 
 # Reasons for which a job waits until an administrator changes something.
 _NEVER = {"PartitionConfig", "PartitionNodeLimit", "PartitionTimeLimit", "BadConstraints"}
@@ -68,6 +68,21 @@ def script(wanted: Wanted, site: Site, activate: str, command: Sequence[str]) ->
         workbench run -np 4 python train.py
         <BLANKLINE>
     """
+    lines = ["#!/bin/bash -l", *(f"#SBATCH {option}" for option in options(wanted, site))]
+    set_up = [f"module load {shlex.join(site.modules)}"] if site.modules else []
+    set_up += [f"source {shlex.quote(activate)}"] if activate else []
+    run = f"workbench run -np {wanted.nodes * wanted.tasks_per_node} {shlex.join(command)}"
+    comment = "# The ranks go to all nodes of the job: as `srun`, with a rehearsal before."
+    return "\n".join([*lines, "", *([*set_up, ""] if set_up else []), comment, run, ""])
+
+
+def options(wanted: Wanted, site: Site) -> list[str]:
+    """What is asked for, as options of sbatch.
+
+    Example:
+        >>> options(Wanted(nodes=2, time="30:00"), Site(partition="gpu"))[1:4]
+        ['--nodes=2', '--ntasks-per-node=1', '--time=30:00']
+    """
     asked = {
         "job-name": wanted.name,
         "nodes": wanted.nodes,
@@ -80,22 +95,20 @@ def script(wanted: Wanted, site: Site, activate: str, command: Sequence[str]) ->
         "reservation": site.reservation,
         "output": wanted.output,
     }
-    lines = ["#!/bin/bash -l", *(f"#SBATCH --{name}={value}" for name, value in asked.items() if value)]
-    lines += [f"#SBATCH {option}" for option in wanted.options]
-    set_up = [f"module load {shlex.join(site.modules)}"] if site.modules else []
-    set_up += [f"source {shlex.quote(activate)}"] if activate else []
-    run = f"workbench run -np {wanted.nodes * wanted.tasks_per_node} {shlex.join(command)}"
-    comment = "# The ranks go to all nodes of the job: as `srun`, with a rehearsal before."
-    return "\n".join([*lines, "", *([*set_up, ""] if set_up else []), comment, run, ""])
+    return [*(f"--{name}={value}" for name, value in asked.items() if value), *wanted.options]
 
 
-def submit(path: Path, say: Callable[[str], None]) -> str:
-    """Hand a script to Slurm; returns the job's number.
+def submit(words: Sequence[str], say: Callable[[str], None]) -> str:
+    """Hand a job to Slurm; returns its number.
+
+    Args:
+        words: what sbatch is told: the name of a script, for one.
+        say: gets the number, and how to end the job.
 
     Raises:
         LaunchError: Slurm refuses it, with Slurm's reason.
     """
-    number = ask(["sbatch", "--parsable", str(path)]).strip().partition(";")[0]
+    number = ask(["sbatch", "--parsable", *words]).strip().partition(";")[0]
     say(f"job {number} is submitted; scancel {number} ends it")
     return number
 
@@ -116,28 +129,38 @@ def follow(number: str, say: Callable[[str], None], write: Callable[[str], objec
     """
     said, at, path = "", 0, ""
     while True:
-        state, reason, place, start = _state(number)
-        words = f"job {number}: {state.lower() or 'gone'}"
-        if state == "PENDING":
-            words += f", because of {reason}" if reason != "None" else ""
-            words += f"; expected to start at {start}" if start != "N/A" else ""
-            words += f"; {place} before it in its partition" if place else ""
+        state, words = look(number)
         if words != said and state:
             say(words)
-        if state == "PENDING" and reason in _NEVER:
-            ask(["scancel", number])
-            raise LaunchError(
-                f"Job {number} was cancelled, for it would wait for ever: {reason}. Does the partition have so many "
-                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows what there is."
-            )
         said, path = words, path or _output(number)
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             file.seek(at)
             write(file.read())
             at = file.tell()
-        if state in _ENDED:
+        if state in ENDED:
             return state or "COMPLETED"
         time.sleep(_LOOK_S)
+
+
+def look(number: str) -> tuple[str, str]:
+    """A job's state as Slurm names it, "" for one that is gone; and in words, with why it waits.
+
+    Raises:
+        LaunchError: as :func:`follow`.
+    """
+    state, reason, place, start = _state(number)
+    words = f"job {number}: {state.lower() or 'gone'}"
+    if state == "PENDING":
+        words += f", because of {reason}" if reason != "None" else ""
+        words += f"; expected to start at {start}" if start != "N/A" else ""
+        words += f"; {place} before it in its partition" if place else ""
+        if reason in _NEVER:
+            ask(["scancel", number])
+            raise LaunchError(
+                f"Job {number} was cancelled, for it would wait for ever: {reason}. Does the partition have so many "
+                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows what there is."
+            )
+    return state, words
 
 
 def _state(number: str) -> tuple[str, str, int, str]:
@@ -158,4 +181,4 @@ def _output(number: str) -> str:
     return found[1] if found else ""
 
 
-__all__ = ["Wanted", "follow", "script", "submit"]
+__all__ = ["ENDED", "Wanted", "follow", "look", "options", "script", "submit"]

@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -34,6 +34,7 @@ _SEGMENT = re.compile(r"/dev/shm/(?:mpich_shm|ucx_shm|vader_segment|sm_segment)\
 # A process that is forked while a scan goes on may be missed, so only several empty scans in a row count.
 _CALM_SCANS, _SCAN_S = 3, 0.01
 
+_LAST_S = 60.0
 _KERNEL = (0, 2)  # parents of the kernel's own threads, which never have variables
 
 
@@ -135,20 +136,21 @@ class Watchdog:
     Args:
         leftovers: removed by the watchdog when this process dies.
         env: its environment; the tag is removed.
-        lock: a descriptor that it holds open as long as it lives: the lock of the leftovers' folder.
+        lock: a descriptor that it holds open as long as it lives: the lock of the leftovers' folder; -1: none.
+        last: a command that it runs at the end, such as one that gives back what was reserved elsewhere.
     """
 
-    def __init__(self, leftovers: Leftovers, env: Mapping[str, str], lock: int) -> None:
+    def __init__(self, leftovers: Leftovers, env: Mapping[str, str], lock: int = -1, last: Sequence[str] = ()) -> None:
         self._leftovers = leftovers
         self._process = subprocess.Popen(
             # By its path and not with -m, which would import the package: 17 MB instead of 40.
-            [sys.executable, __file__, str(os.getpid()), leftovers.tag, leftovers.folder],
+            [sys.executable, __file__, str(os.getpid()), leftovers.tag, leftovers.folder, *last],
             stdin=subprocess.PIPE,  # its write end is not inherited by what this process starts later
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             env={name: text for name, text in env.items() if name != TAG},
             cwd="/",
-            pass_fds=[lock],
+            pass_fds=[lock] if lock >= 0 else [],
             start_new_session=True,
         )
 
@@ -215,13 +217,16 @@ def _pidfd(pid: int) -> int | None:
 
 
 def main(arguments: list[str]) -> None:
-    """``python watchdog.py <kernel's pid> <tag> <folder>``."""
-    kernel, tag, folder = arguments
+    """``python watchdog.py <kernel's pid> <tag> <folder> [<last command>…]``."""
+    kernel, tag, folder, *last = arguments
     for number in (signal.SIGTERM, signal.SIGHUP):  # Slurm sends them to every process of a job: not before the others
         signal.signal(number, signal.SIG_IGN)
     leftovers = Leftovers(tag, folder)
     if not keep_watch(int(kernel), leftovers):
         leftovers.wipe()
+        if last:
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                subprocess.run(last, stdin=subprocess.DEVNULL, timeout=_LAST_S)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import workbench.errors
+from workbench import config
 from workbench.errors import LaunchError
 from workbench.launch.start import cores, gforker
 
@@ -281,7 +282,10 @@ def session_folder(folder: str) -> dict[str, str]:
 
 
 def whoami() -> tuple[int, int, int]:
-    """MPI rank, MPI size and pid of the rank that calls this. Initializes MPI."""
+    """Rank, size and pid of the rank that calls this. Initializes MPI, unless the launcher has numbered the ranks."""
+    started = config.launch()
+    if started.launcher == "torchrun":
+        return started.rank, started.size, os.getpid()
     from mpi4py import MPI
 
     return MPI.COMM_WORLD.rank, MPI.COMM_WORLD.size, os.getpid()

@@ -1,0 +1,299 @@
+"""``cluster.up(hosts=…)``: the engines of a notebook on two hosts."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hosts import Hosts
+from running import environment
+
+from workbench.launch.ranks.watchdog import TAG
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
+
+READY = "4 engines ready, whose ids are the ranks: ranks 0, 1 on wb1, ranks 2, 3 on wb2"
+NOTEBOOK = """
+import sys, nbclient, nbformat
+cells = [nbformat.v4.new_code_cell(cell) for cell in {cells}]
+notebook = nbformat.v4.new_notebook(cells=cells)
+nbclient.NotebookClient(notebook, timeout=90, kernel_name="python3", allow_errors=True).execute()
+for cell in notebook.cells:
+    print("\\n--")
+    for output in cell.outputs:
+        print(output.get("text", "") or "\\n".join(output.get("traceback", [])), end="")
+"""
+# What stands for a notebook's kernel: it takes a statement a line, and says what it has printed.
+KERNEL = """
+import sys
+from workbench import cluster
+from workbench.cluster import cells
+names = {"cluster": cluster, "cells": cells}
+for line in sys.stdin:
+    try:
+        exec(line, names)
+    except BaseException as error:
+        names["error"] = error
+        print(f"{type(error).__name__}: {error}")
+    print("done", flush=True)
+"""
+
+
+class Kernel:
+    """A process on a host of the test bed that does as a notebook does."""
+
+    def __init__(self, hosts: Hosts, *before: str, **variables: str) -> None:
+        words = ["env", "--default-signal=INT", *(f"{name}={text}" for name, text in variables.items())]
+        words = hosts.words(0, *words, *before, sys.executable, "-u", "-c", KERNEL)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(
+            words, env=environment(), stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True
+        )
+
+    def say(self, statement: str) -> None:
+        """Begin a statement."""
+        assert self.process.stdin
+        self.process.stdin.write(f"{statement}\n")
+        self.process.stdin.flush()
+
+    def hear(self) -> str:
+        """What it has printed, to its end. The test's own deadline ends a wait that is too long."""
+        assert self.process.stdout
+        lines = []
+        for line in self.process.stdout:
+            if line == "done\n":
+                return "".join(lines)
+            lines.append(line)
+        return "".join([*lines, "(it has ended)"])
+
+    def do(self, statement: str) -> str:
+        """Run a statement, and give what it has printed."""
+        self.say(statement)
+        return self.hear()
+
+    def kill(self) -> None:
+        """By SIGKILL."""
+        self.process.kill()
+        self.process.communicate()
+
+
+Start = Callable[..., Kernel]
+
+
+@pytest.fixture
+def kernel() -> Iterator[Start]:
+    """Starts kernels, and ends them."""
+    started: list[Kernel] = []
+
+    def start(hosts: Hosts, **variables: str) -> Kernel:
+        started.append(Kernel(hosts, **variables))
+        return started[-1]
+
+    yield start
+    for each in started:
+        each.kill()
+
+
+def members(hosts: Hosts) -> list[psutil.Process]:
+    """The processes on the hosts of the test bed that belong to a cluster: engines, agents, controllers, watchdogs."""
+    nets = {hosts.run(i, "readlink", "/proc/self/ns/net").stdout.strip() for i in range(len(hosts.names))}
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if os.readlink(f"/proc/{process.pid}/ns/net") in nets:
+                words = " ".join(process.cmdline())
+                if (
+                    "ipyparallel" in words
+                    or "workbench/launch" in words
+                    or "hosts.agent" in words
+                    or "ranks.engine" in words
+                ):
+                    found.append(process)
+        except (OSError, psutil.Error):
+            continue
+    return found
+
+
+def folders(processes: list[psutil.Process]) -> set[Path]:
+    """Those of their jobs, as their watchdogs know them."""
+    words = [each.cmdline() for each in processes if each.is_running()]
+    return {Path(each[4]) for each in words if len(each) > 4 and each[1].endswith("watchdog.py")}
+
+
+def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 15.0) -> None:
+    """Wait until no process and no folder of a cluster is left on either host."""
+    until = time.monotonic() + limit_s
+    while (left := members(hosts)) or any(path.exists() for path in ours):
+        assert time.monotonic() < until, [each.cmdline() for each in left if each.is_running()] + sorted(ours)
+        time.sleep(0.1)
+
+
+UP = "c = cluster.up(hosts=['wb1:2', 'wb2:2'])"
+
+
+@pytest.mark.parametrize("backend", ["auto", "mpi"])
+def test_cells_as_on_the_laptop(backend: str, hosts: Hosts) -> None:
+    """In a real notebook: %px on all ranks, engine id = rank, a sum over both hosts; an error names its rank."""
+    cells = [
+        f"import time; from workbench import cluster; begun = time.monotonic(); {UP}",
+        "print(time.monotonic() - begun)",
+        "%%px\nimport socket, workbench as hvd, numpy as np\nhvd.init()",
+        "%px print(mpi_rank, hvd.rank(), socket.gethostname())",
+        "%px print(hvd.allreduce(np.ones(3) * hvd.rank(), op=hvd.Sum))",
+        "%px if mpi_rank == 3: raise KeyError('lr')",
+        "cluster.status(); c.down(); cluster.status()",
+    ]
+    script = NOTEBOOK.format(cells=cells)
+    done = hosts.run(
+        0, "env", f"WORKBENCH_BACKEND={backend}", sys.executable, "-c", script, timeout_s=150, env=environment()
+    )
+    texts = [text.strip() for text in done.stdout.split("--\n")[1:]]
+    assert texts[0] == READY, done.stdout + done.stderr
+    assert float(texts[1]) < 15 * 2, "twice the aim: this machine may be busy"
+    each = [f"[stdout:{rank}] \n{rank} {rank} wb{rank // 2 + 1}\n" for rank in range(4)]
+    assert texts[3] == "".join(each).strip()
+    assert texts[4] == "".join(f"[stdout:{rank}] \n[6. 6. 6.]\n" for rank in range(4)).strip()
+    assert re.match(r"rank 3:\n.*KeyError", texts[5], re.DOTALL), texts[5]
+    assert texts[6] == READY.replace("ready", "running") + "\nno cluster is up in this kernel"
+    nothing_left(hosts, set())
+
+
+def test_who_listens_and_nothing_is_left(hosts: Hosts, kernel: Start) -> None:
+    """Every port is at loopback or at the address between the hosts, there within WORKBENCH_PORTS and encrypted.
+
+    ``up`` again gives the same cluster; after ``down`` nothing is left.
+    """
+    mine = kernel(hosts, WORKBENCH_PORTS="40000-40200")
+    assert mine.do(UP) == READY + "\n"
+    mine.do("c.view.execute('import numpy as np, workbench as hvd; hvd.init(); hvd.allreduce(np.ones(4))')")
+    listed = [hosts.run(i, "ss", "-Hltn").stdout.split("\n") for i in range(2)]
+    places = {line.split()[3] for lines in listed for line in lines if line} - {"0.0.0.0:22", "[::]:22"}
+    outside = [place.rpartition(":") for place in places if not place.startswith("127.0.0.1:")]
+    assert {address for address, _, _ in outside} <= {"10.77.0.1", "10.77.0.2"}, places
+    assert len(outside) > 10
+    assert all(40000 <= int(port) <= 40200 for _, _, port in outside), places
+    assert mine.do("import json; print(bool(json.load(open(c._engines._hub))['curve_serverkey']))") == "True\n"
+    assert mine.do(f"print({UP[4:]} is c)") == READY.replace("ready", "already running") + "\nTrue\n"
+    ours = folders(members(hosts))
+    assert len(ours) >= 3
+    assert mine.do("c.down()") == ""
+    nothing_left(hosts, ours)
+
+
+@pytest.mark.parametrize("busy", [False, True])
+def test_a_killed_kernel_leaves_nothing(busy: bool, hosts: Hosts, kernel: Start) -> None:
+    """After kill -9 of the kernel, engines, controller, agents and folders are gone from both hosts."""
+    mine = kernel(hosts)
+    assert mine.do(UP) == READY + "\n"
+    if busy:
+        mine.do("a = c.view.apply_async(eval, '__import__(\"time\").sleep(600)')")
+    found = members(hosts)
+    assert len(found) > 10
+    ours = folders(found)
+    mine.kill()
+    nothing_left(hosts, ours)
+
+
+def test_from_a_host_that_has_no_rank(hosts: Hosts, kernel: Start) -> None:
+    """The kernel's host is none of those that are named: they connect to the address by which they are reached."""
+    mine = kernel(hosts)
+    assert mine.do("c = cluster.up(hosts='wb2:2')") == "2 engines ready, whose ids are the ranks: ranks 0, 1 on wb2\n"
+    assert mine.do("print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))") == (
+        "[0, 1] ['wb2', 'wb2']\n"
+    )
+    assert TAG in " ".join(psutil.Process(int(mine.do("print(c.pids()[0])"))).environ())
+
+
+@pytest.mark.parametrize(
+    ("hosts_named", "said"),
+    [
+        ("['wb1:2', 'nowhere:2']", "nowhere: there is no host of this name"),
+        ("['wb1:2', 'wb2:0x']", "'wb2:0x' is no host: write name:slots"),
+        ("['wb1:2', 'wb2:2'], n=5", "5 ranks do not fit the 4 slots of wb1, wb2"),
+    ],
+)
+def test_hosts_that_cannot_be_used(hosts_named: str, said: str, hosts: Hosts, kernel: Start) -> None:
+    """The same message as from the shell, and nothing is left running."""
+    text = kernel(hosts).do(f"cluster.up(hosts={hosts_named})")
+    assert text.startswith("LaunchError: "), text
+    assert said in text
+    assert "Traceback" not in text
+    nothing_left(hosts, set())
+
+
+def test_no_such_folder(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
+    """A notebook whose folder the other host does not have is told so before anything starts."""
+    (tmp_path / "here").mkdir()
+    assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0
+    mine = kernel(hosts)
+    mine.do(f"import os; os.chdir('{tmp_path}/here')")
+    text = mine.do(UP)
+    assert f"wb2: it has no folder {tmp_path}/here" in text
+
+
+SHOWN = "print(*cells.message(cells.failures(error), c._engines.host_lost), sep=chr(10))"
+
+
+def test_an_engine_is_killed(hosts: Hosts, kernel: Start) -> None:
+    """The next cell names it; ``rescue`` starts all anew, each on its host."""
+    mine = kernel(hosts)
+    mine.do(UP)
+    assert mine.do("import os, signal; os.kill(c.pids()[3], signal.SIGKILL)") == ""
+    mine.do("import time; [time.sleep(0.05) for _ in range(600) if c.healthy()]")
+    assert (
+        mine.do("c.view.execute('1')")
+        == "PeerLostError: engine 3 is gone: call engines.rescue() in a cell without %%px.\n"
+    )
+    said = mine.do("c.rescue()")
+    assert re.match(r"rank 3 on wb2 is gone \(killed by signal 9\)\n4 engines started anew in \d+ s", said), said
+    assert mine.do("print(c.view['mpi_rank'], c.view.apply(lambda: __import__('socket').gethostname()))") == (
+        "[0, 1, 2, 3] ['wb1', 'wb1', 'wb2', 'wb2']\n"
+    )
+
+
+def test_a_host_is_cut_off(hosts: Hosts, kernel: Start) -> None:
+    """A cell that waits for it ends, and names host and ranks; ``rescue`` starts the engines on the other host.
+
+    On the lost one nothing is left once it is back.
+    """
+    mine = kernel(hosts)
+    mine.do(UP)
+    mine.do("c.view.execute('import numpy as np, workbench as hvd; hvd.init()')")
+    mine.do("a = c.view.apply_async(eval, '[hvd.allreduce(np.ones(1 << 16)) for _ in range(1 << 30)]')")
+    time.sleep(1.0)
+    hosts.cut(1)
+    begun = time.monotonic()
+    text = mine.do("a.get(100)")
+    assert time.monotonic() - begun < 60
+    text = mine.do(SHOWN)
+    assert text.startswith("engines 2, 3 are gone with host wb2 (the connection to it is lost"), text
+    assert re.search(r"ranks 0, 1: PeerLostError: Rank \d was lost: .*from host wb2", text), text
+    said = mine.do("c.rescue()")
+    assert "ranks 2, 3 are gone with host wb2" in said
+    assert "host wb2 does not answer: the ranks go to wb1" in said
+    assert mine.do("print(c.view['mpi_rank'], set(c.view.apply(lambda: __import__('socket').gethostname())))") == (
+        "[0, 1, 2, 3] {'wb1'}\n"
+    )
+    mine.do("c.down()")
+    hosts.heal(1)
+    nothing_left(hosts, set(), limit_s=45.0)
+
+
+@pytest.mark.parametrize("after_s", [1.0, 3.0])
+def test_ctrl_c_while_it_starts(after_s: float, hosts: Hosts, kernel: Start) -> None:
+    """It stops the start, and nothing is left."""
+    mine = kernel(hosts)
+    mine.do("pass")
+    mine.say(UP)
+    time.sleep(after_s)
+    mine.process.send_signal(signal.SIGINT)
+    assert mine.hear().startswith("KeyboardInterrupt")
+    nothing_left(hosts, set())

@@ -1,0 +1,284 @@
+"""Engines on several hosts: they are ranks on hosts whose command is the engine.
+
+::
+
+    kernel ─┬─ ipyparallel.controller        listens at one address, which all hosts reach; encrypted
+            ├─ ssh, or srun ── agent on a ─┬─ supervisor 0 ── engine 0
+            │                              └─ supervisor 1 ── engine 1
+            └─ ssh, or srun ── agent on b ─── …
+
+1. Agents and rehearsal are those of ``workbench run -H``, see :mod:`workbench.launch.hosts`.
+2. The file with the controller's address and keys goes to each agent by its standard input.
+3. A thread hears the agents. When a host is lost it tells the hub, which else would wait for heartbeats, so what was
+   awaited from there becomes an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import workbench.config
+from workbench.cluster import engine_commands
+from workbench.cluster.engines_here import Engines, Say
+from workbench.cluster.recovery import are
+from workbench.cluster.reservation import SHORT_S, Reservation, ShortTime
+from workbench.common.text import count, numbered
+from workbench.errors import LaunchError
+from workbench.launch.hosts.connections import Connections
+from workbench.launch.hosts.messages import Message
+from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
+from workbench.launch.ranks.ending import shell_code
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Started, Wrote
+from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.start import mpi
+from workbench.launch.start.gpus import Gpu
+from workbench.launch.start.starters import Task, choose
+
+_LOOK_S = 0.25
+_ANSWER_S = 8.0
+_LOG = "engines"
+_LINES = 15
+
+
+@dataclass(frozen=True)
+class OnHosts:
+    """Hosts as the place of engines.
+
+    Args:
+        n: how many engines.
+        plan: the hosts, and how they are reached.
+        reservation: where they are Slurm's.
+        modules: environment modules to load.
+    """
+
+    n: int
+    plan: Plan
+    reservation: Reservation | None = None
+    modules: tuple[str, ...] = ()
+    gpus: tuple[Gpu | str, ...] = ()
+
+    def engines(self) -> EnginesOnHosts:
+        """Engines that can be started there."""
+        return EnginesOnHosts(self)
+
+    def after_loss(self, engines: Engines, say: Say) -> OnHosts:
+        """The place to start them anew: without hosts that do not answer; the others take their ranks.
+
+        Raises:
+            LaunchError: no host is left, or the Slurm job has ended.
+        """
+        if self.reservation and (over := self.reservation.ended()):
+            raise LaunchError(f"{over}. cluster.up(slurm=…) asks for another one.")
+        assert isinstance(engines, EnginesOnHosts)
+        targets = list(self.plan.targets)
+        if not (lost := engines.silent_hosts()):
+            return self
+        left = [target for target in targets if target.name not in lost]
+        if not left:
+            raise LaunchError(f"No host answers: {', '.join(lost)}. Are they up, and on this network?")
+        slots = max(-(-self.n // len(left)), *(target.slots for target in left))
+        silent = f"host {lost[0]} does" if len(lost) == 1 else f"hosts {', '.join(lost)} do"
+        say(f"{silent} not answer: the ranks go to {', '.join(target.name for target in left)}")
+        return replace(self, plan=replace(self.plan, targets=[replace(target, slots=slots) for target in left]))
+
+    def notes(self, engines: Engines) -> list[str]:
+        """Lines for whoever has started them."""
+        if not self.reservation:
+            return []
+        left_s = self.reservation.left_s()
+        short = ["its time is nearly over: save what you need"] if left_s is not None and left_s < SHORT_S else []
+        return [self.reservation.line(), *short]
+
+    def describe(self, state: str) -> str:
+        """One line that is the same in every run on these hosts."""
+        places = [f"{numbered(ranks)} on {name}" for name, ranks in self.plan.ranks(self.n).items()]
+        return f"{count(self.n, 'engine')} {state}, whose ids are the ranks: {', '.join(places)}"
+
+    def test(self) -> str:
+        """A command that tries alone what the engines need."""
+        listed = ",".join(f"{target.name}:{target.slots}" for target in self.plan.targets)
+        return f"workbench run -np {self.n} -H {listed} hostname"
+
+
+class EnginesOnHosts:
+    """See :class:`workbench.cluster.engines_here.Engines`.
+
+    Args:
+        place: where and how many.
+    """
+
+    def __init__(self, place: OnHosts) -> None:
+        self._place = place
+        env = workbench.config.without_launcher(mpi.environment(1)) | {"PYTHONUNBUFFERED": "1"}
+        env |= engine_commands.loaded(place.modules, env)
+        self.mpi = choose(None, None, env) == "mpi"
+        self._task = Task(place.n, engine_commands.engine_on_host(self.mpi), env, "mpi" if self.mpi else "gloo")
+        self.job = ProcessTree(env | engine_commands.signing())
+        self.job.env["IPYTHONDIR"] = str(self.job.folder)
+        self._ranks: RanksOnHosts | None = None
+        self._signals = Signals(())  # the kernel's are the notebook's
+        self._over, self._thread = threading.Event(), threading.Thread(target=self._attend, daemon=True)
+        self._pids, self._codes = dict[int, int](), dict[int, int]()
+        self._lost: dict[str, HostLost] = {}
+        self._hub = Path()
+        self._say: Say = print
+
+    def start(self, profile: Path, deadline: float, say: Say) -> None:
+        """Agents and rehearsal; then the controller, at the address that all hosts reach; then the engines."""
+        self._say = say
+        self._ranks = ranks = RanksOnHosts(self._place.plan, self._task, self._signals)
+        ranks.rehearse(say)
+        address, ports = ranks.way_back(), engine_commands.free_ports(ranks.way_back(), self._place.plan.ports)
+        self.job.start("controller", engine_commands.controller(profile, address, ports))
+        self._hub = profile / "security" / "ipcontroller-engine.json"
+        self.job.wait("the controller listened", self._listens, deadline)
+        ranks.give({engine_commands.READY: self._hub.read_bytes()})
+        ranks.start(say, verbose=False)
+        self._thread.start()
+
+    def _listens(self) -> bool:
+        """Agents hear meanwhile that their launcher lives."""
+        self._take(self._ranks.wait(0.0) if self._ranks else ())
+        self.raise_if_lost()
+        return engine_commands.complete(self._hub)
+
+    def raise_if_lost(self) -> None:
+        """While engines start, one that ends is an error.
+
+        Raises:
+            LaunchError: it names the host or the rank.
+        """
+        if self._lost or self._codes:
+            raise LaunchError(f"{self.describe_lost(self.gone())}.")
+
+    def are_up(self, pids: Sequence[int]) -> None:
+        """Nothing to do: agents leave the other ranks alone."""
+
+    def gone(self) -> list[int]:
+        """As the agents have said."""
+        return sorted(self._codes.keys() | {rank for lost in self._lost.values() for rank in lost.ranks})
+
+    def describe_lost(self, gone: Sequence[int]) -> str:
+        """The lost ranks with their hosts, or with how they have ended."""
+        with_host = {rank for lost in self._lost.values() for rank in lost.ranks}
+        lines = []
+        for why in dict.fromkeys(lost.why for lost in self._lost.values()):
+            alike = sorted((lost for lost in self._lost.values() if lost.why == why), key=lambda lost: lost.ranks)
+            ranks = sorted(rank for lost in alike for rank in lost.ranks)
+            hosts_lost = (
+                f"host {alike[0].host}" if len(alike) == 1 else f"hosts {', '.join(each.host for each in alike)}"
+            )
+            lines.append(f"{are(ranks)} gone with {hosts_lost}: {why}")
+        hosts = {rank: name for name, ranks in self._place.plan.ranks(self._place.n).items() for rank in ranks}
+        for rank in gone:
+            if rank not in with_host:
+                code = self._codes.get(rank, 0)
+                how = f"killed by signal {-code}" if code < 0 else f"exit code {shell_code(code)}"
+                lines.append(f"rank {rank} on {hosts[rank]} is gone ({how})")
+        return "; ".join(lines)
+
+    def host_lost(self, gone: Sequence[int]) -> str:
+        """By the agents' connections, and by Slurm."""
+        found = sorted(
+            (lost for lost in self._lost.values() if set(lost.ranks) & set(gone)), key=lambda lost: lost.host
+        )
+        if not found:
+            return ""
+        hosts = f"{'host' if len(found) == 1 else 'hosts'} {', '.join(lost.host for lost in found)}"
+        return f"{hosts} ({'; '.join(dict.fromkeys(lost.why for lost in found))})"
+
+    def silent_hosts(self) -> list[str]:
+        """Which of the hosts that were lost do not answer now, either."""
+        targets = [target for target in self._place.plan.targets if target.name in self._lost]
+        if not targets:
+            return []
+        processes = ProcessTree(self._task.env)
+        try:
+            asked = Connections(targets, processes, os.getcwd())
+            _, failures = asked.ask({target.name: Message("", {}) for target in targets}, "here", _ANSWER_S)
+            asked.close()
+        finally:
+            processes.stop()
+        return list(failures)
+
+    def report(self) -> str:
+        """Of the controller, the agents, and the last lines of the engines."""
+        parts = [self.job.report(), self._ranks.report() if self._ranks else ""]
+        log = self.job.log(_LOG)
+        lines = log.read_text(errors="replace").splitlines()[-_LINES:] if log.exists() else []
+        return "\n".join([*filter(None, parts), *(f"  | {line}" for line in lines)])
+
+    def stop(self) -> None:
+        """The agents end their ranks, and then the controller ends."""
+        self._over.set()
+        if self._thread.ident:
+            self._thread.join()
+        ranks, self._ranks = self._ranks, None
+        try:
+            if ranks and self.job.owned():
+                ranks.stop(self._take)
+                self._signals.__exit__(None, None, None)
+        finally:
+            self.job.stop()
+
+    # --- the thread -----------------------------------------------------------------------------------
+
+    def _attend(self) -> None:
+        assert self._ranks
+        warn = ShortTime(self._place.reservation, self._say) if self._place.reservation else None
+        while not self._over.is_set():
+            self._take(self._ranks.wait(_LOOK_S))
+            if warn:
+                warn.tick()
+
+    def _take(self, events: Iterable[LauncherEvent]) -> None:
+        for event in events:
+            match event:
+                case Wrote(_, _, data):
+                    with self.job.log(_LOG).open("ab") as log:
+                        log.write(data)
+                case Started(rank, pid):
+                    self._pids[rank] = pid
+                case Ended(rank, code):
+                    self._codes[rank] = code
+                case HostLost(host, ranks, _) if host not in self._lost and not self._over.is_set():
+                    over = self._place.reservation.ended() if self._place.reservation else ""
+                    self._lost[host] = replace(event, why=over) if over else event
+                    if engine_commands.complete(self._hub):
+                        unregister(json.loads(self._hub.read_text()), ranks)
+
+
+def unregister(hub: dict[str, Any], engines: Iterable[int]) -> None:
+    """Tell the hub that engines are gone, as their nannies would: then it fails what is awaited from them.
+
+    Args:
+        hub: the engines' connection file.
+        engines: their ids.
+    """
+    import zmq
+    from ipyparallel import util
+    from jupyter_client.session import Session
+
+    session = Session(key=hub["key"].encode(), packer=hub["pack"], unpacker=hub["unpack"])
+    session.signature_scheme = hub["signature_scheme"]
+    context = zmq.Context()
+    server = hub.get("curve_serverkey")
+    keys: dict[str, bytes] = {}
+    if server:
+        public, secret = zmq.curve_keypair()
+        keys = {"curve_serverkey": server.encode(), "curve_publickey": public, "curve_secretkey": secret}
+    with context.socket(zmq.DEALER) as socket:
+        socket.linger = 3000
+        util.connect(socket, f"{hub['interface']}:{hub['registration']}", **keys)
+        for engine in engines:
+            session.send(socket, "unregistration_request", content={"id": engine})
+    context.term()
+
+
+__all__ = ["EnginesOnHosts", "OnHosts", "unregister"]
