@@ -35,7 +35,6 @@ class Site:
         interface: the network's, by which hosts reach each other; "": it is found.
         partition, account, reservation: in which ``cluster.up(slurm=…)`` and ``workbench slurm`` ask Slurm for hosts.
         modules: to load before a job on hosts.
-        scratch: folder on a fast disk; for later.
         path: of the file; "" if there is none.
     """
 
@@ -47,7 +46,6 @@ class Site:
     account: str = ""
     reservation: str = ""
     modules: tuple[str, ...] = ()
-    scratch: str = ""
     path: str = ""
 
 
