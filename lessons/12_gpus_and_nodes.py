@@ -23,7 +23,7 @@
 # - count what an allreduce sends between nodes, and say why one does it in two levels,
 # - say what NCCL does and what MPI does.
 #
-# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated, and two hosts are used if you have them. **Takes** 12
+# **Needs:** a laptop, no GPU: nodes, GPUs and links are simulated; two hosts are used if you have them. **Takes** 12
 # minutes to read, 10 to do.
 # **Before:** lesson 03.
 
@@ -228,7 +228,7 @@ print(
 engines.down()
 
 # %% [markdown]
-# Was it one machine? Then there is one node, and the cross size is 1. This is what two hosts took, when it was measured:
+# Was it one machine? Then there is one node, and the cross size is 1. This is what was measured on two hosts:
 
 # %%
 from workbench.course.training.measured import hosts_figures
@@ -236,10 +236,10 @@ from workbench.course.training.measured import hosts_figures
 print(hosts_figures())
 
 # %% [markdown]
-# *Floor* is what the bytes alone need on that link: an allreduce of K bytes on two hosts sends K from each of them, however
-# many ranks it has. *Ours* comes near it, because it does not wait: the array is cut into segments, and while some are on
-# the network, the ranks of each host reduce others in shared memory. A flat ring sends half as much again on this link,
-# for 2(n − 1)/n · K is 1.5 K with four ranks.
+# *Floor* is what the bytes alone need on that link: an allreduce of K bytes on two hosts sends K from each of them,
+# however many ranks it has. *Ours* comes near it, because the link never waits: the array is cut into segments, and
+# while some are on the network, the ranks of each host reduce others in shared memory. A flat ring sends half as much
+# again on this link, for 2(n − 1)/n · K is 1.5 K with four ranks.
 #
 # ## What runs where: NCCL and MPI
 #

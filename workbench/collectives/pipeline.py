@@ -149,6 +149,11 @@ class RingSegment:
         """How often :meth:`advance` is to be called before the segment is complete."""
         return 2 * (n - 1) + 1
 
+    @property
+    def complete(self) -> bool:
+        """Has it been advanced so often?"""
+        return self._step == self.steps(self._link.size)
+
     def advance(self) -> None:
         """Wait for the message under way, use it, and begin the next one."""
         n, step = self._link.size, self._step

@@ -50,14 +50,15 @@ class TwoLevels:
     """
 
     def __init__(self, node: Node, link: Link | None, machines: int, wire: str = "") -> None:
-        self._node, self.link, self._steps = node, link, RingSegment.steps(machines)
-        self._members, self._wire = range(node.size), Half(wire) if wire else PLAIN
+        self.node, self.link, self.machines = node, link, machines
+        self.wire = Half(wire) if wire else PLAIN
         # A slot is filled one tick after its segment has set out, and read last when that is complete.
-        self._slots = 3 + (self._steps - 1) * _LAG
+        self._slots = 3 + (RingSegment.steps(machines) - 1) * _LAG
         self._bytes = max(4096, min(SEGMENT_BYTES, _MOST_SLOTS_BYTES // self._slots) // 4096 * 4096)
-        self._stages = node.exchange(self._members, node.keep(_STAGES * self._bytes))
+        members = range(node.size)
+        self._stages = node.exchange(members, node.keep(_STAGES * self._bytes))
         slots = node.keep(self._slots * self._bytes) if link else 0
-        self._first_slot = node.exchange(self._members, slots)[_LEADER]
+        self._first_slot = node.exchange(members, slots)[_LEADER]
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int]) -> Traffic:
         """Reduce in place; the same bits on every rank.
@@ -67,30 +68,7 @@ class TwoLevels:
             reduction: not Adasum.
             places: by rank of this machine, where its array is in shared memory; empty where one of them is not.
         """
-        inside, rings, traffic = replace(reduction, postscale=1.0, divisor=1), dict[int, RingSegment](), Traffic()
-        wire = self._wire if reduction.dtype in ("float32", "float64") else PLAIN
-        segments = self._segments(array)
-        lag = min(_LAG, len(segments))
-        complete = 2 + (self._steps - 1) * lag
-        for tick in range(len(segments) + complete + 1):
-            if tick < len(segments) and not places:
-                self._stage(tick, segments[tick])[self._node.rank][...] = segments[tick]
-            if 0 <= (k := tick - 1) < len(segments):
-                parts = self._parts(array, places, k) if places else self._stage(k, segments[k])
-                self._reduce(parts, inside, self._slot(k, segments[k]))
-            if self.link and 0 <= (k := tick - 2) < len(segments):
-                slot = self._slot(k, segments[k])
-                rings[k] = RingSegment(self.link, slot, reduction.combine, reduction.after, wire)
-            for k, ring in list(rings.items()):
-                if (tick - 2 - k) % lag == 0:
-                    ring.advance()
-                if tick == k + complete:
-                    traffic += rings.pop(k).traffic
-            if (k := tick - complete - 1) >= 0:
-                segments[k][...] = self._slot(k, segments[k])
-            if tick < len(segments) + complete:
-                self._node.barrier(self._members)
-        return traffic
+        return _Allreduce(self, array, reduction, places).run()
 
     def broadcast(self, array: Array, root: int, hop: int) -> Traffic:
         """Copy from the root's machine to all ranks of all machines, in place.
@@ -100,61 +78,136 @@ class TwoLevels:
             root: its number on this machine; -1 if it is on another.
             hop: this machine's place in the chain that begins at the root's.
         """
-        segments, traffic = self._segments(array), Traffic()
-        lag, waits = min(_LAG, len(segments)), dict[tuple[str, int], Callable[[], None]]()
-        self._node.barrier(self._members)  # nobody reads in a slot any more
-        for tick in range(len(segments) + 2 * lag + 1):
-            if tick < len(segments):
-                slot = self._slot(tick, segments[tick])
-                if self._node.rank == root:
-                    slot[...] = segments[tick]
-                if self.link and hop > 0:
-                    waits["came", tick] = begin(self.link, None, self._next(1), slot, self._next(-1))
-            if self.link and 0 <= (k := tick - lag) < len(segments):
-                waits.pop(("came", k), _nothing)()
-                if hop < self.link.size - 1:
-                    slot = self._slot(k, segments[k])
-                    waits["sent", k] = begin(self.link, slot, self._next(1), None, self._next(-1))
-                    traffic.sent(slot)
-            waits.pop(("sent", tick - 2 * lag), _nothing)()
-            if 0 <= (k := tick - lag - 1) < len(segments) and self._node.rank != root:
-                segments[k][...] = self._slot(k, segments[k])
-            if tick < len(segments) + 2 * lag:
-                self._node.barrier(self._members)
-        return traffic
+        return _Broadcast(self, array, root, hop).run()
 
-    def _next(self, step: int) -> int:
-        assert self.link
-        return (self.link.rank + step) % self.link.size
-
-    def _segments(self, array: Array) -> list[Array]:
+    def segments(self, array: Array) -> list[Array]:
+        """Cut it; all but the last are of the same length."""
         step = self._bytes // array.itemsize
         return [array[low : low + step] for low in range(0, len(array), step)]
 
-    def _stage(self, k: int, segment: Array) -> list[Array]:
-        """By rank, where it has copied its k-th segment."""
+    def stages(self, k: int, segment: Array) -> list[Array]:
+        """By rank, where it copies its k-th segment."""
         at = k % _STAGES * self._bytes
-        return [self._node.array(rank, place + at, segment) for rank, place in enumerate(self._stages)]
+        return [self.node.array(rank, place + at, segment) for rank, place in enumerate(self._stages)]
 
-    def _parts(self, array: Array, places: Sequence[int], k: int) -> list[Array]:
+    def in_place(self, k: int, segment: Array, places: Sequence[int]) -> list[Array]:
         """By rank, its k-th segment where it is."""
-        segment = self._segments(array)[k]
-        return [self._node.array(rank, place + k * self._bytes, segment) for rank, place in enumerate(places)]
+        return [self.node.array(rank, place + k * self._bytes, segment) for rank, place in enumerate(places)]
 
-    def _slot(self, k: int, segment: Array) -> Array:
+    def slot(self, k: int, segment: Array) -> Array:
         """Where the k-th segment is reduced and sent: in the leader's memory."""
-        return self._node.array(_LEADER, self._first_slot + k % self._slots * self._bytes, segment)
-
-    def _reduce(self, parts: Sequence[Array], reduction: Reduction, slot: Array) -> None:
-        """This rank's chunk of a segment."""
-        lengths = chunk_lengths(len(slot), self._node.size)
-        start = sum(lengths[: self._node.rank])
-        mine = slice(start, start + lengths[self._node.rank])
-        fold([part[mine] for part in parts], reduction, slot[mine])
+        return self.node.array(_LEADER, self._first_slot + k % self._slots * self._bytes, segment)
 
 
-def _nothing() -> None:
-    """Nobody is waited for."""
+class _Steps:
+    """What is done to each segment, and in which tick.
+
+    Args:
+        levels: where.
+        array: whose segments.
+
+    Attributes:
+        ticks: that a segment takes.
+    """
+
+    ticks: int
+
+    def __init__(self, levels: TwoLevels, array: Array) -> None:
+        self.levels, self.rank = levels, levels.node.rank
+        self.segments, self.traffic = levels.segments(array), Traffic()
+        self.lag = min(_LAG, len(self.segments))
+
+    def run(self) -> Traffic:
+        """All ticks; after the last barrier nobody uses a stage or a slot any more."""
+        for tick in range(len(self.segments) + self.ticks - 1):
+            for k in range(max(0, tick - self.ticks + 1), min(tick + 1, len(self.segments))):  # the oldest first
+                self.step(k, tick - k)
+            self.levels.node.barrier(range(self.levels.node.size))
+        return self.traffic
+
+    def step(self, k: int, age: int) -> None:
+        """Do what is due for the k-th segment, which has set out ``age`` ticks ago."""
+        raise NotImplementedError
+
+    def slot(self, k: int) -> Array:
+        """See :meth:`TwoLevels.slot`."""
+        return self.levels.slot(k, self.segments[k])
+
+
+class _Allreduce(_Steps):
+    """See :meth:`TwoLevels.allreduce`."""
+
+    def __init__(self, levels: TwoLevels, array: Array, reduction: Reduction, places: Sequence[int]) -> None:
+        super().__init__(levels, array)
+        self._reduction, self._places = reduction, places
+        self._inside = replace(reduction, postscale=1.0, divisor=1)
+        self._wire = levels.wire if reduction.dtype in ("float32", "float64") else PLAIN
+        self._rings: dict[int, RingSegment] = {}
+        self._complete = 2 + (RingSegment.steps(levels.machines) - 1) * self.lag
+        self.ticks = self._complete + 2
+
+    def step(self, k: int, age: int) -> None:
+        """In, reduce, send, out."""
+        if age == 0 and not self._places:
+            self.levels.stages(k, self.segments[k])[self.rank][...] = self.segments[k]
+        elif age == 1:
+            self._reduce(k)
+        elif 2 <= age <= self._complete and self.levels.link and (age - 2) % self.lag == 0:
+            self._send(self.levels.link, k)
+        elif age == self._complete + 1:
+            self.segments[k][...] = self.slot(k)
+
+    def _reduce(self, k: int) -> None:
+        """This rank's chunk of all ranks' segments."""
+        segment, levels = self.segments[k], self.levels
+        parts = levels.in_place(k, segment, self._places) if self._places else levels.stages(k, segment)
+        lengths = chunk_lengths(len(segment), levels.node.size)
+        start = sum(lengths[: self.rank])
+        mine = slice(start, start + lengths[self.rank])
+        fold([part[mine] for part in parts], self._inside, self.slot(k)[mine])
+
+    def _send(self, link: Link, k: int) -> None:
+        if k not in self._rings:
+            combine, after = self._reduction.combine, self._reduction.after
+            self._rings[k] = RingSegment(link, self.slot(k), combine, after, self._wire)
+        ring = self._rings[k]
+        ring.advance()
+        if ring.complete:
+            self.traffic += self._rings.pop(k).traffic
+
+
+class _Broadcast(_Steps):
+    """See :meth:`TwoLevels.broadcast`."""
+
+    def __init__(self, levels: TwoLevels, array: Array, root: int, hop: int) -> None:
+        super().__init__(levels, array)
+        self._root, self._hop = root, hop
+        self._waits: dict[int, Callable[[], None]] = {}
+        self.ticks = 2 * self.lag + 1
+
+    def step(self, k: int, age: int) -> None:
+        """To the slot, from the root or from the machine before; on to the next one, and to the arrays."""
+        link = self.levels.link
+        if age == 0 and self.rank == self._root:
+            self.slot(k)[...] = self.segments[k]
+        elif age == 0 and link and self._hop:
+            self._begin(link, k, None, self.slot(k))
+        if age == self.lag and link:
+            self._end(k)
+            if self._hop < link.size - 1:
+                self._begin(link, k, self.slot(k), None)
+                self.traffic.sent(self.slot(k))
+        if age == self.lag + 1 and self.rank != self._root:
+            self.segments[k][...] = self.slot(k)
+        if age == 2 * self.lag and link:
+            self._end(k)
+
+    def _begin(self, link: Link, k: int, send: Array | None, recv: Array | None) -> None:
+        self._waits[k] = begin(link, send, (link.rank + 1) % link.size, recv, (link.rank - 1) % link.size)
+
+    def _end(self, k: int) -> None:
+        if wait := self._waits.pop(k, None):
+            wait()
 
 
 __all__ = ["TwoLevels"]
