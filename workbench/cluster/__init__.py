@@ -301,8 +301,8 @@ def up(
     """
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
-    here, say = site.read(), _speaker(quiet)
-    place = places.find(here, n, hosts, slurm, gpus, mpiexec, say)
+    say = _speaker(quiet)
+    place = places.find(places.Wish(n, hosts, slurm, gpus, mpiexec), site.read(), say, release)
     for old in list(_running):
         if places.fits(old.asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:

@@ -51,10 +51,10 @@ def controller(profile: Path, address: str = "", ports: Sequence[int] = ()) -> l
 
     Args:
         profile: its folder.
-        address: the one at which it listens; "" for loopback.
+        address: the one at which it listens for engines; "" for loopback, where it listens for the kernel in any case.
         ports: on which; any where there are none.
     """
-    words = [f"--ip={address}", f"--location={address}"] if address else []
+    words = [f"--IPController.engine_ip={address}", f"--location={address}"] if address else []
     words += [f"--ports={','.join(map(str, ports))}"] if ports else []
     curve = [_CURVE] if encrypted() else []
     return [sys.executable, "-m", "ipyparallel.controller", f"--profile-dir={profile}", *_CONTROLLER, *words, *curve]

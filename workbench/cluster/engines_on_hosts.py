@@ -91,9 +91,10 @@ class OnHosts:
         """Lines for whoever has started them."""
         if not self.reservation:
             return []
-        left_s = self.reservation.left_s()
-        short = ["its time is nearly over: save what you need"] if left_s is not None and left_s < SHORT_S else []
-        return [self.reservation.line(), *short]
+        line, left_s = self.reservation.line(), self.reservation.left_s()
+        if self.reservation.ended() or left_s is None or left_s > SHORT_S:
+            return [line]
+        return [line, "its time is nearly over: save what you need"]
 
     def describe(self, state: str) -> str:
         """One line that is the same in every run on these hosts."""

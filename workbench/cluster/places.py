@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from workbench import config
 from workbench.cluster import reservation
-from workbench.cluster.engines_here import Here
+from workbench.cluster.engines_here import Here, Say
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Reservation
 from workbench.launch.hosts.connections import Target
@@ -21,70 +22,71 @@ from workbench.launch.start.gpus import Asked, pin
 _held: list[Reservation] = []
 
 
-def find(
-    site: Site,
-    n: int | None,
-    hosts: Sequence[str] | str | None,
-    slurm: Mapping[str, Any] | None,
-    gpus: Asked,
-    mpiexec: str,
-    say: Callable[[str], None],
-) -> Here | OnHosts:
-    """The place that the arguments of ``cluster.up`` and the site file name; Slurm is asked for hosts, if need be.
+@dataclass(frozen=True)
+class Wish:
+    """What a notebook asks for: the arguments of ``cluster.up``, see there."""
+
+    n: int | None = None
+    hosts: Sequence[str] | str | None = None
+    slurm: Mapping[str, Any] | None = None
+    gpus: Asked = None
+    mpiexec: str = ""
+
+
+def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Here | OnHosts:
+    """The place that a notebook and the site file name; Slurm is asked for hosts, if need be.
+
+    Args:
+        wish: the notebook's.
+        site: of its folder.
+        say: gets what happens meanwhile.
+        give_back: ends what runs on hosts that Slurm has reserved, and releases them.
 
     Raises:
-        LaunchError, ValueError: see there.
+        LaunchError, ValueError: see ``cluster.up``.
     """
-    if hosts and slurm is not None:
+    if wish.hosts and wish.slurm is not None:
         raise ValueError("hosts and slurm exclude each other: Slurm gives the hosts.")
-    if n is not None and n < 1:
-        raise ValueError(f"n={n}: a cluster has at least 1 rank.")
-    if slurm is not None:
-        held = _reserved(slurm, site, say)
-        return _on(held.targets, n, site, gpus, say, held)
-    listed = list(site.hosts) if hosts is None else [hosts] if isinstance(hosts, str) else list(hosts)
-    targets = _named(listed, n if hosts is not None else None)
-    if targets and not all(isinstance(target.shell, NoShell) for target in targets):
-        return _on(targets, n, site, gpus, say, None)
-    n = _allowed(n or sum(target.slots for target in targets) or site.engines, site, say)
-    pins = pin(n, gpus)
-    return Here(n, tuple(mpi.command(n, mpiexec, alone=True)), pins)
+    if wish.n is not None and wish.n < 1:
+        raise ValueError(f"n={wish.n}: a cluster has at least 1 rank.")
+    if wish.slurm is not None:
+        held = _reserved(wish.slurm, site, say, give_back)
+        return _on(held.targets, wish, site, say, held)
+    named = [wish.hosts] if isinstance(wish.hosts, str) else wish.hosts
+    targets = _targets(list(site.hosts if named is None else named))
+    if all(isinstance(target.shell, NoShell) for target in targets):
+        n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, say)
+        return Here(n, tuple(mpi.command(n, wish.mpiexec, alone=True)), pin(n, wish.gpus))
+    return _on(targets, wish, site, say)
 
 
-def _named(listed: Sequence[str], n: int | None) -> list[Target]:
+def _targets(listed: Sequence[str]) -> list[Target]:
     """Within a Slurm job its own hosts are reached by srun: ssh may be closed there."""
-    if not listed:
-        return []
-    targets = find_hosts(",".join(listed), "", n)
-    around = reservation.around({}) if config.batch_job() else None
+    found = find_hosts(",".join(listed), "", None) if listed else []
+    if not config.batch_job() or all(isinstance(target.shell, NoShell) for target in found):
+        return found
+    around = reservation.around({})
     by_srun = {target.name: target.shell for target in around.targets} if around else {}
-    return [Target(each.name, each.slots, by_srun.get(each.name, each.shell)) for each in targets]
+    return [replace(each, shell=by_srun.get(each.name, each.shell)) for each in found]
 
 
-def _on(
-    targets: Sequence[Target],
-    n: int | None,
-    site: Site,
-    gpus: Asked,
-    say: Callable[[str], None],
-    held: Reservation | None,
-) -> OnHosts:
-    n = _allowed(n or sum(target.slots for target in targets), site, say)
+def _on(targets: Sequence[Target], wish: Wish, site: Site, say: Say, held: Reservation | None = None) -> OnHosts:
+    n = _allowed(wish.n or sum(target.slots for target in targets), site, say)
     networks = [site.interface] if site.interface else []
-    asked: Asked = "none" if gpus is not None and not gpus else gpus
-    plan = Plan(targets, networks, config.ports(), asked)
-    plan.ranks(n)
+    gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
+    plan = Plan(targets, networks, config.ports(), gpus)
+    plan.ranks(n)  # are there so many slots?
     return OnHosts(n, plan, held, site.modules)
 
 
-def _allowed(n: int, site: Site, say: Callable[[str], None]) -> int:
+def _allowed(n: int, site: Site, say: Say) -> int:
     if 0 < site.most_engines < n:
         say(f"{site.most_engines} engines instead of {n}: {site.path} allows no more")
         return site.most_engines
     return n
 
 
-def _reserved(slurm: Mapping[str, Any], site: Site, say: Callable[[str], None]) -> Reservation:
+def _reserved(slurm: Mapping[str, Any], site: Site, say: Say, give_back: Callable[[], None]) -> Reservation:
     """The job around this process; else the hosts that are held, if they are what is asked for; else new ones."""
     asked = reservation.request(slurm, site)
     asked = (_held[0].asked or asked) if _held and not slurm else asked
@@ -97,8 +99,7 @@ def _reserved(slurm: Mapping[str, Any], site: Site, say: Callable[[str], None]) 
             return old
         else:
             say(f"Slurm job {old.number} is given back, for another one is asked for")
-        _held.remove(old)
-        old.release()
+        give_back()
     found = reservation.reserve(asked, say)
     _held.append(found)
     return found
@@ -132,4 +133,4 @@ def release() -> None:
         _held.pop()
 
 
-__all__ = ["find", "fits", "held", "release", "time_left"]
+__all__ = ["Wish", "find", "fits", "held", "release", "time_left"]

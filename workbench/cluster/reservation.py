@@ -34,6 +34,7 @@ SHORT_S = 300.0
 """When so little time is left, it is warned of."""
 _QUICK_LOOKS, _QUICK_S, _SLOW_S = 20, 0.5, 2.0  # a pool that is free grants at once; a queue is asked less often
 _ENDING = "COMPLETING"  # on its way there Slurm does not say why
+_OVER = ("0:00", "INVALID")
 _AGAIN_S = 30.0  # where Slurm has not answered
 _GONE = "Invalid job id"
 _SITE = ("partition", "account", "reservation")
@@ -100,7 +101,7 @@ class Reservation:
         self, number: str, targets: list[Target], asked: Request | None = None, watchdog: Watchdog | None = None
     ) -> None:
         self.number, self.targets, self.asked = number, targets, asked
-        self._watchdog, self._owner = watchdog, os.getpid()
+        self._watchdog, self._owner, self._ended = watchdog, os.getpid(), ""
         if asked:
             atexit.register(self.release)
 
@@ -110,14 +111,21 @@ class Reservation:
         Raises:
             LaunchError: Slurm does not answer.
         """
-        return seconds(ask(["squeue", "-h", "-j", self.number, "-o", "%L"], missing=_GONE).strip())
+        return seconds(self._left())
+
+    def _left(self) -> str:
+        return ask(["squeue", "-h", "-j", self.number, "-o", "%L"], missing=_GONE).strip()
 
     def ended(self) -> str:
-        """Why the job is over; "" while it runs."""
+        """Why the job is over; "" while it runs. What has been found once stays: Slurm forgets it."""
+        self._ended = self._ended or self._look()
+        return self._ended
+
+    def _look(self) -> str:
         try:
             state, _ = look(self.number)
             if state == _ENDING:
-                state = "CANCELLED" if self.left_s() else "TIMEOUT"
+                state = "TIMEOUT" if self._left() in _OVER else "CANCELLED"
         except LaunchError:
             return ""  # nothing is known
         if state not in ENDED:
@@ -126,6 +134,8 @@ class Reservation:
 
     def line(self) -> str:
         """For whoever uses it: the hosts, and how long they are there."""
+        if over := self.ended():
+            return over
         left_s, names = self.left_s(), ", ".join(target.name for target in self.targets)
         until = "without a time limit" if left_s is None else f"{spelled(left_s)} left"
         again = "; cluster.release() gives it back" if self.asked else ""

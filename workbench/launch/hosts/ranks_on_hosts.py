@@ -215,7 +215,10 @@ class RanksOnHosts:
         ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(shells[0].options() if shells else [])} "$@"\n')
         ssh.chmod(0o700)
         slots = [(seat.name, len(self._ranks[seat.name])) for seat in seats]
-        by_ssh = "" if isinstance(self._targets[0].shell, Srun) else str(ssh)
+        first = self._targets[0].shell
+        by_ssh = "" if isinstance(first, Srun) else str(ssh)
+        if isinstance(first, Srun) and first.job:
+            self._processes.env["SLURM_JOB_ID"] = str(first.job)  # in which srun, called by mpiexec, is to start
         command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")
