@@ -47,6 +47,7 @@ from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
+from workbench.launch.hosts.sync import synchronize
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, Gpu
 from workbench.machine import make_room
@@ -247,6 +248,7 @@ def up(
     *,
     hosts: Sequence[str] | str | None = None,
     slurm: Mapping[str, Any] | None = None,
+    sync: bool = False,
     gpus: Asked = None,
     timeout_s: float = 60.0,
     mpiexec: str = "",
@@ -274,6 +276,7 @@ def up(
             waits for longer is cancelled, by default after 600 s, as by Ctrl-C. While it waits, place and reason are
             shown. The hosts stay reserved over :func:`down` and ``up``, until :func:`release`, the end of the kernel,
             or of their time. In a notebook that runs in a Slurm job itself, that job's hosts are taken.
+        sync: copy the notebook's folder to the hosts first, but for what ``.gitignore`` names: where they share none.
         gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
             ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
             of numbers and uuids: these; 0: none. An outer ``CUDA_VISIBLE_DEVICES`` says which there are.
@@ -310,6 +313,8 @@ def up(
             return old
         say(f"stopping the cluster of {count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
+    if sync and isinstance(place, OnHosts):
+        synchronize(place.plan.targets, say)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
     cluster = Cluster(place)
     cluster._start_or_stop(timeout_s)
