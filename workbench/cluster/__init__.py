@@ -68,8 +68,8 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, place: Here | OnHosts) -> None:
-        self.n, self.asked, self._place = place.n, place, place
+    def __init__(self, place: Here | OnHosts, say: Callable[[str], None] = print) -> None:
+        self.n, self._asked, self._place, self._say = place.n, place, place, say
         self._new_job()
 
     def _new_job(self) -> None:
@@ -209,7 +209,7 @@ class Cluster:
         profile = self._job.folder / "profile"
         engines.warn_if_readable()
         profile.mkdir()  # by now, for the engines do not wait for the controller to make it
-        self._engines.start(profile, deadline, print)
+        self._engines.start(profile, deadline, self._say)
         self._connect(profile, profile / "security" / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", self._registered, deadline)
         self._verify(deadline)
@@ -307,7 +307,7 @@ def up(
     say = _speaker(quiet)
     place = places.find(places.Wish(n, hosts, slurm, gpus, mpiexec), site.read(), say, release)
     for old in list(_running):
-        if places.fits(old.asked, place, gpus) and old.healthy():
+        if places.fits(old._asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:
                 say(line)
             return old
@@ -316,7 +316,7 @@ def up(
     if sync and isinstance(place, OnHosts):
         synchronize(place.plan.targets, say)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
-    cluster = Cluster(place)
+    cluster = Cluster(place, say)
     cluster._start_or_stop(timeout_s)
     _running.append(cluster)
     cells.ready_magics(cluster.view, cluster._engines.host_lost)

@@ -88,11 +88,12 @@ class Here:
         """Lines for whoever has started them."""
         assert isinstance(engines, EnginesHere)
         cores = mpi.usable_cores()
+        idle = idle_hosts("all engines are")
         crowded = f"{self.n} ranks share {count(cores, 'core')}: fine for learning, not for timing"
         lines = [
             self.pins.line(),
             engines.binding.line() if engines.binding.notable else "",
-            idle_hosts("all engines are"),
+            f"{idle} cluster.up(slurm={{}}) takes all." if idle else "",
             crowded if self.n > cores else "",
         ]
         return [line for line in lines if line]

@@ -34,7 +34,7 @@ from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
 from workbench.launch.ranks.ending import shell_code
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Started, Wrote
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
@@ -125,7 +125,7 @@ class EnginesOnHosts:
         self._ranks: RanksOnHosts | None = None
         self._signals = Signals(())  # the kernel's are the notebook's
         self._over, self._thread = threading.Event(), threading.Thread(target=self._attend, daemon=True)
-        self._pids, self._codes = dict[int, int](), dict[int, int]()
+        self._codes: dict[int, int] = {}
         self._lost: dict[str, HostLost] = {}
         self._hub = Path()
         self._say: Say = print
@@ -244,15 +244,21 @@ class EnginesOnHosts:
                 case Wrote(_, _, data):
                     with self.job.log(_LOG).open("ab") as log:
                         log.write(data)
-                case Started(rank, pid):
-                    self._pids[rank] = pid
                 case Ended(rank, code):
                     self._codes[rank] = code
-                case HostLost(host, ranks, _) if host not in self._lost and not self._over.is_set():
-                    over = self._place.reservation.ended() if self._place.reservation else ""
-                    self._lost[host] = replace(event, why=over) if over else event
-                    if engine_commands.complete(self._hub):
-                        unregister(json.loads(self._hub.read_text()), ranks)
+                case HostLost(host, _, _) if host not in self._lost and not self._over.is_set():
+                    self._lose(event)
+
+    def _lose(self, lost: HostLost) -> None:
+        """Say so at once: the ranks of other hosts may go on waiting for it for some time."""
+        over = self._place.reservation.ended() if self._place.reservation else ""
+        said = any(each.why == over for each in self._lost.values())
+        self._lost[lost.host] = lost = replace(lost, why=over) if over else lost
+        if self._thread.is_alive() and not said:
+            ranks = numbered(lost.ranks, "rank")
+            self._say(over or f"host {lost.host} was lost with {ranks}: {lost.why}; call engines.rescue()")
+        if engine_commands.complete(self._hub):
+            unregister(json.loads(self._hub.read_text()), lost.ranks)
 
 
 def unregister(hub: dict[str, Any], engines: Iterable[int]) -> None:

@@ -21,7 +21,7 @@ import psutil
 import workbench.errors
 from workbench.machine import cores, machine
 
-PACKAGES = ("numpy", "mpi4py", "torch", "tensorflow", "jax", "cloudpickle")
+PACKAGES = ("numpy", "mpi4py", "torch", "tensorflow", "jax", "cloudpickle", "ipyparallel")
 """Whose versions are compared; of a package that comes under another name, too (``tensorflow-cpu``)."""
 HOME = Path(workbench.errors.__file__).resolve().parent.parent
 """The folder from which ``workbench`` is imported."""
