@@ -24,10 +24,10 @@ from workbench.common.text import numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Srun
-from workbench.launch.hosts.slurm import ask, tasks_per_node
-from workbench.launch.hosts.slurm_batch import ENDED, Wanted, look, options, submit
 from workbench.launch.ranks.watchdog import Leftovers, Watchdog
 from workbench.launch.site import Site
+from workbench.launch.slurm.allocation import ask, tasks_per_node
+from workbench.launch.slurm.batch import ENDED, Wanted, look, options, submit
 
 QUEUE_TIMEOUT_S = 600.0
 SHORT_S = 300.0

@@ -162,7 +162,7 @@ def _slurm(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     from workbench.launch import site
-    from workbench.launch.hosts import slurm_batch
+    from workbench.launch.slurm import batch
 
     if not flags.command(args) or (args.command[0] != "--" and args.command[0].startswith("-")):
         raise LaunchError(
@@ -171,9 +171,9 @@ def _slurm(args: argparse.Namespace) -> int:
     if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.cpus_per_task) < 0:
         raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
     names = ("nodes", "tasks_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
-    wanted = slurm_batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
+    wanted = batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
     activate = Path(sys.executable).parent / "activate"
-    text = slurm_batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
+    text = batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
     try:
         Path(args.file).write_text(text, encoding="utf-8")
     except OSError as error:
@@ -182,7 +182,7 @@ def _slurm(args: argparse.Namespace) -> int:
         _show([text.rstrip()])
         say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
         return 0
-    state = slurm_batch.follow(slurm_batch.submit([args.file], say), say, sys.stdout.write)
+    state = batch.follow(batch.submit([args.file], say), say, sys.stdout.write)
     return int(state != "COMPLETED")
 
 

@@ -51,5 +51,5 @@ def test_a_program_that_does_not(tmp_path: Path, text: str, said: str) -> None:
 @pytest.mark.parametrize("script", ["/no/such/program", "'", "", "/dev/null"])
 def test_a_program_that_is_none(script: str) -> None:
     """It is not there, cannot be executed, or is no word."""
-    with pytest.raises(LaunchError, match="cannot be run: .*chmod"):
+    with pytest.raises(LaunchError, match=r"cannot be run: .*chmod"):
         discover(script)

@@ -21,10 +21,10 @@ from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.rehearsal import Seat, rehearse, way_back
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
-from workbench.launch.hosts.slurm import allocation
 from workbench.launch.ranks import job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.slurm.allocation import allocation
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, is_here, parse, read

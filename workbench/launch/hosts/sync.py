@@ -27,6 +27,7 @@ _SAYS = (
     ("Permission denied (13)", "{folder} cannot be written there", "Make it there for your user, or work elsewhere."),
     ("rsync: not found", "it has no rsync", "Install it: apt-get install rsync"),
     ("rsync: command not found", "it has no rsync", "Install it: apt-get install rsync"),
+    ("rsync: cannot execute", "its rsync cannot be run", "Install it anew: apt-get install --reinstall rsync"),
     ("unknown option", "its rsync is older than 3.2.3", "Install a newer one, or share the folder: NFS."),
 )
 

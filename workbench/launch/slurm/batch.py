@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.slurm import ask
 from workbench.launch.site import Site
+from workbench.launch.slurm.allocation import ask
 
 _LOOK_S = 0.5
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", ""}

@@ -1,0 +1,1 @@
+"""Slurm: the hosts of the job around this process, and batch scripts."""
