@@ -32,6 +32,7 @@ from workbench.launch.start.starters import Task
 
 _START_S = 30.0
 _END_S = 3.0  # deadline of the agents' last words
+_SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,7 @@ class RanksOnHosts:
         self._processes = ProcessTree(task.env)
         self._targets = [target for target in plan.targets if target.name in self._ranks]
         self._connections = Connections(self._targets, self._processes, os.getcwd())
+        self._silence_s = max(_SHORTEST_SILENCE_S, config.settings(task.env).peer_timeout_s)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
@@ -155,6 +157,7 @@ class RanksOnHosts:
         for name, message in answers.items():
             if verbose:
                 say(f"{name}: {message.fields['line']}")
+        self._connections.watch(self._silence_s)
         if self._task.starter == "mpi":
             self._start_mpi(seats, folder, say, verbose)
 
@@ -170,6 +173,7 @@ class RanksOnHosts:
             "threads": config.omp_threads() > 0,
             "bind": config.settings(self._task.env).bind,
             "gpus": self._plan.gpus,
+            "silence_s": self._silence_s,
             "files": [(name, len(data)) for name, data in self._task.files.items()],
         }
         secret = secrets.token_hex(32)

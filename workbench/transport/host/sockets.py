@@ -224,12 +224,16 @@ class SocketLink:
         self.tick()
         if time.monotonic() - quiet_since > self._timeout_s:
             raise DeadlineError(
-                f"TCP: rank {self.rank} has waited for rank {other} for {self._timeout_s:g} s "
+                f"TCP: rank {self.rank} has waited for rank {other}{self._at(other)} for {self._timeout_s:g} s "
                 "(WORKBENCH_DATA_TIMEOUT_S)."
             )
 
     def _lost(self, other: int, why: str) -> PeerLostError:
-        return PeerLostError(f"Rank {self.rank} lost rank {other} in the data plane: {why.lower()}")
+        return PeerLostError(f"Rank {self.rank} lost rank {other}{self._at(other)} in the data plane: {why.lower()}")
+
+    def _at(self, other: int) -> str:
+        """Words for where another rank is."""
+        return f" at {self.places[other][0]}" if other < len(self.places) else ""
 
     def _to(self, dest: int) -> None:
         """See to it that there is a stream to this rank."""
@@ -246,7 +250,7 @@ class SocketLink:
                 raise OSError("who listens there does not know the job's secret")
         except OSError as error:
             sock.close()
-            raise self._lost(dest, f"no stream to {address} port {port}: {error.strerror or error}") from None
+            raise self._lost(dest, f"no stream to port {port}: {error.strerror or error}") from None
         self._out[dest] = _ready(sock)
 
     def _from(self, source: int) -> None:
