@@ -85,10 +85,8 @@ class Agent:
                 waiting.register(self._port, selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in waiting.select(_LOOK_S)]
         now = time.monotonic()
-        if now - self._looked > max(
-            1.0, self._silence_s / 4
-        ):  # it was stopped, or nobody took its words: what has come is next
-            self._heard = now
+        if now - self._looked > max(1.0, self._silence_s / 4):
+            self._heard = now  # it was stopped, or nobody took its words: it has to read first what has come
         self._looked = now
         if self._port in ready:
             self._port.greet()
