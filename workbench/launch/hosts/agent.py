@@ -104,9 +104,13 @@ class Agent:
         self._heard = time.monotonic()
         for message in self._decoder.feed(data):
             try:
+                if message.kind not in self._handlers:
+                    raise LaunchError(f"an agent of this version cannot do {message.kind!r}.")
                 self._handlers[message.kind](message)
             except (LaunchError, OSError) as error:
                 self._say("failed", doing=message.kind, text=str(error))
+            except (KeyError, TypeError, ValueError) as error:
+                self._say("failed", doing=message.kind, text=f"{message.kind} makes no sense: {error!r}")
 
     def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         write(self._answer, Message(kind, fields, data))
@@ -138,7 +142,7 @@ class Agent:
     # --- the job --------------------------------------------------------------------------------------
 
     def _start(self, message: Message) -> None:
-        self._silence_s = message.fields["silence_s"]
+        self._silence_s = float(message.fields["silence_s"])
         self._ranks = LocalRanks(message.fields, message.data)
         self._say("starting", line=self._ranks.binding_line)
 
