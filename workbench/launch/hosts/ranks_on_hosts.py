@@ -148,6 +148,11 @@ class RanksOnHosts:
             say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
             for seat in seats:
                 say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
+        if self._task.starter == "mpi" and ":" in seats[0].address and mpi.library_vendor() == "MPICH":
+            raise LaunchError(
+                f"MPICH's launcher needs IPv4, and {', '.join(seat.name for seat in seats)} have no network in common "
+                "but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
+            )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
         answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
         if failures:
