@@ -33,6 +33,44 @@ def test_ranks_on_two_hosts(way: list[str], hosts: Hosts) -> None:
     assert re.search(r"the rehearsal with 2 hosts took \d\.\d s\n.*wb1: 2 ranks, by eth0 10.77.0.1", done.stderr)
 
 
+# Each verb with values of 4 KiB, which travel with their announcements, and of 16 MiB, which the data plane moves.
+PATHS = """
+import sys, numpy as np, workbench as hvd
+hvd.init()
+rank, size = hvd.rank(), hvd.size()
+for nbytes in (4096, 16 << 20):
+    count = nbytes // 8
+    each = [np.arange(count, dtype=np.float64) * (one + 1) for one in range(size)]
+    mine, whole = each[rank], np.concatenate(each)
+    assert np.array_equal(hvd.allreduce(mine, op=hvd.Sum), sum(each))
+    assert np.array_equal(hvd.allgather(mine), whole)
+    assert np.array_equal(hvd.broadcast(mine, root_rank=3), each[3])
+    parts = [np.split(one, size)[rank] for one in each]
+    assert np.array_equal(hvd.alltoall(mine)[0], np.concatenate(parts))
+    assert np.array_equal(hvd.reducescatter(mine, op=hvd.Sum), sum(parts))
+    sys.stdout.write(f"{rank} {nbytes}\\n")
+hvd.shutdown()
+"""
+
+
+@pytest.mark.parametrize("family", ["", "-6"], ids=["ipv4", "ipv6"])
+def test_every_verb_in_two_sizes(family: str, hosts: Hosts) -> None:
+    """Between hosts of one family of addresses."""
+    _keep(hosts, family)
+    run = [WORKBENCH, "run", "-H", f"wb1{family}:2,wb2{family}:2", sys.executable, "-c", PATHS]
+    done = called(hosts, *run)
+    found = sorted(line.partition(":")[2] for line in done.stdout.splitlines())
+    right = sorted(f"{rank} {nbytes}" for rank in range(4) for nbytes in (4096, 16 << 20))
+    assert (done.returncode, found) == (0, right), done.stderr
+
+
+def _keep(hosts: Hosts, family: str) -> None:
+    """The hosts lose their addresses of the other family."""
+    for i in (0, 1):
+        other = "-4" if family else "-6"
+        assert hosts.run(i, "ip", other, "addr", "flush", "dev", "eth0").returncode == 0
+
+
 def test_ipv6(hosts: Hosts) -> None:
     """Names with an IPv6 address alone are reached."""
     words = [sys.executable, "-c", SCRIPT]
@@ -227,15 +265,48 @@ def _pid_on(hosts: Hosts, i: int) -> str:
     raise AssertionError("no sshd")
 
 
-def test_who_listens(hosts: Hosts) -> None:
-    """During a job every port is open at the address between the hosts, and within WORKBENCH_PORTS."""
-    look = "import subprocess; print(subprocess.run(['ss', '-Hltun'], capture_output=True, text=True).stdout)"
-    script = f"import workbench as hvd, numpy as np\nhvd.init(); hvd.allreduce(np.ones(1 << 20))\n{look}\nhvd.barrier()"
-    words = ["env", "WORKBENCH_PORTS=40000-40100", *RUN, sys.executable, "-c", script]
-    done = called(hosts, *words)
+LOOK = """
+import subprocess, numpy as np, workbench as hvd
+hvd.init()
+hvd.allreduce(np.ones(4)); hvd.allreduce(np.ones(1 << 20))
+hvd.barrier()
+print(subprocess.run(["ss", "-Hltunp"], capture_output=True, text=True).stdout)
+hvd.barrier()
+"""
+
+
+def listeners(hosts: Hosts, *words: str) -> list[tuple[str, int, set[str]]]:
+    """Address, port and programs of each port, TCP or UDP, that is open during a job; without those of sshd."""
+    done = called(hosts, *words, sys.executable, "-c", LOOK)
     assert done.returncode == 0, done.stderr
-    places = [line.split(":", 1)[1].split()[4] for line in done.stdout.splitlines() if "LISTEN" in line]
-    ours = [place for place in places if not place.endswith(":22")]
-    assert ours
-    assert {place.rpartition(":")[0] for place in ours} <= {"10.77.0.1", "10.77.0.2"}, done.stdout
-    assert all(40000 <= int(place.rpartition(":")[2]) <= 40100 for place in ours), done.stdout
+    found = []
+    for line in done.stdout.splitlines():
+        if ("LISTEN" in line or "UNCONN" in line) and "sshd" not in line:
+            address, _, port = line.split(":", 1)[1].split()[4].rpartition(":")
+            found.append((address, int(port), set(re.findall(r'\("([^"]+)",pid', line))))
+    return found
+
+
+@WAYS
+@pytest.mark.parametrize("family", ["", "-6"], ids=["ipv4", "ipv6"])
+def test_who_listens(family: str, way: list[str], hosts: Hosts) -> None:
+    """During a job all ports are open at the address between the hosts, but for one of mpiexec; all in the range."""
+    _keep(hosts, family)
+    run = [WORKBENCH, "run", "-H", f"wb1{family}:2,wb2{family}:2", *way]
+    if family and way:
+        done = called(hosts, *run, "true")
+        assert (done.returncode, "MPICH's launcher needs IPv4, and wb1-6, wb2-6" in done.stderr) == (1, True)
+        return
+    found = listeners(hosts, "env", "WORKBENCH_PORTS=40000-40100", *run)
+    between = {f"[{address}]" for address in hosts.addresses6} if family else set(hosts.addresses)
+    wide = {port for address, port, programs in found if "mpiexec" in " ".join(programs)} if way else set()
+    assert len(wide) == len(way), found
+    assert {address for address, port, _ in found if port not in wide} == between, found
+    assert all(40000 <= port <= 40100 for _, port, _ in found), found
+
+
+@WAYS
+def test_who_listens_on_one_host(way: list[str], hosts: Hosts) -> None:
+    """Nobody beyond loopback."""
+    found = listeners(hosts, WORKBENCH, "run", "-np", "2", *way)
+    assert all(address in ("127.0.0.1", "[::1]") for address, _, _ in found), found

@@ -82,13 +82,13 @@ class LifeWatch:
         for rank, last in list(self._heard.items()):
             pid = self._pids.get(rank)
             if pid is not None and has_ended(pid):
-                found.append(Lost(rank, _ENDED.format(pid)))
+                found.append(Lost(rank, _ENDED.format(pid) + self._on_host(rank)))
             elif rank in self._given_up:
-                found.append(Lost(rank, self._given_up[rank]))
+                found.append(Lost(rank, self._given_up[rank] + self._on_host(rank)))
             elif rank in self._cut_off and (pid is None or now - self._cut_off[rank] > _CUT_OFF_S):
                 found.append(Lost(rank, f"its connection to rank 0 ended without a word{self._on_host(rank)}"))
             elif now - last > self._timeout_s and (why := _why_silent(pid, self._timeout_s)):
-                found.append(Lost(rank, why + (self._from_where(rank, now) if pid is None else "")))
+                found.append(Lost(rank, why + (self._from_where(rank, now) if pid is None else self._on_host(rank))))
         for lost in found:
             self.forget(lost.rank)
         return found

@@ -8,7 +8,8 @@
 
 It reads messages from its standard input and answers on its standard output, which ssh (or srun) carries, and listens
 nowhere. When the launcher ends, is killed, or is cut off, so does the agent's input; then it ends every process of the
-job on its host. If the agent itself is killed, its watchdog does.
+job on its host. Where a cable is out the input only falls silent, so each end says from time to time that it lives. If
+the agent itself is killed, its watchdog does.
 
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
    ports of the others (``reach``).
@@ -34,8 +35,7 @@ from workbench.launch.hosts.messages import Decoder, Message, MessageError, writ
 from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
 
-SILENCE_S = 30.0
-"""An agent that hears nothing from its launcher for so long ends its ranks: the cable may be out."""
+_SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25
 _IN, _OUT = 0, 1
 
@@ -49,7 +49,8 @@ class Agent:
 
     def __init__(self, read: int, answer: int) -> None:
         self._read, self._answer = read, answer
-        self._decoder, self._heard = Decoder(), time.monotonic()
+        self._decoder, self._silence_s = Decoder(), _SILENCE_S
+        self._heard = self._looked = time.monotonic()
         self._port: Port | None = None
         self._ranks: LocalRanks | None = None
         self._over = False
@@ -61,7 +62,7 @@ class Agent:
             "close": self._close,
             "start": self._start,
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
-            "still here": lambda message: None,
+            "still here": lambda message: self._say("still here"),
             "release": lambda message: self._running().release(),
             "end": self._end,
         }
@@ -69,7 +70,7 @@ class Agent:
     def serve(self) -> None:
         """Until the launcher says ``end``, or is gone."""
         try:
-            while not self._over and time.monotonic() - self._heard < SILENCE_S:
+            while not self._over and self._looked - self._heard < self._silence_s:
                 self._wait()
         finally:
             if self._ranks:
@@ -83,6 +84,10 @@ class Agent:
             if self._port:
                 waiting.register(self._port, selectors.EVENT_READ)
             ready = [key.fileobj for key, _ in waiting.select(_LOOK_S)]
+        now = time.monotonic()
+        if now - self._looked > max(1.0, self._silence_s / 4):
+            self._heard = now  # it was stopped, or nobody took its words: it has to read first what has come
+        self._looked = now
         if self._port in ready:
             self._port.greet()
         if self._read in ready:
@@ -99,9 +104,13 @@ class Agent:
         self._heard = time.monotonic()
         for message in self._decoder.feed(data):
             try:
+                if message.kind not in self._handlers:
+                    raise LaunchError(f"an agent of this version cannot do {message.kind!r}.")
                 self._handlers[message.kind](message)
             except (LaunchError, OSError) as error:
                 self._say("failed", doing=message.kind, text=str(error))
+            except (KeyError, TypeError, ValueError) as error:
+                self._say("failed", doing=message.kind, text=f"{message.kind} makes no sense: {error!r}")
 
     def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         write(self._answer, Message(kind, fields, data))
@@ -133,6 +142,7 @@ class Agent:
     # --- the job --------------------------------------------------------------------------------------
 
     def _start(self, message: Message) -> None:
+        self._silence_s = float(message.fields["silence_s"])
         self._ranks = LocalRanks(message.fields, message.data)
         self._say("starting", line=self._ranks.binding_line)
 

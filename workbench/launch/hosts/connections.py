@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import selectors
 import subprocess
@@ -14,7 +15,8 @@ from workbench.launch.hosts.remote_shell import Here, Shell, agent_script, expla
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _CHUNK = 1 << 16
-_STILL_HERE_S = 5.0  # how often an agent hears that its launcher lives
+_STILL_HERE_S = 5.0  # how often an agent hears that its launcher lives, and says that it does; at least
+_KILLED_WITHIN_S = 3.0  # an agent that does not answer
 GONE = "gone"
 """The kind of the message that stands for an agent's end; its fields are ``what`` and ``cure``."""
 
@@ -43,6 +45,7 @@ class _Connection:
         self.target, self.process, self.decoder = target, process, Decoder()
         self.into, self.outof = process.stdin.fileno(), process.stdout.fileno()
         self.pending, self.gone = b"", False
+        self.heard, self.pid = time.monotonic(), 0
         os.set_blocking(self.into, False)
 
 
@@ -63,6 +66,8 @@ class Connections:
         self._selector = selectors.DefaultSelector()
         self._open: dict[str, _Connection] = {}
         self._told, self.early = time.monotonic(), list[tuple[str, Message]]()
+        self._silence_s, self._looked = float("inf"), self._told
+        self._killers: list[subprocess.Popen[bytes]] = []
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
             here = isinstance(target.shell, Here)
@@ -87,8 +92,9 @@ class Connections:
 
     def hear(self, timeout_s: float) -> Iterator[tuple[str, Message]]:
         """What the agents say next; nothing after ``timeout_s`` without a word."""
-        if time.monotonic() - self._told > _STILL_HERE_S:
-            self._told = time.monotonic()
+        begun = time.monotonic()
+        if begun - self._told > min(_STILL_HERE_S, self._silence_s / 4):
+            self._told = begun
             for name in self._open:
                 self.say(name, Message("still here", {}))
         early, self.early = self.early, []
@@ -99,6 +105,13 @@ class Connections:
                 self._flush(connection)
             elif not connection.gone:
                 yield from ((connection.target.name, message) for message in self._read(connection))
+        yield from self._silent(begun)
+
+    def watch(self, silence_s: float) -> None:
+        """From now on an agent that says nothing for so long counts as gone: it may be stopped (SIGSTOP)."""
+        self._silence_s = silence_s
+        for connection in self._open.values():
+            connection.heard = time.monotonic()
 
     def ask(
         self, questions: Mapping[str, Message], answer: str, limit_s: float
@@ -138,19 +151,50 @@ class Connections:
         for connection in self._open.values():
             self._drop(connection)
         self._selector.close()
+        until = time.monotonic() + _KILLED_WITHIN_S
+        for killer in self._killers:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                killer.wait(max(0.0, until - time.monotonic()))
 
     # --- one connection -------------------------------------------------------------------------------
 
     def _read(self, connection: _Connection) -> list[Message]:
         data = os.read(connection.outof, _CHUNK)
+        connection.heard = time.monotonic()
         try:
             found = list(connection.decoder.feed(data))
         except MessageError as error:
             self._drop(connection)
             return [Message(GONE, {"what": f"what came from it was {error}", "cure": "Does its login shell print?"})]
+        for message in found:
+            if message.kind == "here":
+                connection.pid = int(message.fields["pid"])
         if not data:
             found.append(self._farewell(connection))
         return found
+
+    def _silent(self, begun: float) -> Iterator[tuple[str, Message]]:
+        """Those that have said nothing for long, while this process was there to hear it."""
+        slept, self._looked = begun - self._looked > max(1.0, self._silence_s / 4), time.monotonic()
+        for name, connection in self._open.items():
+            if slept:  # what has come meanwhile is read first
+                connection.heard = self._looked
+            elif not connection.gone and self._looked - connection.heard > self._silence_s:
+                self._drop(connection)
+                self._kill(connection)
+                what = f"its agent (process {connection.pid}) has said nothing for {self._silence_s:g} s"
+                cure = "Was it stopped (SIGSTOP)? Is the host overloaded? WORKBENCH_PEER_TIMEOUT_S gives it more time."
+                yield name, Message(GONE, {"what": what, "cure": cure})
+
+    def _kill(self, connection: _Connection) -> None:
+        """End an agent that does not listen, on another connection: its watchdog then ends its ranks."""
+        pid, target = connection.pid, connection.target
+        script = f"grep -qa hosts.agent /proc/{pid}/cmdline && kill -KILL {pid}"
+        command = target.shell.command(target.name, script)
+        killer = self._processes.start_with_pipes(f"end of the agent on {target.name}", command)
+        for stream in filter(None, (killer.stdin, killer.stdout)):
+            stream.close()
+        self._killers.append(killer)
 
     def _farewell(self, connection: _Connection) -> Message:
         """Why an agent is gone."""

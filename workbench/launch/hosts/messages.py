@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-_LONGEST = 1 << 20  # of a line
+_LONGEST = 1 << 20  # of a line, and of a greeting
+_MOST = 1 << 32  # bytes that may follow a line
 MARK = b"workbench-agent "
 """Begins each line."""
 
@@ -62,7 +63,8 @@ class Decoder:
 
     def __init__(self) -> None:
         self.before = b""
-        self._open, self._begun = b"", False
+        self._open, self._begun = bytearray(), False
+        self._head: dict[str, Any] | None = None  # of a message whose bytes are still to come
 
     def feed(self, data: bytes) -> Iterator[Message]:
         """The messages that ``data`` completes.
@@ -76,22 +78,28 @@ class Decoder:
 
     def _next(self) -> Message | None:
         if not self._begun:
-            greeting, mark, rest = self._open.partition(MARK)
-            if not mark:
-                self.before = self._open[:_LONGEST]
+            begin = self._open.find(MARK)
+            self.before = bytes(self._open[: begin if begin >= 0 else _LONGEST])
+            if begin < 0:
+                if len(self._open) > _LONGEST:
+                    raise MessageError(f"more than {_LONGEST} bytes that are no message: {self.before[:80]!r}")
                 return None
-            self.before, self._open, self._begun = greeting, mark + rest, True
-        line, end, rest = self._open.partition(b"\n")
-        if not end:
-            if len(line) > _LONGEST:
+            self._begun = True
+            del self._open[:begin]
+        if self._head is None:
+            end = self._open.find(b"\n")
+            if end > _LONGEST or (end < 0 and len(self._open) > _LONGEST):
                 raise MessageError(f"a line of more than {_LONGEST} bytes")
+            if end < 0:
+                return None
+            self._head = _parsed(bytes(self._open[:end]))
+            del self._open[: end + 1]
+        head, count = self._head, self._head["bytes"]
+        if len(self._open) < count:
             return None
-        head = _parsed(line)
-        count = head.pop("bytes")
-        if len(rest) < count:
-            return None
-        self._open = rest[count:]
-        return Message(head.pop("kind"), head, rest[:count])
+        data, self._head = bytes(self._open[:count]), None
+        del self._open[:count]
+        return Message(head["kind"], {name: head[name] for name in head.keys() - {"kind", "bytes"}}, data)
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
@@ -103,7 +111,9 @@ def _parsed(line: bytes) -> dict[str, Any]:
             raise ValueError("it has no kind")
         if type(head.get("bytes")) is not int or head["bytes"] < 0:
             raise ValueError("it does not say how many bytes follow")
-    except ValueError as error:
+        if head["bytes"] > _MOST:
+            raise ValueError(f"{head['bytes']} bytes are too many")
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"{line[:80]!r} is no message: {error}") from None
     return head
 

@@ -33,6 +33,7 @@ from workbench.launch.start.starters import Task
 
 _START_S = 30.0
 _END_S = 3.0  # deadline of the agents' last words
+_SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
 
 
 @dataclass(frozen=True)
@@ -135,6 +136,7 @@ class RanksOnHosts:
         self._connections = Connections(self._targets, self._processes, os.getcwd())
         self._seats: list[Seat] = []
         self._files = dict(task.files)
+        self._silence_s = max(_SHORTEST_SILENCE_S, config.settings(task.env).peer_timeout_s)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
@@ -142,6 +144,11 @@ class RanksOnHosts:
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
         """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
         seats = self._seats or self.rehearse(say, verbose)
+        if self._task.starter == "mpi" and ":" in seats[0].address and mpi.library_vendor() == "MPICH":
+            raise LaunchError(
+                f"MPICH's launcher needs IPv4, and {', '.join(seat.name for seat in seats)} have no network in common "
+                "but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
+            )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
         answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
         if failures:
@@ -151,6 +158,7 @@ class RanksOnHosts:
         for name, message in answers.items():
             if verbose:
                 say(f"{name}: {message.fields['line']}")
+        self._connections.watch(self._silence_s)
         if self._task.starter == "mpi":
             self._start_mpi(seats, folder, say, verbose)
 
@@ -195,12 +203,13 @@ class RanksOnHosts:
             "threads": config.omp_threads() > 0,
             "bind": config.settings(self._task.env).bind,
             "gpus": self._plan.gpus,
+            "silence_s": self._silence_s,
             "files": [(name, len(data)) for name, data in self._files.items()],
         }
         secret = secrets.token_hex(32)
         orders = {}
         for i, seat in enumerate(seats):
-            env = host_environment(self._task.env, seat, seats[0])
+            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, seat, seats[0])
             env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
             mine = {"host": i, "ranks": self._ranks[seat.name], "env": env}
             orders[seat.name] = Message("start", common | mine, b"".join(self._files.values()))
@@ -222,6 +231,7 @@ class RanksOnHosts:
         command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")
+        self._processes.env = mpi.port_variables(*self._plan.ports) | self._processes.env
         self._processes.start("mpiexec", command)
 
     # --- the run --------------------------------------------------------------------------------------

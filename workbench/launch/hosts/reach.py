@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import secrets
 import selectors
 import socket
@@ -14,6 +16,7 @@ from typing import Any, NamedTuple
 from workbench.common.ports import family_of, listen
 
 _LOOK_S = 0.05
+_GUESTS = 256  # that are told the word in one go
 
 
 class Place(NamedTuple):
@@ -47,7 +50,7 @@ class Port:
     def greet(self) -> None:
         """Tell all who have come."""
         with contextlib.suppress(OSError):
-            while True:
+            for _ in range(_GUESTS):
                 guest, _ = self._socket.accept()
                 with guest:
                     guest.sendall(self.word.encode())
@@ -97,7 +100,10 @@ def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) 
         for host, place in places.items():
             sock = stack.enter_context(socket.socket(family_of(place.address)))
             sock.setblocking(False)
-            sock.connect_ex((place.address, place.port))
+            error = sock.connect_ex((place.address, place.port))
+            if error not in (0, errno.EINPROGRESS):
+                found[host] = os.strerror(error).lower()
+                continue
             waiting.register(sock, selectors.EVENT_READ, host)
         while len(found) < len(places) and (left_s := until - time.monotonic()) > 0:
             for key, _ in waiting.select(left_s):

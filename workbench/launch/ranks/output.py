@@ -155,6 +155,7 @@ class Printer:
         hosts: Sequence[str] = (),
     ) -> None:
         self._labels = [f"{rank}@{host}" for rank, host in enumerate(hosts)] or list(map(str, range(n)))
+        self._hosts = tuple(hosts)
         self._streams = {
             name: Sink(stream, functools.partial(self._complain, name, "Its lines are lost"))
             for name, stream in (("stdout", out), ("stderr", err))
@@ -200,6 +201,10 @@ class Printer:
             self.flush()
         for file in self._files.values():
             file.close()
+
+    def where(self, rank: int) -> str:
+        """Words for a rank's host; empty if there is only one."""
+        return f" on {self._hosts[rank]}" if self._hosts else ""
 
     def last_words(self, rank: int) -> str:
         """The rank's last traceback; without one, its last lines on stderr."""

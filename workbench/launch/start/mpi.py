@@ -242,6 +242,16 @@ def command_on_hosts(
     return [path, "-disable-auto-cleanup", "-n", str(n), *by, "-hosts", listed, "-iface", interface, *words]
 
 
+def port_variables(low: int, high: int) -> dict[str, str]:
+    """What keeps the ports of MPICH's launcher, and of its ranks over UCX, from ``low`` to ``high``; (0, 0): any.
+
+    Example:
+        >>> port_variables(40000, 40100)
+        {'MPIEXEC_PORT_RANGE': '40000:40100', 'UCX_TCP_PORT_RANGE': '40000-40100'}
+    """
+    return {"MPIEXEC_PORT_RANGE": f"{low}:{high}", "UCX_TCP_PORT_RANGE": f"{low}-{high}"} if high else {}
+
+
 def forker(path: str) -> str:
     """The launcher for one machine that MPICH may bring beside its mpiexec at ``path``; "" for none."""
     return shutil.which(gforker.NAME, path=str(Path(path).parent)) or ""

@@ -128,7 +128,7 @@ class _Run:
         culprit = next(iter(causes or ending.failed), None)
         words = self._printer.last_words(culprit) if culprit is not None else ""
         lost = next((lost for lost in self._lost_hosts if culprit in lost.ranks), None)
-        text = (_describe_host(lost) if lost else _describe(ending, culprit)) + (
+        text = (_describe_host(lost) if lost else _describe(ending, culprit, self._printer.where)) + (
             f" Its last words:\n{words}" if words else ""
         )
         killed = culprit is not None and ending.codes[culprit] < 0
@@ -200,14 +200,14 @@ def _describe_host(lost: HostLost) -> str:
     return f"Host {lost.host} was lost with {ranks}, which ends the job: {lost.why}."
 
 
-def _describe(ending: Ending, culprit: int | None) -> str:
+def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) -> str:
     if culprit is None:
         return f"The job was ended by {_name(ending.asked)}." if ending.asked else ""
-    code = ending.codes[culprit]
+    code, rank = ending.codes[culprit], f"Rank {culprit}{where(culprit)}"
     if code == -signal.SIGKILL:
-        return f"Rank {culprit} was killed by SIGKILL (out of memory?), which ends the job."
+        return f"{rank} was killed by SIGKILL (out of memory?), which ends the job."
     how = f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    return f"Rank {culprit} {how}, which ends the job."
+    return f"{rank} {how}, which ends the job."
 
 
 def _name(number: int) -> str:

@@ -12,17 +12,17 @@ import socket
 import socketserver
 import struct
 import threading
+import time
 from typing import Any
 
 from workbench.common.ports import family_of
 from workbench.errors import LaunchError
+from workbench.transport.bootstrap.guests import HANDSHAKE_S, MOST, Guests, exactly
 from workbench.transport.bootstrap.rendezvous import derived, looks
 
 _NUMBER, _PROOF = 16, 32  # bytes
 _LENGTHS = struct.Struct(">cHI")  # what to do, length of the name, length of the value
 _LONGEST = 64 << 20
-_GREET_S = 10.0
-_MORE_GUESTS = 64
 
 
 class TcpBoard:
@@ -42,14 +42,15 @@ class TcpBoard:
         self.where, self._timeout_s = f"{address} port {port}", timeout_s
         self._lock, key = threading.Lock(), derived(secret, "board")
         self._server = _serve(address, port, key, size) if rank == 0 else None
-        why = "nobody came"
+        why, until = "", time.monotonic() + timeout_s
         for _ in looks(timeout_s):
             try:
-                self._socket = _connected(address, port, key)
+                self._socket = _connected(address, port, key, min(until, time.monotonic() + HANDSHAKE_S))
                 self._socket.settimeout(timeout_s)
                 return
             except OSError as error:
-                why = str(error.strerror or error).lower()
+                if not (why and isinstance(error, TimeoutError)):  # the last attempt has little time
+                    why = str(error.strerror or error).lower()
         raise LaunchError(
             f"init(): rank {rank} does not reach rank 0 at {self.where} within {timeout_s:g} s: {why}. Does a firewall "
             "keep it away? WORKBENCH_PORTS says which ports are used."
@@ -69,7 +70,7 @@ class TcpBoard:
         try:
             with self._lock:
                 self._socket.sendall(_LENGTHS.pack(what, len(named), len(value)) + named + value)
-                return _frame(self._socket)[::2]
+                return _frame(self._socket, time.monotonic() + self._timeout_s)[::2]
         except OSError as error:
             raise LaunchError(f"init(): {self.where} does not answer any more: {error}") from None
 
@@ -79,9 +80,17 @@ class _Server(socketserver.ThreadingTCPServer):
 
     def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
         self.address_family = family_of(address)
-        self.request_queue_size = size + _MORE_GUESTS
-        self.key, self.values, self.guests = key, dict[str, bytes](), threading.BoundedSemaphore(size + _MORE_GUESTS)
+        self.request_queue_size = size + MOST
+        self.key, self.values, self.guests = key, dict[str, bytes](), Guests(size + MOST)
         super().__init__((address, port), _Guest)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """As the base class; strangers cannot keep all open files."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            self.guests.goes_on(error)
+            raise
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Who does not speak like a rank is cut off, and nobody needs to know."""
@@ -91,26 +100,33 @@ class _Guest(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         server: _Server = self.server  # type: ignore[assignment]
         with contextlib.suppress(OSError):
-            if server.guests.acquire(blocking=False):
-                try:
-                    self._serve(server)
-                finally:
-                    server.guests.release()
+            server.guests.admit(self.request)
+            try:
+                known = self._greet(server)
+            finally:
+                server.guests.leave(self.request)
+            if known:
+                self._serve(server)
+
+    def _greet(self, server: _Server) -> bool:
+        """Does it know the secret?"""
+        sock, until = self.request, time.monotonic() + HANDSHAKE_S
+        sock.settimeout(HANDSHAKE_S)
+        number = secrets.token_bytes(_NUMBER)
+        sock.sendall(number)
+        theirs = exactly(sock, _NUMBER, until)
+        if not secrets.compare_digest(exactly(sock, _PROOF, until), derived(server.key, "rank", number)):
+            return False
+        sock.settimeout(HANDSHAKE_S)
+        sock.sendall(derived(server.key, "rank 0", theirs))
+        return True
 
     def _serve(self, server: _Server) -> None:
         sock: socket.socket = self.request
-        sock.settimeout(_GREET_S)
-        number = secrets.token_bytes(_NUMBER)
-        sock.sendall(number)
-        theirs = _exactly(sock, _NUMBER)
-        if not secrets.compare_digest(_exactly(sock, _PROOF), derived(server.key, "rank", number)):
-            return
-        sock.sendall(derived(server.key, "rank 0", theirs))
-        sock.settimeout(None)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         while True:
-            what, name, value = _frame(sock)
+            what, name, value = _frame(sock, float("inf"))
             if what == b"w":
                 server.values[name] = value
             there = server.values.get(name) if what == b"r" else None
@@ -127,14 +143,18 @@ def _serve(address: str, port: int, key: bytes, size: int) -> _Server:
     return server
 
 
-def _connected(address: str, port: int, key: bytes) -> socket.socket:
-    sock = socket.create_connection((address, port), _GREET_S)
+def _connected(address: str, port: int, key: bytes, until: float) -> socket.socket:
+    sock = socket.create_connection((address, port), max(0.001, until - time.monotonic()))
     try:
         number = secrets.token_bytes(_NUMBER)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        theirs = _exactly(sock, _NUMBER)
+        theirs = exactly(sock, _NUMBER, until)
         sock.sendall(number + derived(key, "rank", theirs))
-        if not secrets.compare_digest(_exactly(sock, _PROOF), derived(key, "rank 0", number)):
+        try:
+            answer = exactly(sock, _PROOF, until)
+        except ConnectionError:
+            raise OSError("who listens there does not believe this rank: is it another job's?") from None
+        if not secrets.compare_digest(answer, derived(key, "rank 0", number)):
             raise OSError("who listens there does not know the job's secret")
     except BaseException:
         sock.close()
@@ -142,21 +162,11 @@ def _connected(address: str, port: int, key: bytes) -> socket.socket:
     return sock
 
 
-def _frame(sock: socket.socket) -> tuple[bytes, str, bytes]:
-    what, named, length = _LENGTHS.unpack(_exactly(sock, _LENGTHS.size))
+def _frame(sock: socket.socket, until: float) -> tuple[bytes, str, bytes]:
+    what, named, length = _LENGTHS.unpack(exactly(sock, _LENGTHS.size, until))
     if length > _LONGEST:
         raise OSError(f"{length} bytes are too many")
-    return what, _exactly(sock, named).decode(errors="replace"), _exactly(sock, length)
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        more = sock.recv(min(1 << 20, count - len(found)))
-        if not more:
-            raise OSError("it has closed the connection")
-        found += more
-    return bytes(found)
+    return what, exactly(sock, named, until).decode(errors="replace"), exactly(sock, length, until)
 
 
 __all__ = ["TcpBoard"]

@@ -24,13 +24,12 @@ from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.base import Bootstrap
+from workbench.transport.bootstrap.guests import HANDSHAKE_S, MOST, Guests, exactly
 from workbench.transport.bootstrap.rendezvous import derived
 from workbench.transport.host.links import link_backend
 from workbench.transport.polling import offer_core
 
 _NUMBER, _PROOF = 16, 32  # bytes
-_HANDSHAKE_S = 10.0  # deadline of a handshake with who has connected
-_GUESTS = 64  # so many handshakes at once
 _TICK_S = 0.05
 _LOOKS = 10  # before the first sleep, with the core offered to others in between
 
@@ -97,7 +96,8 @@ class SocketLink:
         self._out: dict[int, socket.socket] = {}
         self._in: dict[int, socket.socket] = {}
         self._came = threading.Condition()
-        self._guests = threading.BoundedSemaphore(_GUESTS)
+        self._guests = Guests(size + MOST)
+        self._closed = False
         self._listener: socket.socket | None = None
 
     def listen(self, address: str) -> tuple[str, int]:
@@ -107,7 +107,7 @@ class SocketLink:
             LaunchError: no port is free there.
         """
         try:
-            self._listener = listen(address, config.ports(), self.size + _GUESTS)
+            self._listener = listen(address, config.ports(), self.size + MOST)
         except OSError as error:
             raise LaunchError(f"init(): rank {self.rank}: {error}") from None
         threading.Thread(target=self._welcome, args=[self._listener], name="workbench-tcp", daemon=True).start()
@@ -181,6 +181,9 @@ class SocketLink:
 
     def close(self, clean: bool = True) -> None:
         """Close all streams, and listen no more."""
+        with self._came:
+            self._closed = True
+        self._guests.cut_off()
         for sock in (self._listener, *self._out.values(), *self._in.values()):
             if sock is not None:
                 with contextlib.suppress(OSError):
@@ -224,12 +227,16 @@ class SocketLink:
         self.tick()
         if time.monotonic() - quiet_since > self._timeout_s:
             raise DeadlineError(
-                f"TCP: rank {self.rank} has waited for rank {other} for {self._timeout_s:g} s "
+                f"TCP: rank {self.rank} has waited for rank {other}{self._at(other)} for {self._timeout_s:g} s "
                 "(WORKBENCH_DATA_TIMEOUT_S)."
             )
 
     def _lost(self, other: int, why: str) -> PeerLostError:
-        return PeerLostError(f"Rank {self.rank} lost rank {other} in the data plane: {why.lower()}")
+        return PeerLostError(f"Rank {self.rank} lost rank {other}{self._at(other)} in the data plane: {why.lower()}")
+
+    def _at(self, other: int) -> str:
+        """Words for where another rank is."""
+        return f" at {self.places[other][0]}" if other < len(self.places) else ""
 
     def _to(self, dest: int) -> None:
         """See to it that there is a stream to this rank."""
@@ -238,15 +245,20 @@ class SocketLink:
         address, port = self.places[dest]
         sock = socket.socket(family_of(address))
         try:
-            sock.settimeout(_HANDSHAKE_S)
+            until = time.monotonic() + HANDSHAKE_S
+            sock.settimeout(HANDSHAKE_S)
             sock.connect((address, port))
-            mine, theirs = secrets.token_bytes(_NUMBER), _exactly(sock, _NUMBER)
+            mine, theirs = secrets.token_bytes(_NUMBER), exactly(sock, _NUMBER, until)
             sock.sendall(self.rank.to_bytes(4, "big") + mine + self._proof(self.rank, dest, theirs))
-            if not secrets.compare_digest(_exactly(sock, _PROOF), self._proof(dest, self.rank, mine)):
+            try:
+                answer = exactly(sock, _PROOF, until)
+            except ConnectionError:
+                raise OSError("who listens there does not believe this rank: is it another job's?") from None
+            if not secrets.compare_digest(answer, self._proof(dest, self.rank, mine)):
                 raise OSError("who listens there does not know the job's secret")
         except OSError as error:
             sock.close()
-            raise self._lost(dest, f"no stream to {address} port {port}: {error.strerror or error}") from None
+            raise self._lost(dest, f"no stream to port {port}: {error.strerror or error}") from None
         self._out[dest] = _ready(sock)
 
     def _from(self, source: int) -> None:
@@ -262,30 +274,37 @@ class SocketLink:
         while True:
             try:
                 guest, _ = listener.accept()
-            except OSError:
-                return  # it is closed
-            if self._guests.acquire(timeout=_HANDSHAKE_S):
+            except OSError as error:
+                if self._closed or not self._guests.goes_on(error):
+                    return
+                continue
+            self._guests.admit(guest)
+            try:
                 threading.Thread(target=self._meet, args=[guest], name="workbench-tcp-guest", daemon=True).start()
-            else:
+            except RuntimeError:  # so many threads are not allowed
+                self._guests.leave(guest)
                 guest.close()
 
     def _meet(self, guest: socket.socket) -> None:
         try:
-            guest.settimeout(_HANDSHAKE_S)
+            until = time.monotonic() + HANDSHAKE_S
             mine = secrets.token_bytes(_NUMBER)
+            guest.settimeout(HANDSHAKE_S)
             guest.sendall(mine)
-            said = _exactly(guest, 4 + _NUMBER + _PROOF)
+            said = exactly(guest, 4 + _NUMBER + _PROOF, until)
             source, theirs, proof = int.from_bytes(said[:4], "big"), said[4 : 4 + _NUMBER], said[4 + _NUMBER :]
             if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
                 raise OSError("a stranger")
-            guest.sendall(self._proof(self.rank, source, theirs))
             with self._came:
+                if self._closed or source in self._in:
+                    raise OSError("it comes too late")
+                guest.sendall(self._proof(self.rank, source, theirs))
                 self._in[source] = _ready(guest)
                 self._came.notify_all()
         except OSError:
             guest.close()
         finally:
-            self._guests.release()
+            self._guests.leave(guest)
 
     def _proof(self, source: int, dest: int, number: bytes) -> bytes:
         return derived(self._secret, f"TCP from {source} to {dest}", number)
@@ -300,16 +319,6 @@ def _ready(sock: socket.socket) -> socket.socket:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setblocking(False)
     return sock
-
-
-def _exactly(sock: socket.socket, count: int) -> bytes:
-    found = b""
-    while len(found) < count:
-        more = sock.recv(count - len(found))
-        if not more:
-            raise OSError("it has closed the connection")
-        found += more
-    return found
 
 
 def _bytes(array: Array | None) -> memoryview:

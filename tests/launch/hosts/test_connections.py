@@ -1,0 +1,120 @@
+"""The launcher and an agent of this machine: who says nothing is found, and who was only away is not."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workbench.launch.hosts.connections import GONE, Connections, Target
+from workbench.launch.hosts.messages import Message
+from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.ranks.process_tree import ProcessTree
+
+SILENCE_S = 3.0
+
+
+class Launcher:
+    """One with an agent, whose one rank sleeps."""
+
+    def __init__(self, folder: Path) -> None:
+        self.processes = ProcessTree(os.environ)
+        self.connections = Connections([Target("here", 1, Here())], self.processes, os.getcwd())
+        answers, failures = self.connections.ask({"here": Message("", {})}, "here", 20.0)
+        assert not failures
+        self.agent = psutil.Process(answers["here"].fields["pid"])
+        self.folder = folder / "job"
+        self.tell("start", "starting", self._order())
+        self.rank = self.hear("started", 20.0).fields["pid"]
+        self.connections.watch(SILENCE_S)
+
+    def _order(self) -> dict[str, object]:
+        return {
+            **{"tag": f"{os.getpid()}-{time.monotonic_ns()}", "folder": str(self.folder), "size": 1, "hosts": 1},
+            **{"host": 0, "ranks": [0], "env": dict(os.environ), "starter": "gloo", "threads": True, "bind": "none"},
+            **{"gpus": "", "files": [], "silence_s": SILENCE_S},
+            "command": [sys.executable, "-c", "import time; time.sleep(600)"],
+        }
+
+    def tell(self, kind: str, answer: str, fields: dict[str, object]) -> None:
+        """Ask, and get an answer."""
+        answers, failures = self.connections.ask({"here": Message(kind, fields)}, answer, 20.0)
+        assert "here" in answers, failures
+
+    def hear(self, kind: str, limit_s: float) -> Message:
+        """The next message of a kind."""
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            for _, message in self.connections.hear(0.05):
+                if message.kind == kind:
+                    return message
+        raise AssertionError(f"no {kind} within {limit_s:g} s")
+
+
+@pytest.fixture
+def launcher(tmp_path: Path) -> Iterator[Launcher]:
+    """It is closed in the end."""
+    made = Launcher(tmp_path)
+    yield made
+    made.connections.close()
+    made.processes.stop()
+
+
+def gone(pid: int, limit_s: float = 15.0) -> bool:
+    """Has a process ended by now?"""
+    until = time.monotonic() + limit_s
+    while psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def test_an_agent_that_is_stopped_is_lost_and_its_ranks_are_ended(launcher: Launcher) -> None:
+    """Its pipes are open still, so the silence alone tells; it is killed, and its watchdog ends the rank."""
+    launcher.agent.suspend()
+    message = launcher.hear(GONE, 15.0)
+    assert f"its agent (process {launcher.agent.pid}) has said nothing for 3 s" in message.fields["what"]
+    assert "SIGSTOP" in message.fields["cure"]
+    assert launcher.connections.there() == set()
+    launcher.connections.close()
+    assert gone(launcher.agent.pid)
+    assert gone(launcher.rank)
+
+
+def test_a_launcher_that_was_away_accuses_nobody(launcher: Launcher) -> None:
+    """After Ctrl-Z, or while nobody reads what it prints, it first takes what the agents have said meanwhile."""
+    until = time.monotonic() + 2 * SILENCE_S
+    while time.monotonic() < until:
+        list(launcher.connections.hear(0.05))
+    time.sleep(0.6 * SILENCE_S)  # more would end the agent, which hears nothing either
+    until = time.monotonic() + 2 * SILENCE_S
+    while time.monotonic() < until:
+        assert [message.kind for _, message in launcher.connections.hear(0.05) if message.kind == GONE] == []
+    assert not gone(launcher.rank, limit_s=0.0)
+
+
+def test_an_agent_that_was_away_goes_on(launcher: Launcher) -> None:
+    """It was stopped for longer than its launcher may be silent; what was said meanwhile waits in the pipe."""
+    launcher.connections.watch(60.0)
+    launcher.agent.suspend()
+    time.sleep(1.5 * SILENCE_S)
+    launcher.connections.say("here", Message("still here", {}))
+    launcher.agent.resume()
+    launcher.connections.watch(SILENCE_S)
+    launcher.hear("still here", 10.0)
+    until = time.monotonic() + 2 * SILENCE_S
+    while time.monotonic() < until:
+        list(launcher.connections.hear(0.05))
+    assert not gone(launcher.rank, limit_s=0.0)
+
+
+def test_a_launcher_that_is_silent_is_left(launcher: Launcher) -> None:
+    """Its pipe is open, as when a cable is out: the agent ends its rank, and itself."""
+    assert gone(launcher.agent.pid)
+    assert gone(launcher.rank)
