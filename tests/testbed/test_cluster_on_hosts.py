@@ -188,17 +188,21 @@ def test_who_listens_and_nothing_is_left(hosts: Hosts, kernel: Start) -> None:
     nothing_left(hosts, ours)
 
 
-@pytest.mark.parametrize("busy", [False, True])
-def test_a_killed_kernel_leaves_nothing(busy: bool, hosts: Hosts, kernel: Start) -> None:
-    """After kill -9 of the kernel, engines, controller, agents and folders are gone from both hosts."""
+@pytest.mark.parametrize("how", ["killed", "killed while busy", "ends"])
+def test_a_kernel_that_ends_leaves_nothing(how: str, hosts: Hosts, kernel: Start) -> None:
+    """After kill -9 of the kernel, or its end, engines, controller, agents and folders are gone from both hosts."""
     mine = kernel(hosts)
     assert mine.do(UP) == READY + "\n"
-    if busy:
+    if "busy" in how:
         mine.do("a = c.view.apply_async(eval, '__import__(\"time\").sleep(600)')")
     found = members(hosts)
     assert len(found) > 10
     ours = folders(found)
-    mine.kill()
+    if how == "ends":
+        assert mine.process.communicate(timeout=20)[0] == ""
+        assert mine.process.returncode == 0
+    else:
+        mine.kill()
     nothing_left(hosts, ours)
 
 

@@ -15,6 +15,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import threading
@@ -134,6 +135,7 @@ class EnginesOnHosts:
         """Agents and rehearsal; then the controller, at the address that all hosts reach; then the engines."""
         self._say = say
         self._ranks = ranks = RanksOnHosts(self._place.plan, self._task, self._signals)
+        atexit.register(self.stop)  # a kernel that ends without down() says goodbye to its agents
         ranks.rehearse(say)
         address, ports = ranks.way_back(), engine_commands.free_ports(ranks.way_back(), self._place.plan.ports)
         self.job.start("controller", engine_commands.controller(profile, address, ports))
@@ -217,6 +219,7 @@ class EnginesOnHosts:
 
     def stop(self) -> None:
         """The agents end their ranks, and then the controller ends."""
+        atexit.unregister(self.stop)
         self._over.set()
         if self._thread.ident:
             self._thread.join()
