@@ -1,0 +1,208 @@
+"""The image of ``deploy/container``: built here, its workers and launcher on hosts of the test bed."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from containers import CannotBuild, Engine
+from hosts import Hosts
+from namespaces import CannotMakeHosts
+from test_launchers import RIGHT, SCRIPT
+from test_run_in_slurm import lines
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "container"
+KEYS = "/etc/workbench/ssh"
+PORT = 2222
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.parallel,
+    pytest.mark.slow,
+    pytest.mark.thorough,
+    pytest.mark.timeout(1200),  # the first test builds the image
+]
+
+
+@pytest.fixture(scope="module")
+def image() -> Iterator[Engine]:
+    """The CPU variant, with all that it has by default, on the Debian that the Dockerfile names."""
+    suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    assert suite
+    try:
+        with Engine(ROOT) as engine:
+            engine.make_base(suite[1])
+            engine.build(FOLDER / "Dockerfile", TORCH_BACKEND="auto")
+            yield engine
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
+
+
+class Containers:
+    """Containers on three hosts of the test bed, each in the network of one."""
+
+    def __init__(self, image: Engine, hosts: Hosts, folder: Path) -> None:
+        self._image, self.hosts, self._folder = image, hosts, folder
+        self._started: list[subprocess.Popen[bytes]] = []
+
+    def key(self, name: str) -> Path:
+        """A new key pair of a job, in a folder that is readable for the image's user."""
+        folder = self._folder / name
+        folder.mkdir()
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / "id"], check=True)
+        for path in (folder, *folder.iterdir()):
+            shutil.chown(path, 1000, 1000)
+        return folder
+
+    def words(self, host: int, keys: Path, *command: str) -> list[str]:
+        """A command in a container on a host."""
+        hosts = self.hosts.folder / self.hosts.names[host] / "hosts"
+        options = [f"--network=ns:{self.hosts.folder / self.hosts.names[host]}.net"]
+        options += [f"--hostname={self.hosts.names[host]}", f"--volume={hosts}:/etc/hosts:ro"]
+        return self._image.words(*command, options=[*options, f"--volume={keys}:{KEYS}:ro"])
+
+    def run(self, host: int, keys: Path, *command: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+        """… to its end."""
+        words = self.words(host, keys, *command)
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s)
+
+    def start(self, host: int, keys: Path, *command: str, port: int = PORT) -> Path:
+        """… until it listens on a port; gives the file with what it says."""
+        log = self._folder / f"{len(self._started)}.log"
+        with log.open("wb") as file:
+            words = self.words(host, keys, *command)
+            self._started.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=file, stderr=file))
+        until = time.monotonic() + 60.0
+        while f":{port} " not in self.hosts.run(host, "ss", "-Hltn").stdout:
+            assert self._started[-1].poll() is None, log.read_text()
+            assert time.monotonic() < until, log.read_text()
+            time.sleep(0.1)
+        return log
+
+    def stop(self) -> None:
+        """End all that were started, as their engine would: by a signal to their first process."""
+        for process in self._started:
+            process.terminate()
+        for process in self._started:
+            process.wait(timeout=30.0)
+
+
+@pytest.fixture
+def containers(image: Engine, tmp_path: Path) -> Iterator[Containers]:
+    """On hosts wb1, wb2 and wb3."""
+    with contextlib.ExitStack() as stack:
+        hosts = Hosts(3)
+        try:
+            stack.enter_context(hosts)
+        except CannotMakeHosts as reason:
+            pytest.skip(str(reason))
+        made = Containers(image, hosts, tmp_path)
+        stack.callback(made.stop)
+        yield made
+
+
+def commands(network: Path) -> list[list[str]]:
+    """What runs in the network of a host, but for the test bed's own sshd."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, OSError):
+            words = process.cmdline()
+            if Path(f"/proc/{process.pid}/ns/net").stat().st_ino == network.stat().st_ino and "-E" not in words:
+                found.append(words)
+    return found
+
+
+# --- what is in it --------------------------------------------------------------------------------------
+
+
+def test_its_user_is_not_root_and_it_holds_no_key(image: Engine) -> None:
+    """No host key, no key of a user, and no word of the index that it was built from."""
+    script = "id -u; find / -xdev -name 'ssh_host_*' -o -xdev -name 'id_*' -path '*ssh*'; cat /root/.config 2>&1; env"
+    done = image.run("sh", "-c", f"{script}; find / -xdev -name pip.conf -size +0; find / -xdev -name uv -perm -100")
+    assert done.stdout.splitlines()[0] == "1000", done.stderr
+    assert "ssh_host_" not in done.stdout
+    assert "PIP_" not in done.stdout
+    assert "pip.conf" not in done.stdout
+    assert "/bin/uv" not in done.stdout
+
+
+VERSIONS = """
+from importlib.metadata import distributions
+print(*sorted(f"{each.name}=={each.version}" for each in distributions()), sep=chr(10))
+"""
+
+
+def test_its_packages_are_those_of_the_lock(image: Engine) -> None:
+    """Each installed package has a version that requirements.lock names; only the set-up's own have none there."""
+    done = image.run("python", "-c", VERSIONS)
+    pins = set(re.findall(r"^([\w.-]+==[^\s+;]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    lock = {re.sub(r"[-_.]+", "-", each.partition("==")[0]).lower() + "==" + each.partition("==")[2] for each in pins}
+    found = {
+        re.sub(r"[-_.]+", "-", name).lower() + "==" + version.partition("+")[0]
+        for name, _, version in (line.partition("==") for line in done.stdout.split())
+    }
+    assert len(found) > 50, done.stderr
+    unknown = {each for each in found - lock if each.partition("==")[0] not in ("pip", "data-parallel-workbench")}
+    assert unknown <= {each for each in unknown if each.startswith("setuptools==")}
+
+
+def test_a_worker_without_a_key_says_what_to_do(image: Engine) -> None:
+    """It ends at once, and tells how to make one."""
+    done = image.run("worker")
+    assert done.returncode == 1
+    assert "mounted at /etc/workbench/ssh. To make one: mkdir keys && ssh-keygen" in done.stderr
+
+
+# --- on hosts -------------------------------------------------------------------------------------------
+
+
+def test_two_workers_and_a_launcher(containers: Containers) -> None:
+    """Four ranks in two containers, by TCP and by MPI: right sums, and nothing is left."""
+    keys = containers.key("keys")
+    logs = [containers.start(host, keys, "worker") for host in (0, 1)]
+    assert [re.findall(r"listening on (\S+) port (\d+)", log.read_text()) for log in logs] == [
+        [(f"10.77.0.{n}", str(PORT))] for n in (1, 2)
+    ]
+    for way in ([], ["--mpi"]):
+        begun = time.monotonic()
+        done = containers.run(2, keys, "workbench", "run", "-H", "wb1:2,wb2:2", *way, "python", "-c", SCRIPT)
+        assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
+        print(f"4 ranks {' '.join(way)}: {time.monotonic() - begun:.1f} s with the launcher's container")
+    left = ["ssh", "wb1", "find /tmp /dev/shm -mindepth 1"]
+    assert containers.run(2, keys, *left).stdout == ""
+    for name in ("wb1", "wb2"):
+        running = commands(containers.hosts.folder / f"{name}.net")
+        assert sorted(words[0] for words in running) == ["sshd:", "tini"], running
+
+
+def test_a_worker_of_another_job_is_refused(containers: Containers) -> None:
+    """Its host key is signed by another key: neither side lets the other in, and the launcher names the host."""
+    mine, theirs = containers.key("mine"), containers.key("theirs")
+    containers.start(0, mine, "worker")
+    containers.start(1, theirs, "worker")
+    done = containers.run(2, mine, "workbench", "run", "-H", "wb1:1,wb2:1", "true")
+    assert done.returncode == 1, done.stdout
+    assert "wb2: its host key is not known here" in done.stderr
+    assert "wb1:" not in done.stderr
+    trusting = ["ssh", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes", "wb2", "true"]
+    assert "Permission denied (publickey)" in containers.run(2, mine, *trusting).stderr
+
+
+def test_jupyterlab_asks_for_its_token(containers: Containers) -> None:
+    """It answers from another host, and only those who know the token."""
+    keys = containers.key("keys")
+    containers.start(0, keys, "lab", "--IdentityProvider.token=such-a-word", port=8888)
+    ask = "import sys, urllib.request as r; print(r.urlopen(sys.argv[1], timeout=10).read().decode())"
+    address = "http://wb1:8888/api/contents/notebooks"
+    done = containers.run(2, keys, "python", "-c", ask, address)
+    assert "HTTP Error 403" in done.stderr, done.stdout
+    done = containers.run(2, keys, "python", "-c", ask, f"{address}?token=such-a-word")
+    assert "00_quickstart.ipynb" in done.stdout, done.stderr
