@@ -148,6 +148,10 @@ class WorkingContainer:
         command = self._engine._buildah("run", "--isolation=chroot", *words, *lend, self._name, "sh", "-ec", script)
         return _check(command, timeout_s)
 
+    def mounted(self) -> Path:
+        """The root of its files, while it is there."""
+        return Path(_check(self._engine._buildah("mount", self._name)))
+
 
 def pip_settings() -> dict[str, str]:
     """Where pip finds packages here, by its environment variables and files."""

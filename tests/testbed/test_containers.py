@@ -12,10 +12,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+import slurm
 from containers import CannotBuild, Engine
 from hosts import Hosts
 from namespaces import CannotMakeHosts
-from test_launchers import RIGHT, SCRIPT
+from test_launchers import RIGHT, SCRIPT, SHORT_ADDRESSES
 from test_run_in_slurm import lines
 
 ROOT = Path(__file__).parents[2]
@@ -176,8 +177,9 @@ def test_two_workers_and_a_launcher(containers: Containers) -> None:
         done = containers.run(2, keys, "workbench", "run", "-H", "wb1:2,wb2:2", *way, "python", "-c", SCRIPT)
         assert (done.returncode, lines(done.stdout)) == (0, RIGHT), done.stdout + done.stderr
         print(f"4 ranks {' '.join(way)}: {time.monotonic() - begun:.1f} s with the launcher's container")
-    left = ["ssh", "wb1", "find /tmp /dev/shm -mindepth 1"]
-    assert containers.run(2, keys, *left).stdout == ""
+        for name in ("wb1", "wb2"):  # MPICH's proxy keeps a file, which stays where mpiexec is ended before it
+            left = containers.run(2, keys, "ssh", name, "find /tmp /dev/shm -mindepth 1").stdout.split()
+            assert [path for path in left if not (way and path.startswith("/tmp/hydra_hwloc_xmlfile_"))] == []
     for name in ("wb1", "wb2"):
         running = commands(containers.hosts.folder / f"{name}.net")
         assert sorted(words[0] for words in running) == ["sshd:", "tini"], running
@@ -206,3 +208,39 @@ def test_jupyterlab_asks_for_its_token(containers: Containers) -> None:
     assert "HTTP Error 403" in done.stderr, done.stdout
     done = containers.run(2, keys, "python", "-c", ask, f"{address}?token=such-a-word")
     assert "00_quickstart.ipynb" in done.stdout, done.stderr
+
+
+# --- Apptainer's definition -----------------------------------------------------------------------------
+
+# What Apptainer does with a definition and an image, and what of the host it shows inside.
+INSIDE = """
+: >>"$0/etc/hosts"
+for path in dev proc sys tmp etc/hosts; do mount --rbind /$path "$0/$path"; done
+exec chroot "$0" env "$@"
+"""
+
+
+def test_the_definition_under_slurm(image: Engine) -> None:
+    """Its sections, run by hand on the same Debian, make an image whose ranks srun starts, by MPI and by Gloo."""
+    found = re.split(r"^%(\w+)\n", (FOLDER / "workbench.def").read_text(), flags=re.MULTILINE)
+    sections = dict(zip(found[1::2], found[2::2], strict=True))
+    values = dict(line.split("=") for line in sections["arguments"].split())
+    post = re.sub(r"{{ (\w+) }}", lambda name: values[name[1]], sections["post"])
+    files = [" ".join(line.split()) for line in sections["files"].splitlines() if line.strip()]
+    with contextlib.ExitStack() as stack:
+        container = stack.enter_context(image.working_container(*files))
+        container.run(post, {"TORCH_BACKEND": "auto"})
+        container.run(sections["environment"] + sections["test"], {})
+        tree = container.mounted()
+        try:
+            hosts = stack.enter_context(Hosts(2))
+            slurm.start(hosts)
+        except CannotMakeHosts as reason:
+            pytest.skip(str(reason))
+        exports = [line.split()[1] for line in sections["environment"].splitlines() if "export" in line]
+        env = [each.replace("$PATH", "/usr/bin:/bin") for each in exports]
+        for mpi in ("pmi2", "none"):
+            srun = ["srun", "-N2", "--ntasks-per-node=2", f"--mpi={mpi}", "unshare", "--mount", "sh", "-ec", INSIDE]
+            words = [*srun, str(tree), *env, *(f"{n}={v}" for n, v in SHORT_ADDRESSES.items()), "python", "-c", SCRIPT]
+            done = hosts.run(0, *words)
+            assert (done.returncode, sorted(done.stdout.splitlines())) == (0, RIGHT), done.stdout + done.stderr
