@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import re
 import shutil
 import subprocess
@@ -38,6 +39,7 @@ def image() -> Iterator[Engine]:
     """The CPU variant, with all that it has by default, on the Debian that the Dockerfile names."""
     suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
     assert suite
+    faulthandler.cancel_dump_traceback_later()  # each step has a deadline; the stacks of who waits say nothing
     try:
         with Engine(ROOT) as engine:
             engine.make_base(suite[1])
@@ -125,34 +127,30 @@ def commands(network: Path) -> list[list[str]]:
 
 
 def test_its_user_is_not_root_and_it_holds_no_key(image: Engine) -> None:
-    """No host key, no key of a user, and no word of the index that it was built from."""
-    script = "id -u; find / -xdev -name 'ssh_host_*' -o -xdev -name 'id_*' -path '*ssh*'; cat /root/.config 2>&1; env"
-    done = image.run("sh", "-c", f"{script}; find / -xdev -name pip.conf -size +0; find / -xdev -name uv -perm -100")
-    assert done.stdout.splitlines()[0] == "1000", done.stderr
-    assert "ssh_host_" not in done.stdout
-    assert "PIP_" not in done.stdout
-    assert "pip.conf" not in done.stdout
-    assert "/bin/uv" not in done.stdout
+    """No host key, no key of a user, and nothing of the index that it was built from."""
+    assert image.run("id", "-u").stdout == "1000\n"
+    named = "-name 'ssh_host_*' -o -name id_rsa -o -name id_ed25519 -o -name uv -o -name report.json"
+    script = f"find / -xdev -type f '(' {named} -o -name pip.conf -size +0 ')'; env | grep -i -e pip_ -e index"
+    done = image.run("sh", "-c", script, options=("--network=none", "--user=0"))
+    assert (done.stdout, done.stderr) == ("", "")
 
 
 VERSIONS = """
+import re
 from importlib.metadata import distributions
-print(*sorted(f"{each.name}=={each.version}" for each in distributions()), sep=chr(10))
+for each in distributions():
+    print(re.sub("[-_.]+", "-", each.name).lower(), each.version, sep="==")
 """
 
 
 def test_its_packages_are_those_of_the_lock(image: Engine) -> None:
     """Each installed package has a version that requirements.lock names; only the set-up's own have none there."""
     done = image.run("python", "-c", VERSIONS)
-    pins = set(re.findall(r"^([\w.-]+==[^\s+;]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    lock = {re.sub(r"[-_.]+", "-", each.partition("==")[0]).lower() + "==" + each.partition("==")[2] for each in pins}
-    found = {
-        re.sub(r"[-_.]+", "-", name).lower() + "==" + version.partition("+")[0]
-        for name, _, version in (line.partition("==") for line in done.stdout.split())
-    }
+    lock = set(re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    found = {re.sub(r"\+\w+$", "", line) for line in done.stdout.split()}  # torch's build
     assert len(found) > 50, done.stderr
-    unknown = {each for each in found - lock if each.partition("==")[0] not in ("pip", "data-parallel-workbench")}
-    assert unknown <= {each for each in unknown if each.startswith("setuptools==")}
+    left = {each for each in found - lock if not each.startswith(("pip==", "data-parallel-workbench=="))}
+    assert {each for each in left if not each.startswith("setuptools==")} == set()  # Debian's is in the environment
 
 
 def test_a_worker_without_a_key_says_what_to_do(image: Engine) -> None:
@@ -227,6 +225,7 @@ def test_the_definition_under_slurm(image: Engine) -> None:
     values = dict(line.split("=") for line in sections["arguments"].split())
     post = re.sub(r"{{ (\w+) }}", lambda name: values[name[1]], sections["post"])
     files = [" ".join(line.split()) for line in sections["files"].splitlines() if line.strip()]
+    faulthandler.cancel_dump_traceback_later()
     with contextlib.ExitStack() as stack:
         container = stack.enter_context(image.working_container(*files))
         container.run(post, {"TORCH_BACKEND": "auto"})
