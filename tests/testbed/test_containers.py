@@ -20,6 +20,8 @@ from namespaces import CannotMakeHosts
 from test_launchers import RIGHT, SCRIPT, SHORT_ADDRESSES
 from test_run_in_slurm import lines
 
+from workbench.launch.hosts.facts import code_hash
+
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "deploy" / "container"
 KEYS = "/etc/workbench/ssh"
@@ -153,11 +155,34 @@ def test_its_packages_are_those_of_the_lock(image: Engine) -> None:
     assert {each for each in left if not each.startswith("setuptools==")} == set()  # Debian's is in the environment
 
 
+def test_it_has_all_of_the_code(image: Engine) -> None:
+    """``.dockerignore`` keeps back none of it: its hash is that of the checkout, as a rehearsal compares it."""
+    hashed = "from workbench.launch.hosts.facts import *; print(code_hash(HOME / 'workbench'))"
+    assert image.run("python", "-c", hashed).stdout.strip() == code_hash(ROOT / "workbench")
+
+
+def test_the_cpu_variant_has_no_cuda(image: Engine) -> None:
+    """torch's CUDA builds alone bring more than 2.5 GB along."""
+    print(f"the image has {image.size() / 1e9:.2f} GB")
+    assert image.size() < 2.5e9
+
+
 def test_a_worker_without_a_key_says_what_to_do(image: Engine) -> None:
     """It ends at once, and tells how to make one."""
     done = image.run("worker")
     assert done.returncode == 1
     assert "mounted at /etc/workbench/ssh. To make one: mkdir keys && ssh-keygen" in done.stderr
+
+
+def test_a_key_that_cannot_be_used_is_named(image: Engine, tmp_path: Path) -> None:
+    """One that the image's user may not read, and one that is none."""
+    for name, mode, said in (("locked", 0o600, "cannot be read by user 1000"), ("no_key", 0o644, "is no private key")):
+        folder = tmp_path / name
+        folder.mkdir(0o755)
+        (folder / "id").write_text("no key\n")
+        (folder / "id").chmod(mode)
+        done = image.run("worker", options=("--network=none", f"--volume={folder}:{KEYS}:ro"))
+        assert (done.returncode, f"{KEYS}/id {said}" in done.stderr) == (1, True), done.stderr
 
 
 # --- on hosts -------------------------------------------------------------------------------------------
