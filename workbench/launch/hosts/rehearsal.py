@@ -248,7 +248,9 @@ def differences(facts: Mapping[str, Any]) -> list[Problem]:
         for folder, free in each["space"].items():
             if free < _LEAST_BYTES:
                 what = f"{folder} is full: {free >> 20} MiB are free, and {_LEAST_BYTES >> 20} are needed"
-                problems.append(Problem(name, what, "Delete what is old there."))
+                cure = "Delete what is old there"
+                cure += ", or give a container more: --shm-size 1g." if folder == "/dev/shm" else "."
+                problems.append(Problem(name, what, cure))
     return problems
 
 
