@@ -29,7 +29,6 @@ from cloudpickle import dumps
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
-from workbench.launch.hosts.sync import synchronize
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
@@ -53,7 +52,6 @@ def run(
     use_gloo: bool | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
-    sync: bool = False,
     start_timeout: float | None = None,
     output_filename: str | None = None,
     prefix_output_with_timestamp: bool = False,
@@ -76,7 +74,6 @@ def run(
         timeout_s: deadline of it all.
         use_mpi, use_gloo: insist on one; otherwise MPI where it works.
         hosts, hostfile: see ``workbench run -H``; this folder must be on all of them.
-        sync: copy it there first, see :func:`workbench.launch.hosts.sync.synchronize`.
         start_timeout: deadline until all ranks run, in seconds.
         output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well.
         prefix_output_with_timestamp: begin each line with the time.
@@ -114,8 +111,6 @@ def run(
         files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
     )
     check_command(task.command, variables)
-    if sync:
-        synchronize(targets, say, bool(verbose))
     ranks, labels = ranks_on(targets, variables, n)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "", labels)
     outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)

@@ -47,7 +47,7 @@ from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
-from workbench.launch.hosts.sync import synchronize
+from workbench.launch.sync import synchronize
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, Gpu
 from workbench.machine import make_room

@@ -226,10 +226,6 @@ def _run(args: argparse.Namespace) -> int:
 
     for line in flags.warnings(args):
         say(line)
-    if args.sync:
-        from workbench.launch.hosts.sync import synchronize
-
-        synchronize(targets, say, bool(args.verbose))
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
@@ -248,23 +244,11 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     if not flags.command(args):
         raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
     ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
-    targets = find_hosts(_discovered(args) or args.hosts or "", args.hostfile or "", args.num_proc, ssh)
+    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh)
     n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
     if n < 1:
         raise LaunchError("How many ranks? Say so with -np N, at least 1.")
     return n, targets
-
-
-def _discovered(args: argparse.Namespace) -> str:
-    """What --host-discovery-script prints, as for -H; "" without."""
-    from workbench.launch.start.hosts import discover
-
-    if not args.host_discovery_script:
-        return ""
-    if args.hosts or args.hostfile:
-        raise LaunchError("--host-discovery-script finds the hosts: leave out -H and --hostfile.")
-    found = discover(args.host_discovery_script, args.slots_per_host or 1)
-    return ",".join(f"{name}:{slots}" for name, slots in found)
 
 
 def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:

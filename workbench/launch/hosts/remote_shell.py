@@ -16,7 +16,6 @@ from workbench.launch.hosts.facts import HOME
 _AGENT = "from workbench.launch.hosts.agent import main; main()"
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
 _SSH_FAILED = 255
-_SHARE = "Share it between the hosts (NFS), or copy it: --sync"
 _SAME = "Install the same environment at the same place on all hosts."
 
 
@@ -130,7 +129,7 @@ def explain(host: str, code: int, text: str, folder: str) -> tuple[str, str]:
         ('no sshd listens there', 'Start it, or name its port: --ssh-port')
     """
     missing = {
-        _NO_FOLDER: (f"it has no folder {folder}, where the ranks are to start", _SHARE),
+        _NO_FOLDER: (f"it has no folder {folder}, where the ranks are to start", "Share it between the hosts: NFS"),
         _NO_PYTHON: (f"it has no Python at {sys.executable}", _SAME),
         _NO_PACKAGE: (f"it has no workbench at {HOME}", _SAME),
     }

@@ -92,12 +92,9 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
         Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
         Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
-        Flag(("--host-discovery-script",), "program that prints the hosts, a line host:slots for each; run once", str),
-        Flag(("--slots-per-host",), "slots of a host that it prints without any (default: 1)", int),
-        Flag(("--sync",), "copy the working folder to the other hosts first, but for what .gitignore names"),
     ],
     "output": [
-        Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("--output-filename",), "folder for rank.N/stdout and rank.N/stderr, as well", str),
         Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
         Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
         Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
@@ -137,9 +134,10 @@ GROUPS: dict[str, list[Flag]] = {
         *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
         Flag(("--min-np", "--min-num-proc"), "elastic jobs come later", int, idle=True),
         Flag(("--max-np", "--max-num-proc"), "elastic jobs come later", int, idle=True),
-        *_idle(int, reset_limit="elastic jobs come later"),
+        *_idle(int, slots_per_host="elastic jobs come later", reset_limit="elastic jobs come later"),
         *_idle(int, elastic_timeout="elastic jobs come later"),
         *_idle(str, blacklist_cooldown_range="elastic jobs come later"),
+        *_idle(str, host_discovery_script="elastic jobs come later"),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]

@@ -1,17 +1,14 @@
-"""Hosts and their slots: ``-H a:2,b:2``, a file with a host per line, or a program that prints them."""
+"""Hosts and their slots: ``-H a:2,b:2``, or a file with a host per line."""
 
 from __future__ import annotations
 
 import re
-import shlex
 import socket
-import subprocess
 from pathlib import Path
 
 from workbench.errors import LaunchError
 
 Hosts = list[tuple[str, int]]
-DISCOVERY_S = 30.0
 
 _LINE = re.compile(r"([^\s:]+)(?:(?::|\s+slots\s*=\s*)(\d+))?")
 
@@ -42,44 +39,11 @@ def read(path: str) -> Hosts:
     return [_parse_one(words) for line in lines if (words := line.partition("#")[0].strip())]
 
 
-def discover(script: str, slots: int = 1, timeout_s: float = DISCOVERY_S) -> Hosts:
-    """The same from what a program prints, a host per line.
-
-    Args:
-        script: the program, with its arguments; found by its path, relative to the working folder, or on PATH.
-        slots: of a host that is printed without any.
-        timeout_s: deadline of the program.
-
-    Raises:
-        LaunchError: it cannot be run, fails, is late, or prints no hosts.
-    """
-    name = f"--host-discovery-script {script}"
-    try:
-        words = shlex.split(script)
-        done = subprocess.run(
-            words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
-        )
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"{name} did not end within {timeout_s:g} s. Does it end when you run it by hand?") from None
-    except (OSError, ValueError, IndexError) as error:
-        raise LaunchError(f"{name} cannot be run: {error}. Is it there, and executable (chmod +x)?") from None
-    if done.returncode:
-        said = done.stderr.strip()[-500:] or "it wrote nothing on stderr"
-        raise LaunchError(f"{name} ended with exit code {done.returncode}: {said}")
-    lines = [text for line in done.stdout.splitlines() if (text := line.partition("#")[0].strip())]
-    if not lines:
-        raise LaunchError(f"{name} printed no host. It is to print a line such as node1:4 for each.")
-    try:
-        return [_parse_one(line, slots) for line in lines]
-    except LaunchError as error:
-        raise LaunchError(f"{name}: {error}") from None
-
-
-def _parse_one(text: str, slots: int = 1) -> tuple[str, int]:
+def _parse_one(text: str) -> tuple[str, int]:
     found = _LINE.fullmatch(text)
     if found is None:
-        raise LaunchError(f"{text[:200]!r} is no host: write name:slots, such as localhost:2.")
-    return found[1], int(found[2] or slots)
+        raise LaunchError(f"{text!r} is no host: write name:slots, such as localhost:2.")
+    return found[1], int(found[2] or 1)
 
 
 def check(hosts: Hosts, n: int) -> None:
