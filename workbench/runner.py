@@ -53,6 +53,7 @@ def run(
     hosts: str | None = None,
     hostfile: str | None = None,
     start_timeout: float | None = None,
+    output_dir: str | None = None,
     output_filename: str | None = None,
     prefix_output_with_timestamp: bool = False,
     verbose: int | None = None,
@@ -75,7 +76,7 @@ def run(
         use_mpi, use_gloo: insist on one; otherwise MPI where it works.
         hosts, hostfile: see ``workbench run -H``; this folder must be on all of them.
         start_timeout: deadline until all ranks run, in seconds.
-        output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well.
+        output_dir, output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well; on several hosts it is here.
         prefix_output_with_timestamp: begin each line with the time.
         verbose: 1 or more: say what is started.
         mpi_args: further words for mpiexec.
@@ -112,7 +113,8 @@ def run(
     )
     check_command(task.command, variables)
     ranks, labels = ranks_on(targets, variables, n)
-    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "", labels)
+    folder = output_dir or output_filename or ""
+    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
     outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, timeout_s)

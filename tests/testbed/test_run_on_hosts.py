@@ -54,6 +54,19 @@ def test_a_function_on_hosts(hosts: Hosts) -> None:
     assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
 
 
+def test_a_folder_for_each_rank(hosts: Hosts, tmp_path: Path) -> None:
+    """What ranks of either host write is in a file of the launcher's host, and on the screen as without."""
+    assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0  # so only the launcher writes
+    words = ["sh", "-c", "echo $RANK $(hostname); echo err $RANK >&2"]
+    done = called(hosts, *RUN, "--output-dir", str(tmp_path / "logs"), *words)
+    said = ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]
+    assert (done.returncode, lines(done.stdout)) == (0, said), done.stderr
+    assert [(tmp_path / f"logs/rank.{rank}/stdout").read_text() for rank in range(4)] == [f"{line}\n" for line in said]
+    assert [(tmp_path / f"logs/rank.{rank}/stderr").read_text() for rank in range(4)] == [
+        f"err {rank}\n" for rank in range(4)
+    ]
+
+
 def test_a_rank_that_fails(hosts: Hosts) -> None:
     """The exit code is that of the rank on the other host; its last words are shown once more."""
     words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }; sleep 60"]

@@ -94,7 +94,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
     ],
     "output": [
-        Flag(("--output-filename",), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
         Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
         Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
         Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
