@@ -54,6 +54,13 @@ def test_a_function_on_hosts(hosts: Hosts) -> None:
     assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
 
 
+def test_hosts_that_a_script_finds(hosts: Hosts) -> None:
+    """With fewer ranks than slots, the first hosts are filled."""
+    words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2"]
+    done = called(hosts, WORKBENCH, "run", *words, "sh", "-c", "echo $RANK $(hostname)")
+    assert (done.returncode, lines(done.stdout)) == (0, ["0 wb2", "1 wb1"]), done.stderr
+
+
 def test_a_folder_for_each_rank(hosts: Hosts, tmp_path: Path) -> None:
     """What ranks of either host write is in a file of the launcher's host, and on the screen as without."""
     assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0  # so only the launcher writes

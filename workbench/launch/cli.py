@@ -243,8 +243,10 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
 
     if not flags.command(args):
         raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
+    flags.refuse(args)
     ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
-    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh)
+    script, slots = args.host_discovery_script or "", args.slots_per_host or 1
+    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh, script, slots)
     n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
     if n < 1:
         raise LaunchError("How many ranks? Say so with -np N, at least 1.")

@@ -26,7 +26,7 @@ from workbench.launch.ranks import job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
-from workbench.launch.start.hosts import check, is_here, parse, read
+from workbench.launch.start.hosts import check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
 
@@ -72,22 +72,29 @@ class Plan:
         return found
 
 
-def find_hosts(listed: str, file: str, n: int | None, ssh: Ssh | None = None) -> list[Target]:
+def find_hosts(
+    listed: str, file: str, n: int | None, ssh: Ssh | None = None, script: str = "", slots: int = 1
+) -> list[Target]:
     """The hosts of a job: those that the user names, else those of the Slurm job around this process.
 
     Args:
         listed, file: ``a:2,b:2``, or a file with a host per line; "" for none.
         n: how many ranks; None: as many as there are slots.
         ssh: how to reach hosts that the user names.
+        script: prints hosts instead; "" for none.
+        slots: of each host that it prints without.
 
     Returns:
         They; none where all ranks are to be here.
 
     Raises:
-        LaunchError: a host is named wrongly or twice, there are too few slots, or Slurm does not answer.
+        LaunchError: hosts are named in two ways, one is named wrongly or twice, there are too few slots, or the script
+            or Slurm does not answer.
     """
-    if listed or file:
-        named = parse(listed) if listed else read(file)
+    if sum(map(bool, (listed, file, script))) > 1:
+        raise LaunchError("Name the hosts in one way: -H, --hostfile or --host-discovery-script.")
+    if listed or file or script:
+        named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
         return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
     return [Target(name, slots, Srun()) for name, slots in allocation(n)]
