@@ -226,6 +226,10 @@ def _run(args: argparse.Namespace) -> int:
 
     for line in flags.warnings(args):
         say(line)
+    if args.sync:
+        from workbench.launch.sync import sync
+
+        sync(targets, os.getcwd(), say, bool(args.verbose))
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""

@@ -14,7 +14,7 @@ from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
 from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.hosts.rehearsal import Seat, differences, facing
-from workbench.launch.hosts.remote_shell import Ssh, explain
+from workbench.launch.hosts.remote_shell import Srun, Ssh, explain
 from workbench.launch.start import mpi
 
 
@@ -150,3 +150,16 @@ def test_why_an_agent_did_not_start(code: int, text: str, cure: str) -> None:
     what, said = explain("b", code, text, "/home")
     assert what
     assert cure in said
+
+
+def test_cures_fit_the_shell() -> None:
+    """With ssh's port and key where the user named them; under Slurm with srun, and nothing of ssh or --sync."""
+    ssh = Ssh(port=2222, identity="key")
+    said = "REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed."
+    assert "ssh-keygen -R '[b]:2222'" in explain("b", 255, said, "/home", ssh)[1]
+    assert "ssh -o BatchMode=yes -i key -p 2222 b" in explain("b", 3, "", "/home", ssh)[1]
+    assert "--sync" in explain("b", 96, "", "/home", ssh)[1]
+    assert "--sync" not in explain("b", 96, "", "/home", Srun())[1]
+    assert "srun --nodes=1 --ntasks=1 --nodelist=b" in explain("b", 3, "Permission denied", "/home", Srun())[1]
+    late = "slurmstepd: error: *** STEP 7.0 ON b CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
+    assert explain("b", 143, late, "/home", Srun())[0] == "Slurm's time limit of the job is over"

@@ -93,6 +93,7 @@ GROUPS: dict[str, list[Flag]] = {
     "hosts": [
         Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
         Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
+        Flag(("--sync",), "copy this folder to the other hosts first, by rsync, without what .gitignore names"),
         Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
     ],
     "output": [
