@@ -1,7 +1,7 @@
 """``--sync``: copy the working directory to the other hosts, into the same path, before the ranks are started there.
 
-By rsync, over ssh with the options of the agents. Left out are ``.git``, ``__pycache__`` and what a ``.gitignore`` names.
-Files of the same name are overwritten; nothing is deleted on the other hosts.
+By rsync, over ssh with the options of the agents. Left out are ``.git``, ``__pycache__`` and what a ``.gitignore``
+names. Files of the same name are overwritten; nothing is deleted on the other hosts.
 """
 
 from __future__ import annotations
@@ -54,10 +54,9 @@ class Copied:
             return [f"{host}: --sync found no difference"]
         head = f"{host}: --sync copied {count(len(self.names), 'file')}, {_size(self.nbytes)}; nothing is deleted there"
         shown = self.names if everything else self.names[:_SHOWN]
-        more = (
-            [f"… and {len(self.names) - len(shown)} more; --verbose names them"] if len(shown) < len(self.names) else []
-        )
-        return [head, *(f"  {name}" for name in [*shown, *more])]
+        lines = [head, *(f"  {name}" for name in shown)]
+        left = len(self.names) - len(shown)
+        return [*lines, f"  … and {left} more; --verbose names them"] if left else lines
 
 
 def sync(targets: Sequence[Target], folder: str, say: Callable[[str], None], verbose: bool = False) -> None:
@@ -160,10 +159,11 @@ def _why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
 
 
 def _size(nbytes: int) -> str:
-    """Example:
+    """As people read it.
 
-    >>> _size(12), _size(34_500), _size(2_000_000)
-    ('12 bytes', '34.5 kB', '2.0 MB')
+    Example:
+        >>> _size(12), _size(34_500), _size(2_000_000)
+        ('12 bytes', '34.5 kB', '2.0 MB')
     """
     if nbytes < 1000:
         return count(nbytes, "byte")
