@@ -11,7 +11,7 @@ nowhere. When the launcher ends, is killed, or is cut off, so does the agent's i
 job on its host. If the agent itself is killed, its watchdog does.
 
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
-   ports of the others (``reach``).
+   ports of the others (``reach``). For the doctor it measures how fast that is (``answer``, ``measure``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
 """
 
@@ -31,7 +31,7 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
-from workbench.launch.hosts.reach import Place, Port, reach
+from workbench.launch.hosts.reach import Place, Port, answer_one, measure, reach
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
 
 SILENCE_S = 30.0
@@ -59,6 +59,8 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
+            "answer": lambda message: self._say("answering", place=answer_one(**message.fields)),
+            "measure": lambda message: self._say("measured", found=measure(Place(*message.fields["place"]))),
             "start": self._start,
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
             "still here": lambda message: None,
