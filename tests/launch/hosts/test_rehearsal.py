@@ -13,7 +13,7 @@ from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
 from workbench.launch.hosts.reach import Place, Port, reach
-from workbench.launch.hosts.rehearsal import Seat, differences, facing
+from workbench.launch.hosts.rehearsal import Seat, differences, facing, suspicions
 from workbench.launch.hosts.remote_shell import Srun, Ssh, explain
 from workbench.launch.start import mpi
 
@@ -45,6 +45,20 @@ def test_what_differs_is_named(changes: dict[str, Any], said: str) -> None:
     """The host that differs from the first one, in what, and what to do."""
     problems = differences(two_hosts(**changes))
     assert any(problem.host == "b" and problem.what.startswith(said) and problem.cure for problem in problems)
+
+
+def test_what_is_suspicious_is_said() -> None:
+    """A clock that is off by an hour, a host name twice, more ranks than cores: a warning each, and no error."""
+    found = two_hosts(host="another", cores=2)
+    found["a"]["clock"], found["b"]["clock"] = 0.2, -1.0
+    assert suspicions(found, {"a": 1, "b": 2}) == []
+    found["b"]["clock"] = -3600.0
+    found["b"]["host"] = found["a"]["host"]
+    clock, name, cores = suspicions(found, {"a": 1, "b": 3})
+    assert "b: its clock is 3600 s behind this one's" in clock
+    assert f"b: its host name is {socket.gethostname()}, as that of a" in name
+    assert "b: 3 ranks share 2 cores" in cores
+    assert "-H b:2" in cores
 
 
 def test_one_machine_under_two_names() -> None:

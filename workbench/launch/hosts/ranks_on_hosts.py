@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import secrets
@@ -137,7 +138,11 @@ class RanksOnHosts:
         self._ranks = plan.ranks(task.n)
         self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
         self._processes = ProcessTree(task.env)
-        self._targets = [target for target in plan.targets if target.name in self._ranks]
+        self._targets = [
+            dataclasses.replace(target, slots=len(self._ranks[target.name]))
+            for target in plan.targets
+            if target.name in self._ranks
+        ]
         self._connections = Connections(self._targets, self._processes, os.getcwd())
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
