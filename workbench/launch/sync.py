@@ -106,7 +106,7 @@ def _copy(others: Mapping[str, Ssh], folder: str) -> dict[str, Copied]:
         processes.stop()
     ended = {name: codes.get(f"sync to {name}") for name in others}
     if wrong := [name for name, code in ended.items() if code != 0]:
-        lines = [f"{name}: {_why(name, ended[name], said[name], folder, others[name])}" for name in wrong]
+        lines = [f"{name}: {why(name, ended[name], said[name], folder, others[name])}" for name in wrong]
         raise LaunchError("\n  ".join(["--sync failed, and nothing was started:", *lines]))
     return {name: copied(text) for name, text in said.items()}
 
@@ -149,7 +149,8 @@ _SAYS = (
 )
 
 
-def _why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
+def why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
+    """Why rsync has failed and what to do, from its exit code (None: it had not ended) and from what it wrote."""
     if code is None:
         return f"the copy had not ended after {_LIMIT_S:g} s. Name what is large and no code in .gitignore."
     for sign, what, cure in _SAYS:
@@ -170,4 +171,4 @@ def _size(nbytes: int) -> str:
     return f"{nbytes / 1e3:.1f} kB" if nbytes < 1e6 else f"{nbytes / 1e6:.1f} MB"
 
 
-__all__ = ["Copied", "command", "copied", "sync"]
+__all__ = ["Copied", "command", "copied", "sync", "why"]
