@@ -54,7 +54,7 @@ def test_the_folder_is_copied(project: Path, hosts: Hosts) -> None:
 
 @pytest.mark.parametrize(
     ("options", "said"),
-    [("size=16k", "its disk is full. Make room there for"), ("ro", "this user may not make")],
+    [("size=16k", "its disk is full"), ("ro", "this user may not make")],
 )
 def test_what_hinders_a_copy(options: str, said: str, project: Path, hosts: Hosts) -> None:
     """The host, the reason and the cure; nothing is started."""

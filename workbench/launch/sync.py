@@ -23,6 +23,7 @@ from workbench.launch.ranks.process_tree import ProcessTree
 
 _LIMIT_S = 600.0
 _SILENCE_S = 30
+_NOT_WRITTEN = 11  # rsync's exit code: an error in file I/O
 _SHOWN = 5  # names of files
 _FILE = re.compile(r"^sent [<>c][fL]\S* (\d+) (.+)$", re.MULTILINE)
 
@@ -156,6 +157,9 @@ def why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
     for sign, what, cure in _SAYS:
         if re.search(sign, text):
             return f"{what}. {cure}.".format(folder=folder)
+    if code == _NOT_WRITTEN:  # its own words are lost where the connection ends before they have come
+        return f"its disk is full, or it cannot be written. Make room there for {folder}: df -h."
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("sent "))
     return ". ".join(explain(host, code, text, folder, ssh, "rsync"))
 
 
