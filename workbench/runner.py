@@ -15,6 +15,7 @@ script's ``__main__``: it is pickled by value, and the modules that it imports m
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -33,6 +34,7 @@ from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
 from workbench.launch.start.starters import FOLDER, Task, check_command, choose, environment
+from workbench.launch.sync import sync as copy_folder
 
 T = TypeVar("T")
 
@@ -52,7 +54,9 @@ def run(
     use_gloo: bool | None = None,
     hosts: str | None = None,
     hostfile: str | None = None,
+    sync: bool = False,
     start_timeout: float | None = None,
+    output_dir: str | None = None,
     output_filename: str | None = None,
     prefix_output_with_timestamp: bool = False,
     verbose: int | None = None,
@@ -74,8 +78,9 @@ def run(
         timeout_s: deadline of it all.
         use_mpi, use_gloo: insist on one; otherwise MPI where it works.
         hosts, hostfile: see ``workbench run -H``; this folder must be on all of them.
+        sync: copy it there first, see ``workbench run --sync``.
         start_timeout: deadline until all ranks run, in seconds.
-        output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well.
+        output_dir, output_filename: folder for ``rank.N/stdout`` and ``stderr``, as well; on several hosts it is here.
         prefix_output_with_timestamp: begin each line with the time.
         verbose: 1 or more: say what is started.
         mpi_args: further words for mpiexec.
@@ -111,8 +116,11 @@ def run(
         files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
     )
     check_command(task.command, variables)
+    if sync:
+        copy_folder(targets, os.getcwd(), say, bool(verbose))
     ranks, labels = ranks_on(targets, variables, n)
-    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_filename or "", labels)
+    folder = output_dir or output_filename or ""
+    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
     outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, timeout_s)

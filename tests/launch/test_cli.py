@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from signal import SIGHUP, SIGINT, SIGKILL, SIGTERM
 
+import psutil
 import pytest
 from hypothesis import given
 from hypothesis import settings as check
@@ -257,6 +258,11 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "-H", "localhost:1,no-such-host.invalid:1", "python"], "no-such-host.invalid: "),
         (["-np", "2", "-H", "one two", "python"], "is no host"),
         (["-np", "2", "--hostfile", "/no/such/file", "python"], "cannot be read"),
+        (["-np", "2", "--min-np", "1", "python"], "--min-np asks for an elastic job"),
+        (["--host-discovery-script", "x", "--max-np", "3", "python"], "--max-np asks for an elastic job"),
+        (["--host-discovery-script", "/no/such", "python"], "Is it executable, and its path right?"),
+        (["--host-discovery-script", "echo a", "-H", "b", "python"], "Name the hosts in one way"),
+        (["-np", "3", "--host-discovery-script", "echo localhost:2", "python"], "3 ranks do not fit the 2 slots"),
         (["-np", "2", "--config-file", "/no/such/file", "python"], "cannot be read"),
         (["-np", "2", "--mpi-args", '"', "true"], "--mpi-args '\"' cannot be split into words"),
         (["-np", "2", "no-such-program"], "no program 'no-such-program'"),
@@ -289,6 +295,32 @@ def test_hosts_and_slots(tmp_path: Path) -> None:
     path = tmp_path / "hosts"
     path.write_text("# ours\nlocalhost slots=2\n127.0.0.1:3  # a comment\n\nnode7\n")
     assert hosts.read(str(path)) == hosts.parse("localhost:2, 127.0.0.1:3,node7:1")
+
+
+def test_a_script_prints_hosts(tmp_path: Path) -> None:
+    """Its lines are hosts, with the slots that are given for those without."""
+    script = tmp_path / "discover"
+    script.write_text("#!/bin/sh\necho a warning >&2; echo node1:4; echo; echo $1\n")
+    script.chmod(0o755)
+    assert hosts.discover(f"{script} node2", slots=3) == [("node1", 4), ("node2", 3)]
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ("/no/such/script", "No such file or directory"),
+        ("", "is empty"),
+        ("sh -c 'echo localhost:2; echo no inventory >&2; exit 3'", "exit code 3: no inventory"),
+        ("echo these are words", "'these are words' is no host"),
+        ("true", "printed no host"),
+        ("sh -c 'sleep 4242; true'", "had not ended after 0.5 s"),
+    ],
+)
+def test_a_script_that_prints_no_hosts(script: str, said: str) -> None:
+    """The script and its fault are named, and nothing of it is left running."""
+    with pytest.raises(LaunchError, match=re.escape(said)):
+        hosts.discover(script, limit_s=0.5)
+    assert not [each for each in psutil.process_iter(["cmdline"]) if each.info["cmdline"] == ["sleep", "4242"]]
 
 
 def test_names_of_this_machine_are_known() -> None:

@@ -95,6 +95,12 @@ def test_what_slurm_refuses(slurm: Hosts, tmp_path: Path) -> None:
     assert (done.returncode, "First options, then a file" in done.stderr) == (1, True), done.stderr
 
 
+def test_sync_is_for_ssh(slurm: Hosts) -> None:
+    """In a Slurm job it is refused, with what to do."""
+    done = called(slurm, *SALLOC, WORKBENCH, "run", "--sync", "true")
+    assert (done.returncode, "--sync copies by ssh" in done.stderr) == (1, True), done.stderr
+
+
 def test_scancel_leaves_nothing(slurm: Hosts, tmp_path: Path) -> None:
     """When the job is ended from outside, its ranks and their folders are gone from all hosts."""
     mark = f"600.{time.monotonic_ns()}"

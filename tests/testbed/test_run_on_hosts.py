@@ -92,6 +92,26 @@ def test_a_function_on_hosts(hosts: Hosts) -> None:
     assert done.stdout.strip() == "[(0, 'wb2', 5), (1, 'wb2', 5), (2, 'wb1', 5)]", done.stderr
 
 
+def test_hosts_that_a_script_finds(hosts: Hosts) -> None:
+    """With fewer ranks than slots, the first hosts are filled."""
+    words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2"]
+    done = called(hosts, WORKBENCH, "run", *words, "sh", "-c", "echo $RANK $(hostname)")
+    assert (done.returncode, lines(done.stdout)) == (0, ["0 wb2", "1 wb1"]), done.stderr
+
+
+def test_a_folder_for_each_rank(hosts: Hosts, tmp_path: Path) -> None:
+    """What ranks of either host write is in a file of the launcher's host, and on the screen as without."""
+    assert hosts.run(1, "mount", "-t", "tmpfs", "tmpfs", str(tmp_path)).returncode == 0  # so only the launcher writes
+    words = ["sh", "-c", "echo $RANK $(hostname); echo err $RANK >&2"]
+    done = called(hosts, *RUN, "--output-dir", str(tmp_path / "logs"), *words)
+    said = ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]
+    assert (done.returncode, lines(done.stdout)) == (0, said), done.stderr
+    assert [(tmp_path / f"logs/rank.{rank}/stdout").read_text() for rank in range(4)] == [f"{line}\n" for line in said]
+    assert [(tmp_path / f"logs/rank.{rank}/stderr").read_text() for rank in range(4)] == [
+        f"err {rank}\n" for rank in range(4)
+    ]
+
+
 def test_a_rank_that_fails(hosts: Hosts) -> None:
     """The exit code is that of the rank on the other host; its last words are shown once more."""
     words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }; sleep 60"]
@@ -132,6 +152,49 @@ def test_keys_that_are_not_accepted(hosts: Hosts) -> None:
     done = called(hosts, *RUN, "true")
     assert done.returncode == 1, done.stdout
     assert re.search(r"wb2: its host key is not known here. Connect once by hand and compare: ssh wb2", done.stderr)
+
+
+def test_a_host_key_that_has_changed(hosts: Hosts) -> None:
+    """It is told apart from one that is unknown, and the cure forgets the old one."""
+    known = hosts.folder / "ssh" / "known_hosts"
+    keys = [line.split(" ", 1) for line in known.read_text().splitlines()]
+    known.write_text(f"{keys[0][0]} {keys[0][1]}\n{keys[1][0]} {keys[0][1]}\n")
+    done = called(hosts, *RUN, "true")
+    assert (done.returncode, "wb2: its host key has changed" in done.stderr) == (1, True), done.stderr
+    assert "ssh-keygen -R wb2" in done.stderr
+
+
+def test_a_users_key_that_is_refused(hosts: Hosts) -> None:
+    """No password is asked for."""
+    (hosts.folder / "ssh" / "id.pub").write_text("")
+    done = called(hosts, *RUN, "true")
+    assert (done.returncode, "wb2: it accepts no key of this user" in done.stderr) == (1, True), done.stderr
+    assert "ssh-copy-id wb2" in done.stderr
+
+
+def test_too_few_ports(hosts: Hosts) -> None:
+    """A range of one port is named before anything starts, with the setting to change."""
+    done = called(hosts, "env", "WORKBENCH_PORTS=40000-40000", *RUN, "true")
+    assert done.returncode == 1, done.stdout
+    assert "wb2: no port from 40000 to 40000 (WORKBENCH_PORTS) is free at 10.77.0.2" in done.stderr
+    assert "Widen the range: WORKBENCH_PORTS=" in done.stderr
+
+
+def test_what_is_suspicious_is_no_error(hosts: Hosts) -> None:
+    """Two hosts of one name, and more ranks than cores: the job runs, with a warning for each."""
+    assert hosts.run(1, "sh", "-c", "echo wb1 >/proc/sys/kernel/hostname").returncode == 0
+    n = 1 + (os.cpu_count() or 1)
+    words = [
+        "-H",
+        f"wb1:1,wb2:{n}",
+        sys.executable,
+        "-c",
+        "import workbench as w; w.init(); w.barrier(); print(w.size())",
+    ]
+    done = called(hosts, WORKBENCH, "run", *words)
+    assert (done.returncode, done.stdout.count(f":{n + 1}\n")) == (0, n + 1), done.stderr
+    assert "wb2: its host name is wb1, as that of wb1" in done.stderr
+    assert f"wb2: {n} ranks share" in done.stderr
 
 
 def test_a_host_that_is_not_as_the_first(hosts: Hosts, tmp_path: Path) -> None:

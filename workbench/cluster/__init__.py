@@ -29,6 +29,7 @@ are not changed.
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,9 +48,9 @@ from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
-from workbench.launch.sync import synchronize
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, Gpu
+from workbench.launch.sync import sync as copy_folder
 from workbench.machine import make_room
 
 
@@ -314,7 +315,7 @@ def up(
         say(f"stopping the cluster of {count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
     if sync and isinstance(place, OnHosts):
-        synchronize(place.plan.targets, say)
+        copy_folder(place.plan.targets, os.getcwd(), say)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
     cluster = Cluster(place, say)
     cluster._start_or_stop(timeout_s)

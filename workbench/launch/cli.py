@@ -64,6 +64,11 @@ def parser() -> argparse.ArgumentParser:
         description="Prints a line for each check: ✓ well, ! a warning, ✗ a failure, each with what to do about it. "
         "The exit code is 0 if there is no failure.",
     )
+    doctor.add_argument("-H", "--hosts", default="", help="a,b,… try these hosts instead, and how fast they connect")
+    doctor.add_argument("--hostfile", default="", help="the same, from a file")
+    doctor.add_argument("-p", "--ssh-port", type=int, default=0, help="sshd's port there")
+    doctor.add_argument("-i", "--ssh-identity-file", default="", help="the private key for them")
+    doctor.add_argument("--network-interface", default="", help="eth0,… by one of which they reach each other")
     doctor.set_defaults(handle=_doctor)
     _add_slurm(commands)
     _add_grade(commands)
@@ -152,9 +157,24 @@ def _doctor(args: argparse.Namespace) -> int:
     from workbench.launch.doctor.doctor import examine, show
     from workbench.launch.doctor.finding import exit_code, summary
 
+    if args.hosts or args.hostfile:
+        return _doctor_on_hosts(args)
     findings = show(examine(), sys.stdout)
     print(summary(findings))
     return exit_code(findings)
+
+
+def _doctor_on_hosts(args: argparse.Namespace) -> int:
+    from workbench.launch.doctor.doctor import printable
+    from workbench.launch.doctor.pairs import examine_hosts
+    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.remote_shell import Ssh
+
+    ssh = Ssh(args.ssh_port, args.ssh_identity_file)
+    networks = [name for name in args.network_interface.split(",") if name]
+    for line in examine_hosts(find_hosts(args.hosts, args.hostfile, None, ssh), networks):
+        print(printable(line, sys.stdout.encoding or "utf-8"), flush=True)
+    return 0
 
 
 def _slurm(args: argparse.Namespace) -> int:
@@ -226,6 +246,10 @@ def _run(args: argparse.Namespace) -> int:
 
     for line in flags.warnings(args):
         say(line)
+    if args.sync:
+        from workbench.launch.sync import sync
+
+        sync(targets, os.getcwd(), say, bool(args.verbose))
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
@@ -243,8 +267,10 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
 
     if not flags.command(args):
         raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
+    flags.refuse(args)
     ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
-    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh)
+    script, slots = args.host_discovery_script or "", args.slots_per_host or 1
+    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh, script, slots)
     n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
     if n < 1:
         raise LaunchError("How many ranks? Say so with -np N, at least 1.")

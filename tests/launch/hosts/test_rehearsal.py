@@ -13,8 +13,8 @@ from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
 from workbench.launch.hosts.reach import Place, Port, reach
-from workbench.launch.hosts.rehearsal import Seat, differences, facing
-from workbench.launch.hosts.remote_shell import Ssh, explain
+from workbench.launch.hosts.rehearsal import Seat, differences, facing, suspicions
+from workbench.launch.hosts.remote_shell import Srun, Ssh, explain
 from workbench.launch.start import mpi
 
 
@@ -45,6 +45,20 @@ def test_what_differs_is_named(changes: dict[str, Any], said: str) -> None:
     """The host that differs from the first one, in what, and what to do."""
     problems = differences(two_hosts(**changes))
     assert any(problem.host == "b" and problem.what.startswith(said) and problem.cure for problem in problems)
+
+
+def test_what_is_suspicious_is_said() -> None:
+    """A clock that is off by an hour, a host name twice, more ranks than cores: a warning each, and no error."""
+    found = two_hosts(host="another", cores=2)
+    found["a"]["clock"], found["b"]["clock"] = 0.2, -1.0
+    assert suspicions(found, {"a": 1, "b": 2}) == []
+    found["b"]["clock"] = -3600.0
+    found["b"]["host"] = found["a"]["host"]
+    clock, name, cores = suspicions(found, {"a": 1, "b": 3})
+    assert "b: its clock is 3600 s behind this one's" in clock
+    assert f"b: its host name is {socket.gethostname()}, as that of a" in name
+    assert "b: 3 ranks share 2 cores" in cores
+    assert "-H b:2" in cores
 
 
 def test_one_machine_under_two_names() -> None:
@@ -150,3 +164,16 @@ def test_why_an_agent_did_not_start(code: int, text: str, cure: str) -> None:
     what, said = explain("b", code, text, "/home")
     assert what
     assert cure in said
+
+
+def test_cures_fit_the_shell() -> None:
+    """With ssh's port and key where the user named them; under Slurm with srun, and nothing of ssh or --sync."""
+    ssh = Ssh(port=2222, identity="key")
+    said = "REMOTE HOST IDENTIFICATION HAS CHANGED!\nHost key verification failed."
+    assert "ssh-keygen -R '[b]:2222'" in explain("b", 255, said, "/home", ssh)[1]
+    assert "ssh -o BatchMode=yes -i key -p 2222 b" in explain("b", 3, "", "/home", ssh)[1]
+    assert "--sync" in explain("b", 96, "", "/home", ssh)[1]
+    assert "--sync" not in explain("b", 96, "", "/home", Srun())[1]
+    assert "srun --nodes=1 --ntasks=1 --nodelist=b" in explain("b", 3, "Permission denied", "/home", Srun())[1]
+    late = "slurmstepd: error: *** STEP 7.0 ON b CANCELLED AT 2026-01-01T00:00:00 DUE TO TIME LIMIT ***"
+    assert explain("b", 143, late, "/home", Srun())[0] == "Slurm's time limit of the job is over"

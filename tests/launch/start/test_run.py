@@ -327,11 +327,9 @@ def test_a_full_disk_behind_the_launchers_own_output_does_not_end_the_job(
 
 def test_files_that_cannot_be_made_are_said_before_the_start(launch: Start) -> None:
     """A folder for the ranks' files where there can be none is one clear line."""
-    job = launch("-np", "2", "--output-filename", "/dev/null/out", script=CHATTERS)
+    job = launch("-np", "2", "--output-dir", "/dev/null/out", script=CHATTERS)
     assert job.finish()[0] == 1
-    assert re.fullmatch(
-        r"workbench: --output-filename: /dev/null/out\S* cannot be written: Not a directory.*\n", job.err
-    )
+    assert re.fullmatch(r"workbench: --output-dir: /dev/null/out\S* cannot be written: Not a directory.*\n", job.err)
 
 
 @BOTH_WAYS

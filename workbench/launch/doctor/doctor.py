@@ -26,7 +26,9 @@ from workbench.launch.start import gpus, mpi
 from workbench.launch.start.run import Outcome, run
 from workbench.launch.start.starters import FOLDER, Task, choose, environment
 
-_PLAIN = str.maketrans({"✓": "+", "✗": "x", "→": "->", "×": "x"})
+_PLAIN = str.maketrans(
+    {"✓": "+", "✗": "x", "→": "->", "×": "x", "µ": "u", "░": ".", "▒": "-", "▓": "=", "█": "#", "·": " "}
+)
 N = 2
 TIMEOUT_S = 60.0
 
@@ -102,16 +104,16 @@ def show(findings: Iterator[Finding], stream: TextIO) -> list[Finding]:
     """Print each finding when it comes, in colour on a terminal; return them all."""
     seen = []
     for finding in findings:
-        print(_printable(finding.line(colour=stream.isatty()), stream.encoding or "utf-8"), file=stream, flush=True)
+        print(printable(finding.line(colour=stream.isatty()), stream.encoding or "utf-8"), file=stream, flush=True)
         seen.append(finding)
     return seen
 
 
-def _printable(line: str, encoding: str) -> str:
+def printable(line: str, encoding: str) -> str:
     r"""The line without what the terminal has no letters for.
 
     Example:
-        >>> _printable("✗ disk → Delete €.", "ascii")
+        >>> printable("✗ disk → Delete €.", "ascii")
         'x disk -> Delete ?.'
     """
     try:
@@ -121,4 +123,4 @@ def _printable(line: str, encoding: str) -> str:
     return line
 
 
-__all__ = ["Ask", "examine", "show", "start_ranks"]
+__all__ = ["Ask", "examine", "printable", "show", "start_ranks"]

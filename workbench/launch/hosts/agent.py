@@ -12,7 +12,7 @@ job on its host. Where a cable is out the input only falls silent, so each end s
 the agent itself is killed, its watchdog does.
 
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
-   ports of the others (``reach``).
+   ports of the others (``reach``). For the doctor it measures how fast that is (``answer``, ``measure``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
 """
 
@@ -33,6 +33,7 @@ from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
 from workbench.launch.hosts.reach import Place, Port, reach
+from workbench.launch.hosts.speed import answer_one, measure
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
 
 _SILENCE_S = 30.0  # until the launcher says another limit
@@ -60,6 +61,8 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
+            "answer": lambda message: self._say("answering", place=answer_one(**message.fields)),
+            "measure": lambda message: self._say("measured", found=measure(Place(*message.fields["place"]))),
             "start": self._start,
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
             "still here": lambda message: self._say("still here"),

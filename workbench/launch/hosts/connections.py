@@ -205,7 +205,8 @@ class Connections:
             code = -1
         name = connection.target.name
         text = self._processes.log(f"agent on {name}").read_text(errors="replace")
-        what, cure = explain(name, code, text or connection.decoder.before.decode(errors="replace"), self._folder)
+        text = text or connection.decoder.before.decode(errors="replace")
+        what, cure = explain(name, code, text, self._folder, connection.target.shell)
         return Message(GONE, {"what": what, "cure": cure})
 
     def _drop(self, connection: _Connection) -> None:

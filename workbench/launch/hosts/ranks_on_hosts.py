@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import os
 import secrets
@@ -27,7 +28,7 @@ from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import allocation
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
-from workbench.launch.start.hosts import check, is_here, parse, read
+from workbench.launch.start.hosts import check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
 
@@ -74,22 +75,29 @@ class Plan:
         return found
 
 
-def find_hosts(listed: str, file: str, n: int | None, ssh: Ssh | None = None) -> list[Target]:
+def find_hosts(
+    listed: str, file: str, n: int | None, ssh: Ssh | None = None, script: str = "", slots: int = 1
+) -> list[Target]:
     """The hosts of a job: those that the user names, else those of the Slurm job around this process.
 
     Args:
         listed, file: ``a:2,b:2``, or a file with a host per line; "" for none.
         n: how many ranks; None: as many as there are slots.
         ssh: how to reach hosts that the user names.
+        script: prints hosts instead; "" for none.
+        slots: of each host that it prints without.
 
     Returns:
         They; none where all ranks are to be here.
 
     Raises:
-        LaunchError: a host is named wrongly or twice, there are too few slots, or Slurm does not answer.
+        LaunchError: hosts are named in two ways, one is named wrongly or twice, there are too few slots, or the script
+            or Slurm does not answer.
     """
-    if listed or file:
-        named = parse(listed) if listed else read(file)
+    if sum(map(bool, (listed, file, script))) > 1:
+        raise LaunchError("Name the hosts in one way: -H, --hostfile or --host-discovery-script.")
+    if listed or file or script:
+        named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
         return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
     return [Target(name, slots, Srun()) for name, slots in allocation(n)]
@@ -132,7 +140,11 @@ class RanksOnHosts:
         self._ranks = plan.ranks(task.n)
         self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
         self._processes = ProcessTree(task.env)
-        self._targets = [target for target in plan.targets if target.name in self._ranks]
+        self._targets = [
+            dataclasses.replace(target, slots=len(self._ranks[target.name]))
+            for target in plan.targets
+            if target.name in self._ranks
+        ]
         self._connections = Connections(self._targets, self._processes, os.getcwd())
         self._seats: list[Seat] = []
         self._files = dict(task.files)

@@ -1,4 +1,4 @@
-"""Can one host connect to another? In a rehearsal each host opens a port, and connects to those of all others."""
+"""Can one host connect to another? Each opens a :class:`Port`, and connects to those of all others (:func:`reach`)."""
 
 from __future__ import annotations
 

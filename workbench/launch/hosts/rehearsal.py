@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.common.text import plural
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
@@ -29,6 +30,8 @@ _REACH_S = 2.0
 _LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
 _CLOCKS_S = 30.0
 _MOST_LINES = 12
+# What to do where a host fails in a step, by the answer that did not come.
+_CURES = {"listening": "Widen the range: WORKBENCH_PORTS=40000-40100. See who listens there: ss -ltnp."}
 LOOPBACK = ("lo", "127.0.0.1")
 
 
@@ -118,12 +121,7 @@ class _Rehearsal:
         """Refuse hosts that are not as the first one. Returns warnings."""
         self._problems += differences(facts)
         self._raise()
-        return [
-            f"{name}: its clock is {abs(its['clock']):.0f} s {'ahead of' if its['clock'] > 0 else 'behind'} this "
-            "one's, so times in logs cannot be compared. Start an NTP client there."
-            for name, its in facts.items()
-            if abs(its["clock"]) > _CLOCKS_S
-        ]
+        return suspicions(facts, {target.name: target.slots for target in self._connections.targets})
 
     def choose(self, facts: Mapping[str, Any], networks: Sequence[str]) -> dict[str, tuple[str, str]]:
         """By host, the interface that the others reach, and its address."""
@@ -170,7 +168,7 @@ class _Rehearsal:
             if name in failures:
                 fields = failures[name].fields
                 what = fields.get("what") or fields.get("text", "")
-                self._problems.append(Problem(name, what.rstrip("."), fields.get("cure", "")))
+                self._problems.append(Problem(name, what.rstrip("."), fields.get("cure") or _CURES.get(answer, "")))
         self._raise()
         return {name: answers[name] for name in questions}
 
@@ -254,6 +252,34 @@ def differences(facts: Mapping[str, Any]) -> list[Problem]:
     return problems
 
 
+def suspicions(facts: Mapping[str, Any], ranks: Mapping[str, int]) -> list[str]:
+    """What is likely to be wrong, though a job can run so: a line for each.
+
+    Args:
+        facts: of each host; ``clock`` is how many seconds it is ahead of this one.
+        ranks: how many each is to take.
+    """
+    lines, seen = [], dict[str, str]()
+    for name, its in facts.items():
+        if abs(its["clock"]) > _CLOCKS_S:
+            lines.append(
+                f"{name}: its clock is {abs(its['clock']):.0f} s {'ahead of' if its['clock'] > 0 else 'behind'} this "
+                "one's: certificates may count as expired, and times of files and logs cannot be compared. "
+                "Start an NTP client there."
+            )
+        if (other := seen.setdefault(its["host"], name)) != name:
+            lines.append(
+                f"{name}: its host name is {its['host']}, as that of {other}, though it is another machine: logs "
+                "confuse them, and MPI may. Give it its own: hostnamectl set-hostname NAME."
+            )
+        if ranks[name] > its["cores"]:
+            lines.append(
+                f"{name}: {ranks[name]} ranks share {its['cores']} {plural('core', its['cores'])}, so they wait for "
+                f"each other. Give it fewer slots: -H {name}:{its['cores']}"
+            )
+    return lines
+
+
 def _pairs(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     pairs = [("Python", one["python"], other["python"])]
     packages = one["packages"].keys() | other["packages"].keys()
@@ -331,4 +357,4 @@ def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[st
     return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["Problem", "Seat", "differences", "facing", "rehearse", "way_back"]
+__all__ = ["Problem", "Seat", "differences", "facing", "rehearse", "suspicions", "way_back"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from workbench.launch.hosts.facts import HOME
@@ -55,6 +54,12 @@ class Ssh:
         """Run a shell's script on a host."""
         return ["ssh", "-T", "-x", *self.options(), "--", host, script]
 
+    def trial(self, host: str) -> list[str]:
+        """What a user may try by hand."""
+        mine = ["-i", self.identity] if self.identity else []
+        mine += ["-p", str(self.port)] if self.port else []
+        return ["ssh", "-o", "BatchMode=yes", *mine, host, sys.executable, "--version"]
+
 
 @dataclass(frozen=True)
 class Srun:
@@ -72,6 +77,10 @@ class Srun:
         alone += [f"--jobid={self.job}"] if self.job else []
         return ["srun", *alone, "--cpu-bind=none", "--quiet", "--", "sh", "-c", script]
 
+    def trial(self, host: str) -> list[str]:
+        """What a user may try by hand, in the same job."""
+        return ["srun", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", sys.executable, "--version"]
+
 
 @dataclass(frozen=True)
 class Here:
@@ -80,6 +89,10 @@ class Here:
     def command(self, host: str, script: str) -> list[str]:
         """Run a shell's script."""
         return ["sh", "-c", script]
+
+    def trial(self, host: str) -> list[str]:
+        """What a user may try by hand."""
+        return [sys.executable, "--version"]
 
 
 Shell = Ssh | Srun | Here
@@ -102,9 +115,17 @@ def agent_script(folder: str) -> str:
 
 # What ssh says → (what it means, what to do).
 _SSH_SAYS = (
-    ("IDENTIFICATION HAS CHANGED", "its host key has changed", "If that is right: ssh-keygen -R {host}"),
-    ("Host key verification failed", "its host key is not known here", "Connect once by hand and compare: ssh {host}"),
-    ("Permission denied", "it accepts no key of this user", "Copy yours there: ssh-copy-id {host}"),
+    (
+        "IDENTIFICATION HAS CHANGED",
+        "its host key has changed: it was installed anew, or another machine answers",
+        "Ask its administrator; if it was installed anew, forget the old key: ssh-keygen -R {known}",
+    ),
+    (
+        "Host key verification failed",
+        "its host key is not known here",
+        "Connect once by hand and compare: ssh {port}{host}",
+    ),
+    ("Permission denied", "it accepts no key of this user", "Copy yours there: ssh-copy-id {port}{host}"),
     ("Too many authentication failures", "it accepts no key of this user", "Name the right one: --ssh-identity-file"),
     ("Could not resolve hostname", "there is no host of this name", "Is it spelled as in DNS or /etc/hosts?"),
     ("Connection refused", "no sshd listens there", "Start it, or name its port: --ssh-port"),
@@ -113,9 +134,21 @@ _SSH_SAYS = (
     ("Network is unreachable", "there is no way to it", "Is it on this network?"),
     ("No such file or directory", "ssh is not here", "Install it: apt-get install openssh-client"),
 )
+# What srun says, likewise.
+_SRUN_SAYS = (
+    ("DUE TO TIME LIMIT", "Slurm's time limit of the job is over", "Ask for more: --time"),
+    ("CANCELLED", "Slurm has ended the job", "Who did, and why? sacct -o JobID,State,ExitCode"),
+    ("Invalid job id", "Slurm knows no such job", "Is it over? squeue --me"),
+    ("Unable to confirm allocation", "Slurm knows no such job", "Is it over? squeue --me"),
+    ("Node failure", "Slurm says that it has failed", "Look at it: sinfo -N -l"),
+    ("Unable to contact slurm controller", "Slurm does not answer", "Does it run? scontrol ping"),
+    ("No such file or directory", "srun is not here", "Load Slurm's module, or start where srun is"),
+)
 
 
-def explain(host: str, code: int, text: str, folder: str) -> tuple[str, str]:
+def explain(
+    host: str, code: int, text: str, folder: str, shell: Shell | None = None, who: str = "the agent"
+) -> tuple[str, str]:
     """What it means that an agent has ended with this exit code before it said a word, and what to do.
 
     Args:
@@ -123,30 +156,35 @@ def explain(host: str, code: int, text: str, folder: str) -> tuple[str, str]:
         code: of ssh or srun, which is the script's where that ran.
         text: what ssh or the agent wrote on stderr.
         folder: where the agent was to start.
+        shell: how it was to be started there; ssh by default.
+        who: was started.
 
     Example:
         >>> explain("b", 255, "ssh: connect to host b port 22: Connection refused", "/home/ada")
         ('no sshd listens there', 'Start it, or name its port: --ssh-port')
     """
+    shell = shell or Ssh()
+    copy = ", or copy it there: --sync (in Python: sync=True)" if isinstance(shell, Ssh) else ""
     missing = {
-        _NO_FOLDER: (f"it has no folder {folder}, where the ranks are to start", "Share it between the hosts: NFS"),
+        _NO_FOLDER: (
+            f"it has no folder {folder}, where the ranks are to start",
+            f"Share it between the hosts (NFS){copy}",
+        ),
         _NO_PYTHON: (f"it has no Python at {sys.executable}", _SAME),
         _NO_PACKAGE: (f"it has no workbench at {HOME}", _SAME),
     }
     if code in missing:
         return missing[code]
-    for sign, meaning, cure in _SSH_SAYS:
+    port = shell.port if isinstance(shell, Ssh) else 0
+    words = {"host": host, "port": f"-p {port} " if port else "", "known": f"'[{host}]:{port}'" if port else host}
+    says = {Ssh: _SSH_SAYS, Srun: _SRUN_SAYS}.get(type(shell), ())
+    for sign, meaning, cure in says:
         if sign in text:
-            return meaning, cure.format(host=host)
+            return meaning, cure.format(**words)
     if code == _SSH_FAILED and not text.strip():
         return "the connection to it is lost", "Is it up, and on this network?"
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
-    return f"the agent ended with exit code {code}: {said}", f"Does this work? {shlex.join(test_command(host))}"
-
-
-def test_command(host: str) -> Sequence[str]:
-    """What a user may try by hand."""
-    return ["ssh", "-o", "BatchMode=yes", host, sys.executable, "--version"]
+    return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"
 
 
 __all__ = ["Here", "Shell", "Srun", "Ssh", "agent_script", "explain"]

@@ -238,7 +238,7 @@ class Printer:
             self._put("stderr", f"workbench: {what} cannot be written: {why}. {then}; the job goes on.\n".encode())
 
     def _open_files(self, folder: Path, digits: int) -> None:
-        make_room(len(self._lines), "The files of --output-filename need")
+        make_room(len(self._lines), "The files of --output-dir need")
         for rank, name in self._lines:
             path = folder / f"rank.{rank:0{digits}}" / name
             try:
@@ -246,7 +246,7 @@ class Printer:
                 file = path.open("wb")
             except OSError as error:
                 raise LaunchError(
-                    f"--output-filename: {path} cannot be written: {error.strerror}. Name another folder, or none."
+                    f"--output-dir: {path} cannot be written: {error.strerror}. Name another folder, or none."
                 ) from None
             then = "Ranks' lines are on the screen only where their files take no more"
             self._files[rank, name] = Sink(file, functools.partial(self._complain, str(path), then))

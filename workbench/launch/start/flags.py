@@ -79,6 +79,8 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
         Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
         Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
+        Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; it is run once", str),
+        Flag(("--slots-per-host",), "of each host that it prints without slots", int),
         Flag(("--mpi",), "insist on mpiexec"),
         Flag(("--gloo",), "plain processes that talk over Gloo"),
         Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
@@ -91,10 +93,11 @@ GROUPS: dict[str, list[Flag]] = {
     "hosts": [
         Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
         Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
+        Flag(("--sync",), "copy this folder to the other hosts first, by rsync, without what .gitignore names"),
         Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
     ],
     "output": [
-        Flag(("--output-filename",), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
         Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
         Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
         Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
@@ -132,12 +135,10 @@ GROUPS: dict[str, list[Flag]] = {
     "accepted for horovodrun's sake": [
         *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
         *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
-        Flag(("--min-np", "--min-num-proc"), "elastic jobs come later", int, idle=True),
-        Flag(("--max-np", "--max-num-proc"), "elastic jobs come later", int, idle=True),
-        *_idle(int, slots_per_host="elastic jobs come later", reset_limit="elastic jobs come later"),
-        *_idle(int, elastic_timeout="elastic jobs come later"),
+        Flag(("--min-np", "--min-num-proc"), "refused: elastic jobs come later", int),
+        Flag(("--max-np", "--max-num-proc"), "refused: elastic jobs come later", int),
+        *_idle(int, reset_limit="elastic jobs come later", elastic_timeout="elastic jobs come later"),
         *_idle(str, blacklist_cooldown_range="elastic jobs come later"),
-        *_idle(str, host_discovery_script="elastic jobs come later"),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]
@@ -248,6 +249,21 @@ def warnings(args: argparse.Namespace) -> list[str]:
     if args.gloo and binding_words(args):
         lines.append("--binding-args has no effect here: without mpiexec there is --bind.")
     return lines
+
+
+def refuse(args: argparse.Namespace) -> None:
+    """Refuse options without which the job would be another.
+
+    Raises:
+        LaunchError: one was given.
+    """
+    for name in ("min_num_proc", "max_num_proc"):
+        if getattr(args, name) is not None:
+            option = f"--{name.replace('_num_proc', '-np')}"
+            raise LaunchError(
+                f"{option} asks for an elastic job, whose ranks come and go, and `workbench run` starts none yet. "
+                f"For a job of fixed size leave {option} out, and say -np N."
+            )
 
 
 def command(args: argparse.Namespace) -> list[str]:

@@ -1,15 +1,21 @@
-"""Hosts and their slots: ``-H a:2,b:2``, or a file with a host per line."""
+"""Hosts and their slots: ``-H a:2,b:2``, a file with a host per line, or a script that prints such lines."""
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
+import shlex
 import socket
+import subprocess
 from pathlib import Path
 
 from workbench.errors import LaunchError
+from workbench.launch.ranks.process_tree import ProcessTree
 
 Hosts = list[tuple[str, int]]
 
+_DISCOVERY_S = 20.0
 _LINE = re.compile(r"([^\s:]+)(?:(?::|\s+slots\s*=\s*)(\d+))?")
 
 
@@ -39,11 +45,61 @@ def read(path: str) -> Hosts:
     return [_parse_one(words) for line in lines if (words := line.partition("#")[0].strip())]
 
 
-def _parse_one(text: str) -> tuple[str, int]:
+def discover(script: str, slots: int = 1, limit_s: float = _DISCOVERY_S) -> Hosts:
+    """The same from what a script prints, which is run once, here.
+
+    Args:
+        script: a program and its arguments, as one text.
+        slots: of a host that the script prints without.
+        limit_s: deadline; then the script and what it has started are killed.
+
+    Raises:
+        LaunchError: the script cannot be run, fails, takes too long, or prints no host, or what is none.
+
+    Example:
+        >>> discover("echo localhost:2")
+        [('localhost', 2)]
+    """
+    name = f"The host discovery script {script}"
+    if not (words := shlex.split(script)):
+        raise LaunchError("--host-discovery-script is empty: name a program that prints host:slots, one a line.")
+    try:
+        code, out, said = _run_script(words, limit_s)
+    except subprocess.TimeoutExpired:
+        cure = "Run it by hand: what does it wait for?"
+        raise LaunchError(f"{name} had not ended after {limit_s:g} s, and was killed. {cure}") from None
+    except LaunchError as error:
+        raise LaunchError(f"{name}: {str(error).rstrip('.')}. Is it executable, and its path right?") from None
+    if code:
+        raise LaunchError(f"{name} ended with exit code {code}: {said or 'it said nothing'}. Run it by hand.")
+    try:
+        found = [_parse_one(line, slots) for line in map(str.strip, out.splitlines()) if line]
+    except LaunchError as error:
+        raise LaunchError(f"{name} printed what is no host: {error}") from None
+    if not found:
+        raise LaunchError(f"{name} printed no host. It should print host:slots, one a line.")
+    return found
+
+
+def _run_script(words: list[str], limit_s: float) -> tuple[int, str, str]:
+    """Exit code, output, and the last words of stderr."""
+    with contextlib.ExitStack() as stack:
+        processes = ProcessTree(os.environ)
+        stack.callback(processes.stop)
+        process = processes.start_with_pipes("discovery", words)
+        for stream in (process.stdin, process.stdout):
+            if stream:
+                stack.enter_context(stream)
+        out, _ = process.communicate(timeout=limit_s)
+        said = " ".join(processes.log("discovery").read_text(errors="replace").split()[-50:])
+        return process.returncode, out.decode(errors="replace"), said
+
+
+def _parse_one(text: str, slots: int = 1) -> tuple[str, int]:
     found = _LINE.fullmatch(text)
     if found is None:
-        raise LaunchError(f"{text!r} is no host: write name:slots, such as localhost:2.")
-    return found[1], int(found[2] or 1)
+        raise LaunchError(f"{text[:200]!r} is no host: write name:slots, such as localhost:2.")
+    return found[1], int(found[2] or slots)
 
 
 def check(hosts: Hosts, n: int) -> None:
