@@ -1,7 +1,7 @@
 """How fast is the way from one host to another?
 
-``workbench doctor --hosts`` lets one host :func:`answer_one`, and another :func:`measure`: small round trips, then bytes
-in one direction. The receiver's clock counts, so what a slow network still holds in its buffers does not.
+``workbench doctor --hosts`` lets one host :func:`answer_one`, and another :func:`measure`: small round trips, then
+bytes in one direction. The receiver's clock counts, so what a slow network still holds in its buffers does not.
 """
 
 from __future__ import annotations
