@@ -97,7 +97,7 @@ def test_a_rank_that_fails(hosts: Hosts) -> None:
     words = ["sh", "-c", "test $RANK != 3 || { echo no luck >&2; exit 7; }; sleep 60"]
     done = called(hosts, *RUN, *words)
     assert done.returncode == 7, done.stderr
-    assert re.search(r"Rank 3 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
+    assert re.search(r"Rank 3 on wb2 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
 
 
 def test_ranks_that_end_at_once(hosts: Hosts) -> None:
