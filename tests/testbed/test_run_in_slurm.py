@@ -62,7 +62,7 @@ def test_the_rest_of_the_job_goes_on(slurm: Hosts) -> None:
     fails = f"{WORKBENCH} run sh -c 'exit $((RANK == 3 ? 7 : 0))'; echo code $?; srun -n4 --mpi=none hostname"
     done = called(slurm, *SALLOC, "sh", "-c", fails)
     assert sorted(done.stdout.split()) == ["7", "code", "wb1", "wb1", "wb2", "wb2"], done.stderr
-    assert "Rank 3 ended with exit code 7" in done.stderr
+    assert "Rank 3 on wb2 ended with exit code 7" in done.stderr
 
 
 def test_a_script_is_written_submitted_and_followed(slurm: Hosts, tmp_path: Path) -> None:

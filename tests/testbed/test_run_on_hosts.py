@@ -326,6 +326,25 @@ def test_a_host_is_lost(
     wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path, 45.0)
 
 
+@pytest.mark.parametrize("many", [0, 1 << 20], ids=["quiet", "much output"])
+def test_nobody_reads_for_a_while(many: int, hosts: Hosts) -> None:
+    """A pager may keep the launcher waiting for longer than a host may be silent: the job goes on afterwards."""
+    flood = (
+        f"head -c {many} /dev/zero | tr '\\0' x | fold; head -c 200000 /dev/zero | tr '\\0' y | fold; echo; echo end"
+    )
+    words = ["env", "WORKBENCH_PEER_TIMEOUT_S=3", *RUN, "sh", "-c", f"{flood}; sleep 8; echo last"]
+    process = subprocess.Popen(
+        hosts.words(0, *words), env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        time.sleep(12.0)
+        out, err = process.communicate(timeout=60.0)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out.count(":last\n")) == (0, 4), err
+
+
 LOOK = """
 import subprocess, numpy as np, workbench as hvd
 hvd.init()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,8 @@ class Connections:
         self._open: dict[str, _Connection] = {}
         self._told, self.early = time.monotonic(), list[tuple[str, Message]]()
         self._silence_s, self._looked = float("inf"), self._told
+        self._lock, self._over = threading.RLock(), threading.Event()
+        self._teller = threading.Thread(target=self._tell, name="workbench-still-here", daemon=True)
         self._killers: list[subprocess.Popen[bytes]] = []
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
@@ -86,32 +89,46 @@ class Connections:
     def say(self, host: str, message: Message) -> None:
         """Send to one agent; to one that is gone, nothing."""
         connection = self._open[host]
-        if not connection.gone:
-            connection.pending += encode(message)
-            self._flush(connection)
+        with self._lock:
+            if not connection.gone:
+                connection.pending += encode(message)
+                self._flush(connection)
 
     def hear(self, timeout_s: float) -> Iterator[tuple[str, Message]]:
         """What the agents say next; nothing after ``timeout_s`` without a word."""
         begun = time.monotonic()
-        if begun - self._told > min(_STILL_HERE_S, self._silence_s / 4):
+        if begun - self._told > _STILL_HERE_S:
             self._told = begun
-            for name in self._open:
-                self.say(name, Message("still here", {}))
+            self._say_still_here()
         early, self.early = self.early, []
         yield from early
         for key, events in self._selector.select(0.0 if early else timeout_s):
             connection: _Connection = key.data
             if events & selectors.EVENT_WRITE:
-                self._flush(connection)
+                with self._lock:
+                    self._flush(connection)
             elif not connection.gone:
                 yield from ((connection.target.name, message) for message in self._read(connection))
-        yield from self._silent(begun)
+        yield from self._silent()
 
     def watch(self, silence_s: float) -> None:
-        """From now on an agent that says nothing for so long counts as gone: it may be stopped (SIGSTOP)."""
+        """From now on an agent that says nothing for so long counts as gone: it may be stopped (SIGSTOP).
+
+        A thread tells the agents that this process lives, also while nobody reads what it prints (``| less``).
+        """
         self._silence_s = silence_s
         for connection in self._open.values():
             connection.heard = time.monotonic()
+        if not self._teller.is_alive():
+            self._teller.start()
+
+    def _tell(self) -> None:
+        while not self._over.wait(min(_STILL_HERE_S, self._silence_s / 4)):
+            self._say_still_here()
+
+    def _say_still_here(self) -> None:
+        for name in self._open:
+            self.say(name, Message("still here", {}))
 
     def ask(
         self, questions: Mapping[str, Message], answer: str, limit_s: float
@@ -148,6 +165,9 @@ class Connections:
 
     def close(self) -> None:
         """Close all pipes; an agent that still runs takes it as the end."""
+        self._over.set()
+        if self._teller.is_alive():
+            self._teller.join()
         for connection in self._open.values():
             self._drop(connection)
         self._selector.close()
@@ -173,13 +193,14 @@ class Connections:
             found.append(self._farewell(connection))
         return found
 
-    def _silent(self, begun: float) -> Iterator[tuple[str, Message]]:
+    def _silent(self) -> Iterator[tuple[str, Message]]:
         """Those that have said nothing for long, while this process was there to hear it."""
-        slept, self._looked = begun - self._looked > max(1.0, self._silence_s / 4), time.monotonic()
+        now = time.monotonic()
+        slept, self._looked = now - self._looked > max(1.0, self._silence_s / 4), now
         for name, connection in self._open.items():
             if slept:  # what has come meanwhile is read first
-                connection.heard = self._looked
-            elif not connection.gone and self._looked - connection.heard > self._silence_s:
+                connection.heard = now
+            elif not connection.gone and now - connection.heard > self._silence_s:
                 self._drop(connection)
                 self._kill(connection)
                 what = f"its agent (process {connection.pid}) has said nothing for {self._silence_s:g} s"
@@ -210,12 +231,13 @@ class Connections:
         return Message(GONE, {"what": what, "cure": cure})
 
     def _drop(self, connection: _Connection) -> None:
-        if connection.gone:
-            return
-        connection.gone = True
-        for file in {connection.outof, connection.into} & {key.fd for key in list(self._selector.get_map().values())}:
-            self._selector.unregister(file)
-        connection.pending = b""
+        with self._lock:
+            if connection.gone:
+                return
+            connection.gone = True
+            for file in {connection.outof, connection.into} & {key.fd for key in self._selector.get_map().values()}:
+                self._selector.unregister(file)
+            connection.pending = b""
         for stream in (connection.process.stdin, connection.process.stdout):
             if stream:
                 stream.close()
