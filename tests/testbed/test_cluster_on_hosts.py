@@ -309,7 +309,7 @@ def test_hosts_of_the_site(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
     assert "LaunchError: The modules none of the site file cannot be loaded: no such module." in said
 
 
-@pytest.mark.parametrize("after_s", [1.0, 3.0])
+@pytest.mark.parametrize("after_s", [0.5, 1.5])
 def test_ctrl_c_while_it_starts(after_s: float, hosts: Hosts, kernel: Start) -> None:
     """It stops the start, and nothing is left."""
     mine = kernel(hosts)

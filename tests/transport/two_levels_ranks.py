@@ -60,6 +60,9 @@ def _rounded(backend: Backend) -> None:
     everything[backend.rank * len(array) :][: len(array)] = array
     does.allgather(everything, [len(array)] * n)
     assert len({each.tobytes() for each in np.split(everything, n)}) == 1
+    large = np.full(300_001, 60_000.0, np.float32)  # the mean is a number of 16 bits, the sum is not
+    does.allreduce(large, Reduction("average", "float32", divisor=n))
+    assert np.abs(large - 60_000).max() < 500
     whole = np.full(300_001, 1 << 40, np.int64)
     does.allreduce(whole, Reduction("sum", "int64"))
     assert (whole == n << 40).all()

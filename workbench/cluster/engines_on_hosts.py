@@ -92,7 +92,10 @@ class OnHosts:
         """Lines for whoever has started them."""
         if not self.reservation:
             return []
-        line, left_s = self.reservation.line(), self.reservation.left_s()
+        try:
+            line, left_s = self.reservation.line(), self.reservation.left_s()
+        except LaunchError as error:  # the engines run, whether Slurm answers or not
+            return [str(error)]
         if self.reservation.ended() or left_s is None or left_s > SHORT_S:
             return [line]
         return [line, "its time is nearly over: save what you need"]
@@ -237,9 +240,13 @@ class EnginesOnHosts:
         assert self._ranks
         warn = ShortTime(self._place.reservation, self._say) if self._place.reservation else None
         while not self._over.is_set():
-            self._take(self._ranks.wait(_LOOK_S))
-            if warn:
-                warn.tick()
+            try:
+                self._take(self._ranks.wait(_LOOK_S))
+                if warn:
+                    warn.tick()
+            except Exception as error:  # noqa: BLE001 - a full disk, say: the agents are still to be heard
+                self._say(f"the engines' hosts: {error}")
+                self._over.wait(1.0)
 
     def _take(self, events: Iterable[LauncherEvent]) -> None:
         for event in events:

@@ -191,7 +191,7 @@ def reserve(asked: Request, say: Callable[[str], None]) -> Reservation:
         LaunchError: Slurm refuses, can never grant it, or has not within ``asked.queue_timeout_s``. Nothing waits in
             the queue then, nor after Ctrl-C.
     """
-    number = submit([*options(asked.wanted, asked.site), "--wrap", "exec sleep 2147483647"], say)
+    number = submit([*options(asked.wanted, asked.site), "--no-requeue", "--wrap", "exec sleep 2147483647"], say)
     scancel = ["scancel", number]
     watchdog = Watchdog(Leftovers(f"slurm-job-{number}-{os.getpid()}"), config.child_environment(), last=scancel)
     held = Reservation(number, [], asked, watchdog)

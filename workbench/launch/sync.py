@@ -1,7 +1,8 @@
 """``--sync``: copy the working directory to the other hosts, into the same path, before the ranks are started there.
 
 By rsync, over ssh with the options of the agents. Left out are ``.git``, ``__pycache__`` and what a ``.gitignore``
-names. Files of the same name are overwritten; nothing is deleted on the other hosts.
+names; of its lines, rsync does not know those with ``!``, which take something in again. Files of the same name are
+overwritten; nothing is deleted on the other hosts.
 """
 
 from __future__ import annotations
@@ -82,9 +83,18 @@ def sync(targets: Sequence[Target], folder: str, say: Callable[[str], None], ver
         say("--sync has nothing to do: all ranks are on this machine.")
         return
     _check(folder)
+    if _takes_in_again(Path(folder, ".gitignore")):
+        say("--sync: rsync does not know .gitignore's lines that begin with !, so what they name is not copied.")
     for name, copied in _copy(others, folder).items():
         for line in copied.lines(name, verbose):
             say(line)
+
+
+def _takes_in_again(ignore: Path) -> bool:
+    try:
+        return any(line.startswith("!") for line in ignore.read_text(errors="replace").splitlines())
+    except OSError:
+        return False
 
 
 def _check(folder: str) -> None:
@@ -125,7 +135,7 @@ def command(host: str, ssh: Ssh, folder: str) -> list[str]:
     there = f"[{host}]" if ":" in host else host
     shell = shlex.join(["ssh", "-T", "-x", *ssh.options()])
     words = ["rsync", *options, *left_out, "--out-format=sent %i %l %n", f"--rsync-path={make}", "-e", shell]
-    return [*words, f"{folder}/", f"{there}:{folder}/"]
+    return [*words, "--", f"{folder}/", f"{there}:{folder}/"]
 
 
 def copied(text: str) -> Copied:

@@ -20,6 +20,7 @@ In a broadcast the machines are a chain that begins at the root's, and K bytes l
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -31,7 +32,8 @@ from workbench.transport.base import Array, Reduction, Traffic
 from workbench.transport.shm.node import Node
 
 _LAG = 2  # ticks per step on the network: so long a message may take while the leader does the memory's work
-_STAGES = 3  # a segment is copied in, reduced in the next tick, and then nobody looks at its stage any more
+_STAGES = 2  # a segment is copied in, reduced in the next tick, and then nobody looks at its stage any more
+_LOOK_S = 0.05  # so often the engine is told that the collective goes on
 _MOST_SLOTS_BYTES = 128 << 20
 _LEADER = 0
 
@@ -119,10 +121,14 @@ class _Steps:
 
     def run(self) -> Traffic:
         """All ticks; after the last barrier nobody uses a stage or a slot any more."""
+        node, look_at = self.levels.node, time.monotonic() + _LOOK_S
         for tick in range(len(self.segments) + self.ticks - 1):
             for k in range(max(0, tick - self.ticks + 1), min(tick + 1, len(self.segments))):  # the oldest first
                 self.step(k, tick - k)
-            self.levels.node.barrier(range(self.levels.node.size))
+            node.barrier(range(node.size))
+            if time.monotonic() > look_at:  # no single wait may be long enough to do it
+                node.tick()
+                look_at = time.monotonic() + _LOOK_S
         return self.traffic
 
     def step(self, k: int, age: int) -> None:
@@ -140,8 +146,12 @@ class _Allreduce(_Steps):
     def __init__(self, levels: TwoLevels, array: Array, reduction: Reduction, places: Sequence[int]) -> None:
         super().__init__(levels, array)
         self._reduction, self._places = reduction, places
-        self._inside = replace(reduction, postscale=1.0, divisor=1)
         self._wire = levels.wire if reduction.dtype in ("float32", "float64") else PLAIN
+        self._inside = replace(reduction, postscale=1.0, divisor=1)
+        self._after: Callable[[Array], None] = reduction.after
+        if self._wire is not PLAIN and reduction.op in ("sum", "average"):
+            # Scaled before it travels: the sum of all ranks may be too large for 16 bits where their mean is not.
+            self._inside, self._after = reduction, _unscaled
         self._rings: dict[int, RingSegment] = {}
         self._complete = 2 + (RingSegment.steps(levels.machines) - 1) * self.lag
         self.ticks = self._complete + 2
@@ -168,8 +178,7 @@ class _Allreduce(_Steps):
 
     def _send(self, link: Link, k: int) -> None:
         if k not in self._rings:
-            combine, after = self._reduction.combine, self._reduction.after
-            self._rings[k] = RingSegment(link, self.slot(k), combine, after, self._wire)
+            self._rings[k] = RingSegment(link, self.slot(k), self._reduction.combine, self._after, self._wire)
         ring = self._rings[k]
         ring.advance()
         if ring.complete:
@@ -208,6 +217,10 @@ class _Broadcast(_Steps):
     def _end(self, k: int) -> None:
         if wait := self._waits.pop(k, None):
             wait()
+
+
+def _unscaled(chunk: Array) -> None:
+    """It is scaled already."""
 
 
 __all__ = ["TwoLevels"]

@@ -221,3 +221,22 @@ def test_nothing_is_open_after_the_end() -> None:
         time.sleep(0.01)
     for each in strangers:
         each.close()
+
+
+def test_a_transfer_that_never_rests_ticks(pair: Pair) -> None:
+    """The engine is called amid it, or its rank would be taken for lost after some gigabytes."""
+    pair.works()
+    ticks = [0, 0]
+
+    def count(rank: int) -> None:
+        ticks[rank] += 1
+
+    for link in pair.links:
+        link.tick = lambda rank=link.rank: count(rank)  # type: ignore[misc]
+    begun, most = time.monotonic(), 0.0
+    while time.monotonic() < begun + 1.0:
+        each = time.monotonic()
+        pair.works(10_000_000)
+        most = max(most, time.monotonic() - each)
+    assert most > 0.1, "one transfer was to take some ticks"
+    assert min(ticks) > 2

@@ -1,4 +1,4 @@
-"""Who has connected and not shown the job's secret yet: a stranger, perhaps. None keeps a rank away for long."""
+"""Who has connected and not shown the job's secret yet: a stranger, perhaps. Silent ones keep no rank away for long."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ HANDSHAKE_S = 10.0
 MOST = 64
 """So many handshakes at once, besides one per rank."""
 _PAUSE_S = 0.01
+_CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -63,8 +64,8 @@ class Guests:
             with self._lock:
                 if self._open:
                     self._cut_off_oldest()
-            time.sleep(_PAUSE_S)
-        return error.errno in (*_OUT_OF_FILES, errno.ECONNABORTED, errno.EINTR, errno.EPROTO)
+        time.sleep(_PAUSE_S)
+        return error.errno not in _CLOSED  # others are one connection's, which was lost before it was accepted
 
     def _cut_off_oldest(self) -> None:
         oldest = next(iter(self._open))

@@ -107,12 +107,12 @@ class MpiLink:
 
     def start(self, send: Array | None, dest: int, recv: Array | None, source: int) -> Callable[[], None]:
         """Begin both, the receive first; the result waits for the end. If a wait fails, all that was begun is void."""
-        requests = []
+        requests: list[MPI.Request] = []
+        self._begun.append(requests)
         if recv is not None:
             requests.append(self.comm.Irecv([recv, MPI.BYTE], source, DATA))
         if send is not None:
             requests.append(self.comm.Isend([send, MPI.BYTE], dest, DATA))
-        self._begun.append(requests)
         return lambda: self._finish(requests)
 
     def _finish(self, requests: list[MPI.Request]) -> None:
@@ -120,12 +120,18 @@ class MpiLink:
             until(lambda: bool(MPI.Request.Testall(requests)), self.tick, self.timeout_s)
             self._begun = [each for each in self._begun if each is not requests]
         except BaseException:
-            begun, self._begun = self._begun, []
-            _take_back([request for each in begun for request in each if request != MPI.REQUEST_NULL])
+            self.take_back()
             raise
+
+    def take_back(self) -> None:
+        """What was begun and not waited for is void: nothing is written to its memory any more."""
+        begun, self._begun = self._begun, []
+        if begun and not MPI.Is_finalized():
+            _take_back([request for each in begun for request in each if request != MPI.REQUEST_NULL])
 
     def close(self, clean: bool = True) -> None:
         """Free the communicator, which all ranks must do together; otherwise leave it to the end of the process."""
+        self.take_back()
         if clean and not MPI.Is_finalized():
             self.comm.Free()
 

@@ -144,11 +144,14 @@ class SocketLink:
         return lambda: self._finish(transfer)
 
     def _finish(self, transfer: _Transfer) -> None:
-        quiet_since = time.monotonic()
+        quiet_since = ticked = time.monotonic()
         try:
             while transfer.out or transfer.into:
                 if self._move():
                     quiet_since = time.monotonic()
+                    if quiet_since - ticked > _TICK_S:
+                        self.tick()
+                        ticked = quiet_since
                 else:
                     self._look(quiet_since, transfer.source if transfer.into else transfer.dest)
         except BaseException as error:
