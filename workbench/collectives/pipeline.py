@@ -1,8 +1,9 @@
-"""Rings and chains of *segments*: while one segment is reduced, others are on the network, so that it never rests.
+"""A ring for *segments*: while one segment is reduced, others are on the network, so that it hardly ever waits.
 
 An array is cut into segments, which set out one after the other. In every *tick* each of them goes one step further,
 the oldest first: its last message has come, is reduced, and its next one begins. So up to 2(n - 1) messages are under
-way at any time. All ranks do the same ticks in the same order, hence the messages between two ranks need no names.
+way at any time, or more where a step is given several ticks. All ranks do the same ticks in the same order, hence the
+messages between two ranks need no names.
 
 =====  =========================  =========================
 tick   segment 0                  segment 1

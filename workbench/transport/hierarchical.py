@@ -1,8 +1,8 @@
 """Several machines: shared memory inside each, and one rank of each machine, its leader, between them.
 
 Allreduce and broadcast have two levels (``two_levels.py``), and so has allgather where each machine's ranks follow one
-another. What the two levels save: between two machines K bytes go each way, where a ring of all ranks sends
-2(n - 1)/n · K in n - 1 times as many steps, and a tree sends its K bytes several times.
+another. What the two levels save, on m machines with n ranks: 2(m - 1)/m · K bytes leave each in 2(m - 1) steps, where
+a ring of all ranks sends 2(n - 1)/n · K from each in 2(n - 1) steps, and a tree sends its K bytes several times.
 
 Short arrays, for which the steps inside the machine cost more than they save, and the other verbs are left to the
 *flat* backend, which connects all ranks in one level.

@@ -1,4 +1,4 @@
-"""Allreduce and broadcast on several machines: one stream leads out of each and one in, and neither ever rests.
+"""Allreduce and broadcast on several machines: one stream leads out of each and one in, and both are kept busy.
 
 The first rank of each machine is its *leader*, and alone sends to other machines. An array is cut into segments. In
 every *tick* each segment goes one step further on its way, and one barrier ends the tick on the machine:

@@ -1,7 +1,7 @@
 """MPI: the data plane where mpiexec or srun started the ranks.
 
 A blocking MPI call can be neither interrupted nor ended, and it burns a core. So every transfer here is
-non-blocking, and :func:`wait` is the one place that waits.
+non-blocking, and :func:`until` is the one place that waits.
 """
 
 from __future__ import annotations
