@@ -26,9 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench import config
 from workbench.arrays import given
-from workbench.context import HOLDER, World, run_threads, start, telling_failures
+from workbench.context import HOLDER, World
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
@@ -36,18 +35,16 @@ from workbench.entries import entry as entry
 from workbench.entries import submit as submit
 from workbench.entries import wait_for as wait_for
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
-from workbench.observe.timeline import begin_timeline
+from workbench.joining import join_job, run_threads
 from workbench.process_sets import (
     ProcessSet,
     add_process_set,
-    collect,
     global_process_set,
     register,
     remove_process_set,
 )
 from workbench.requests import auto_name as auto_name
 from workbench.requests import group_name as group_name
-from workbench.transport.select import find_ranks
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -87,11 +84,8 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     """
     if is_initialized():
         return
-    settings = config.settings()
-    bootstrap = find_ranks(config.launch(), settings, comm)
-    with telling_failures(bootstrap):
-        sets = collect(() if process_sets is None or isinstance(process_sets, str) else process_sets, bootstrap)
-    context = start(bootstrap, settings, begin_timeline)
+    given = () if process_sets is None or isinstance(process_sets, str) else process_sets
+    context, sets = join_job(comm, given)
     HOLDER.set(context)
     watch_exceptions(_running)
     watch_cells(_running)
@@ -105,13 +99,21 @@ def shutdown() -> None:
 
     ``init()`` can then begin a new job. Unfinished collectives that need this rank fail with ShutDownError.
     """
+    rank = HOLDER.get().world.rank if is_initialized() else -1
+    if not leave():
+        sys.stderr.write(f"workbench: rank {rank} left the job, but not all ranks did.\n")
+
+
+def leave() -> bool:
+    """As :func:`shutdown`, without a word; False if not all ranks left together."""
     context = HOLDER.find()
-    if context is not None:
-        if context.pid == os.getpid():
-            context.finish_all()
-        HOLDER.set(None)
-        if context.pid == os.getpid() and not context.leave(context.settings.shutdown_timeout_s):
-            sys.stderr.write(f"workbench: rank {context.world.rank} left the job, but not all ranks did.\n")
+    if context is None:
+        return True
+    mine = context.pid == os.getpid()
+    if mine:
+        context.finish_all()
+    HOLDER.set(None)
+    return not mine or context.leave(context.settings.shutdown_timeout_s)
 
 
 def is_initialized() -> bool:

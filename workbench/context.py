@@ -14,12 +14,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from workbench import config
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.control.client import ControlClient
-from workbench.control.events import Began, Ended
+from workbench.control.events import Began, Ended, Lost
 from workbench.control.server import ControlServer
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
@@ -87,6 +86,7 @@ class Context:
 
     world: World
     engine: Engine
+    control: ControlClient
     sets: SetTable
     waits: BlockedThreads
     bootstrap: Bootstrap
@@ -98,6 +98,7 @@ class Context:
     requests: dict[Any, Any] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
+    absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
@@ -131,6 +132,13 @@ class Context:
         """The script ends with an exception that nobody caught; the job ends with it."""
         self._raised = True
         self.engine.report(Raised(self.rank, traceback, final=True))
+
+    def lost(self, rank: int, why: str) -> None:
+        """The launcher of an elastic job says that a rank was lost. From any thread; rank 0 tells the others."""
+        if self.server is not None:
+            self.server.hear(Lost(rank, why))
+        elif rank == 0:
+            self.control.give_up(why)
 
     # --- a notebook's cells ---------------------------------------------------------------------------
 
@@ -259,7 +267,16 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
         on_gpu.life.tick(engine.tick)
         sets.use_gpu(on_gpu)
     context = Context(
-        place(list(nodes), bootstrap.rank), engine, sets, waits, bootstrap, settings, server, timeline, gpu_operations
+        place(list(nodes), bootstrap.rank),
+        engine,
+        control,
+        sets,
+        waits,
+        bootstrap,
+        settings,
+        server,
+        timeline,
+        gpu_operations,
     )
 
     def begin() -> None:
@@ -356,45 +373,4 @@ class Holder:
 HOLDER = Holder()
 
 
-def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
-    """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
-
-    Inside it ``rank()``, ``allreduce()`` and the rest work as under mpiexec, and ``init()`` does nothing more.
-
-    Returns:
-        The results by rank.
-
-    Raises:
-        BaseException: what the first failing rank raised.
-
-    Example:
-        >>> from workbench import api
-        >>> run_threads(3, lambda: api.allreduce(np.ones(2), op=api.Sum).tolist())
-        [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
-    """
-    from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
-
-    first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
-
-    def run(link: ThreadLink) -> T:
-        context = start(ThreadBootstrap(link.mailboxes, link.rank), config.settings())
-        HOLDER.set(context, thread_only=True)
-        try:
-            return function()
-        except BaseException as error:
-            first.append(error)
-            context.engine.report(Raised(link.rank, repr(error)))
-            raise
-        finally:
-            HOLDER.set(None, thread_only=True)
-            context.leave(context.settings.shutdown_timeout_s)
-
-    try:
-        return spawn(n, run, timeout_s)
-    except BaseException:
-        if first:
-            raise first[0] from None
-        raise
-
-
-__all__ = ["HOLDER", "Context", "World", "place", "run_threads", "start", "telling_failures"]
+__all__ = ["HOLDER", "Context", "World", "place", "start", "telling_failures"]

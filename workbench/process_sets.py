@@ -141,6 +141,14 @@ def collect(given: Iterable[ProcessSet | Iterable[int]], bootstrap: Bootstrap) -
     return list(dict.fromkeys(tuple(ranks) for place in zip_longest(*lists) for ranks in place if ranks))
 
 
+def registered() -> list[ProcessSet]:
+    """The sets of the running job but that of all ranks, and those that wait for more ranks; none if no job runs."""
+    context = HOLDER.find()
+    if context is None:
+        return []
+    return [ProcessSet(ranks) for set_id, ranks in context.sets.members.items() if set_id] + context.absent_sets
+
+
 def register(sets: Sequence[tuple[int, ...]]) -> None:
     """Register what :func:`collect` found; a collective of all ranks."""
     for ranks in sets:

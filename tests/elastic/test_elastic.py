@@ -127,17 +127,10 @@ def test_a_wait_that_timed_out_on_one_rank_resets_nothing() -> None:
 
 @pytest.mark.parametrize("skip", [True, False])
 def test_other_hosts_reset_without_a_restore(skip: bool) -> None:
-    """HostsUpdatedInterrupt: nothing is restored; ranks that only lost others are not synced."""
+    """HostsUpdatedInterrupt: nothing is restored. All are synced, for a newcomer waits for those that stayed."""
     state = Log(HostsUpdatedInterrupt(skip))
     assert loop(state) == "done"
-    assert state.did == ["sync", "train", "reset", "fit", *([] if skip else ["sync"]), "train"]
-
-
-def test_a_failure_after_skipped_sync_syncs() -> None:
-    """The sync is skipped once, not for the failures that follow."""
-    state = Log(HostsUpdatedInterrupt(True), CollectiveError("it failed"))
-    assert loop(state) == "done"
-    assert state.did[-3:] == ["fit", "sync", "train"]
+    assert state.did == ["sync", "train", "reset", "fit", "sync", "train"]
 
 
 def test_the_limit_counts_resets_without_a_commit() -> None:
@@ -194,7 +187,7 @@ def test_run_as_decorator_with_and_without_arguments() -> None:
     assert (one.__name__, one.__doc__, two.__name__) == ("one", "A docstring.", "two")
     with mock.patch.object(elastic, "api") as api:
         assert one(Log(CollectiveError("it failed"))) == "done"
-        assert [call[0] for call in api.method_calls] == ["shutdown", "init"]
+        assert [call[0] for call in api.method_calls] == ["leave", "init"]
         with pytest.raises(CollectiveError, match="after 0 resets"):
             two(Log(CollectiveError("it failed")))
 
@@ -227,7 +220,7 @@ def test_a_commit_raises_once(updates: list[int], skip: bool) -> None:
 
 
 def test_old_news_are_no_news() -> None:
-    """What is not later than the last message is known already, and a reset forgets what has not been looked at."""
+    """What is not later than the last message is known; a reset forgets what came before it, not after."""
     state = Log()
     state.on_hosts_updated(5, HostUpdate.ADDED)
     with pytest.raises(HostsUpdatedInterrupt):
@@ -236,8 +229,14 @@ def test_old_news_are_no_news() -> None:
     state.on_hosts_updated(4, HostUpdate.ADDED)
     state.check_host_updates()
     state.on_hosts_updated(6, HostUpdate.ADDED)
+    state.forget_host_updates()
     state.on_reset()
     state.check_host_updates()
+    state.forget_host_updates()
+    state.on_hosts_updated(7, HostUpdate.ADDED)  # while the new epoch began
+    state.on_reset()
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.check_host_updates()
 
 
 def test_rank_0_decides() -> None:

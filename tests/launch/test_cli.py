@@ -43,7 +43,7 @@ HOROVODRUN = """
 --hierarchical-allgather|--no-hierarchical-allgather|--torus-allreduce|--no-torus-allreduce|--autotune
 --autotune-log-file f|--autotune-warmup-samples 1|--autotune-steps-per-sample 2|--autotune-bayes-opt-max-samples 3
 --autotune-gaussian-process-noise 0.5|--min-np 1|--min-num-proc 1|--max-np 4|--max-num-proc 4|--slots-per-host 2
---elastic-timeout 60|--reset-limit 3|--blacklist-cooldown-range 1|--timeline-filename t.json|--timeline-mark-cycles
+--elastic-timeout 60|--reset-limit 3|--blacklist-cooldown-range 1 60|--timeline-filename t.json|--timeline-mark-cycles
 --no-stall-check|--stall-check-warning-time-seconds 5|--stall-check-shutdown-time-seconds 6|--mpi-threads-disable
 --mpi-args=-x|--tcp|--binding-args=-x|--num-nccl-streams 2|--thread-affinity 1|--gloo-timeout-seconds 3
 --log-level INFO|--log-without-timestamp|-prefix-timestamp|--prefix-output-with-timestamp|-H a:1|--hosts a:1
@@ -258,8 +258,12 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "-H", "localhost:1,no-such-host.invalid:1", "python"], "no-such-host.invalid: "),
         (["-np", "2", "-H", "one two", "python"], "is no host"),
         (["-np", "2", "--hostfile", "/no/such/file", "python"], "cannot be read"),
-        (["-np", "2", "--min-np", "1", "python"], "--min-np asks for an elastic job"),
-        (["--host-discovery-script", "x", "--max-np", "3", "python"], "--max-np asks for an elastic job"),
+        (["-np", "2", "--min-np", "3", "--max-np", "2", "python"], "each must be at least 1, and no smaller"),
+        (["-np", "2", "--min-np", "0", "python"], "each must be at least 1"),
+        (["-np", "3", "--max-np", "2", "python"], "--min-np 3, -np 3, --max-np 2"),
+        (["-np", "2", "--min-np", "1", "--mpi", "python"], "mpiexec ends all ranks when one is lost"),
+        (["-np", "2", "--min-np", "1", "--reset-limit", "-1", "python"], "is not negative"),
+        (["-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "5", "1", "python"], "first the shorter"),
         (["--host-discovery-script", "/no/such", "python"], "Is it executable, and its path right?"),
         (["--host-discovery-script", "echo a", "-H", "b", "python"], "Name the hosts in one way"),
         (["-np", "3", "--host-discovery-script", "echo localhost:2", "python"], "3 ranks do not fit the 2 slots"),

@@ -29,10 +29,10 @@ from workbench.cluster import engine_commands
 from workbench.cluster.engines_here import Engines, Say
 from workbench.cluster.recovery import are
 from workbench.cluster.reservation import SHORT_S, Reservation, ShortTime
+from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
-from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
 from workbench.launch.ranks.ending import shell_code
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Wrote

@@ -16,10 +16,12 @@ class Launch:
     """How this process was started, read from its environment alone.
 
     Args:
-        launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun`` or ``none``.
-        rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later.
+        launcher: ``mpich``, ``openmpi``, ``pmix``, ``slurm``, ``torchrun``, ``elastic`` or ``none``.
+        rank, size, local_rank, local_size: as the launcher says; MPI's own answer wins later. In an elastic job
+            ``rank`` is the worker's number, which stays while its rank changes.
         address, port: of the rendezvous, when the ranks were not started by MPI.
-        file: … or the file for the rendezvous; only this user can read and write it.
+        file: … or the file for the rendezvous, or of an elastic job the socket where its membership is asked for; only
+            this user can read and write it.
         board: … or the port at ``address`` where rank 0 holds a board for it.
         agent: torchrun's agent already listens on the port and serves the store for all ranks.
         attempt: how often torchrun has started the ranks again.
@@ -50,6 +52,9 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         ('mpich', 1, 4)
     """
     env = os.environ if env is None else env
+    if "WORKBENCH_MEMBERSHIP" in env:
+        worker, slot = _integer(env, "WORKBENCH_WORKER", 0), _integer(env, "LOCAL_RANK", 0)
+        return Launch("elastic", worker, 0, slot, 0, file=env["WORKBENCH_MEMBERSHIP"])
     if "OMPI_COMM_WORLD_SIZE" in env:
         return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
     if "PMI_SIZE" in env or "PMI_RANK" in env:
@@ -137,10 +142,20 @@ def batch_tasks(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("SLURM_TASKS_PER_NODE", "")
 
 
+def most_ranks(env: Mapping[str, str] | None = None) -> int:
+    """With how many ranks an elastic job may run at most, as its launcher says; 0 if it says nothing.
+
+    Example:
+        >>> most_ranks({"WORKBENCH_MAX_NP": "4"}), most_ranks({})
+        (4, 0)
+    """
+    return _integer(os.environ if env is None else env, "WORKBENCH_MAX_NP", 0)
+
+
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND)"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|M(IN|AX)_NP)|HOROVOD_ELASTIC"
 )
 
 

@@ -42,6 +42,7 @@ class Settings:
         cache_capacity: names whose negotiation is remembered; 0 turns the response cache off.
         backend: ``auto``, ``shm``, or one of :data:`BACKENDS`: who moves the bytes.
         init_timeout_s: deadline for all ranks to connect in ``init()``.
+        elastic_timeout_s: how long a rank of an elastic job waits in ``init()`` for enough others.
         shutdown_timeout_s: how long ``shutdown()`` waits until the other ranks call it, too.
         heartbeat_s: interval of every rank's heartbeats.
         peer_timeout_s: a rank without a heartbeat for this long counts as lost.
@@ -69,6 +70,7 @@ class Settings:
     cache_capacity: int = 1024
     backend: str = "auto"
     init_timeout_s: float = 120.0
+    elastic_timeout_s: float = 600.0
     shutdown_timeout_s: float = 10.0
     heartbeat_s: float = 1.0
     peer_timeout_s: float = 30.0
@@ -98,6 +100,7 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "backend": ("HOROVOD_CPU_OPERATIONS", 1),
     "gpu_operations": ("HOROVOD_GPU_OPERATIONS", 1),
     "hierarchical_allreduce": ("HOROVOD_HIERARCHICAL_ALLREDUCE", 1),
+    "elastic_timeout_s": ("HOROVOD_ELASTIC_TIMEOUT", 1),
     "stall_warning_s": ("HOROVOD_STALL_CHECK_TIME_SECONDS", 1),
     "stall_shutdown_s": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
     "timeline": ("HOROVOD_TIMELINE", 1),

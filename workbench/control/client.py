@@ -37,7 +37,7 @@ class ControlClient:
 
     def __init__(self, rank: int, channel: Rank0Channel, heartbeat_s: float) -> None:
         self.rank, self._channel, self._heartbeat_s = rank, channel, heartbeat_s
-        self._newest, self.host = 0, ""
+        self._newest, self.host, self._given_up = 0, "", ""
         self.seen = 0  # number of the last message that was handed out
         self._beat_at, self._here_at = 0.0, float("inf")
         self._inbox: list[Decision] = []
@@ -83,9 +83,14 @@ class ControlClient:
             for item in decision.items:
                 if isinstance(item, Response) and item.kind is Kind.SHUTDOWN:
                     return item.exception()
-        why = self._channel.lost()
+        why = self._given_up or self._channel.lost()
         where = f", on host {self.host}" if self.host else ""
         return PeerLostError(f"Rank 0 was lost: {why}{where}. {after_a_loss()}") if why else None
+
+    def give_up(self, why: str) -> None:
+        """The launcher says that rank 0 was lost; from any thread."""
+        self._given_up = why
+        self.wake()
 
     def verdict(self) -> CollectiveError | None:
         """As :meth:`hopeless`, where the data plane broke: a moment later rank 0 may know that another rank is dead."""

@@ -13,8 +13,9 @@ Which error leads where:
 1. A :class:`~workbench.errors.CollectiveError` reaches the ranks that the failed collective concerns. They restore
    their last commit and leave the job to begin a new one. That ends the waits of all others: they get
    ``ShutDownError``, a CollectiveError too, and come along. After the sync, rank 0's state is everybody's.
-2. ``RankFailedError`` and ``PeerLostError`` (:data:`LASTING`) say that a rank is not to come again. A world of fixed
-   size cannot begin anew without it, so whoever gets one restores the last commit and raises the error at once.
+2. ``RankFailedError`` and ``PeerLostError`` (:data:`LASTING`) say that a rank is not to come again. In an elastic job
+   (``workbench run --min-np``) the others begin the next *epoch* without it. A world of fixed size cannot begin anew,
+   so whoever gets one restores the last commit and raises the error at once.
 3. Any other exception is the training function's own. It leaves ``run`` on the rank that raised it, and the state
    stays as it was in that moment. For the others this is case 2, when the exception ends the script or the notebook's
    cell. A rank that catches it outside of ``run`` and then never comes back is waited for. A ``WaitTimeoutError`` is
@@ -31,16 +32,17 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from workbench import api
+from workbench import api, config
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
+from workbench.process_sets import registered
 
 P = ParamSpec("P")
 T = TypeVar("T")
 S = TypeVar("S", bound=State)
 
 LASTING: tuple[type[CollectiveError], ...] = (RankFailedError, PeerLostError)
-"""Errors after which the same ranks cannot form a job again; a launcher that replaces lost ranks passes ``()``."""
+"""Errors after which the same ranks cannot form a job again. An elastic job needs not the same ranks."""
 
 RESET_LIMIT = 10
 """So many resets with no commit between them: the same thing fails over and over."""
@@ -88,16 +90,25 @@ NOTIFICATIONS = Notifications()
 
 
 def restart() -> None:
-    """Leave the job and begin a new one with the same ranks."""
-    api.shutdown()
-    api.init()
+    """Leave the job and begin a new one: with the same ranks, or in an elastic job the next epoch.
+
+    Process sets are registered again, as far as there are their ranks.
+    """
+    sets = registered()
+    api.leave()
+    api.init(process_sets=sets)
+
+
+def lasting_errors() -> tuple[type[CollectiveError], ...]:
+    """Errors after which this process's job cannot begin anew."""
+    return () if config.launch().launcher == "elastic" else LASTING
 
 
 def run_fn(
     func: Callable[Concatenate[S, P], T],
     reset: Callable[[], Any],
     reset_limit: int | None = RESET_LIMIT,
-    lasting: tuple[type[CollectiveError], ...] = LASTING,
+    lasting: tuple[type[CollectiveError], ...] | None = None,
     notifications: Notifications = NOTIFICATIONS,
     own_errors: Callable[[], AbstractContextManager[None]] = nullcontext,
 ) -> Callable[Concatenate[S, P], T]:
@@ -107,7 +118,7 @@ def run_fn(
         func: takes the state first; called again after every reset, so it goes on from what the state says.
         reset: leaves the job and begins a new one.
         reset_limit: give up after so many resets with no commit between them; None for never.
-        lasting: errors that are raised again after the restore, without a reset.
+        lasting: errors that are raised again after the restore, without a reset; by default :func:`lasting_errors`.
         notifications: where news of hosts come from.
         own_errors: a context manager that turns a framework's exceptions back into ours.
 
@@ -118,25 +129,26 @@ def run_fn(
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
         cause: Exception
-        resets, commits, skip_sync = 0, -1, False
+        resets, commits = 0, -1
+        final = lasting_errors() if lasting is None else lasting
         with notifications.listening(state):
             while True:
                 try:
-                    if not skip_sync:
-                        state.sync()
+                    state.sync()  # always: a newcomer does, and would wait for those that had left it out
                     with own_errors():
                         return func(state, *args, **kwargs)
                 except CollectiveError as error:
                     state.restore()
-                    if isinstance(error, lasting):
+                    if isinstance(error, final):
                         raise
-                    cause, skip_sync = error, False
+                    cause = error
                 except HostsUpdatedInterrupt as interrupt:
-                    cause, skip_sync = interrupt, interrupt.skip_sync
+                    cause = interrupt
                 resets = resets + 1 if commits == state.commits else 1
                 commits = state.commits
                 _say(resets, reset_limit, cause)
                 del cause  # and, with its traceback, what the failed step has left
+                state.forget_host_updates()
                 reset()
                 state.on_reset()
 

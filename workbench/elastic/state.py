@@ -50,9 +50,12 @@ class State:
         """Call these after every reset, in this order; for a learning rate that follows the number of ranks."""
         self._reset_callbacks.extend(callbacks)
 
+    def forget_host_updates(self) -> None:
+        """The job is about to begin anew, and will know of all changes until then. Later ones are kept."""
+        self._host_messages = queue.SimpleQueue()
+
     def on_reset(self) -> None:
         """The job has begun anew, perhaps with other ranks."""
-        self._host_messages = queue.SimpleQueue()
         self.reset()
         for callback in self._reset_callbacks:
             callback()

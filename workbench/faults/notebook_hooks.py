@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
 
+from workbench import config
 from workbench.faults.kernel_replies import Replies
 
 
@@ -121,6 +122,8 @@ def after_a_loss() -> str:
         >>> after_a_loss()
         'Start the job again.'
     """
+    if config.launch().launcher == "elastic":
+        return "The others can go on without it, in a function under elastic.run."
     if getattr(_shell(), "kernel", None) is None:
         return "Start the job again."
     return "Call engines.rescue() in a cell without %%px."

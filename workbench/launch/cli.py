@@ -235,6 +235,8 @@ def _run(args: argparse.Namespace) -> int:
         return _check_build(args)
     if args.config_file:
         flags.apply_file(args, args.config_file)
+    if flags.is_elastic(args):
+        return _run_elastic(args)
     n, targets = _targets(args)
     task = _task(args, n, targets)
     if task.starter != "gloo":
@@ -260,6 +262,16 @@ def _run(args: argparse.Namespace) -> int:
     return outcome.code
 
 
+def _run_elastic(args: argparse.Namespace) -> int:
+    from workbench.launch.elastic.command import run_elastic
+
+    n, targets = _targets(args)
+    outcome = run_elastic(args, _task(args, n, targets), targets, say)
+    if outcome.text:
+        say(outcome.text)
+    return outcome.code
+
+
 def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     """How many ranks, and on which hosts."""
     from workbench.launch.hosts.ranks_on_hosts import find_hosts
@@ -267,7 +279,6 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
 
     if not flags.command(args):
         raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
-    flags.refuse(args)
     ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
     script, slots = args.host_discovery_script or "", args.slots_per_host or 1
     targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh, script, slots)

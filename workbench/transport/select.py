@@ -10,6 +10,7 @@ from workbench.errors import LaunchError
 from workbench.transport.base import Backend
 from workbench.transport.bootstrap.base import Bootstrap, SingleBootstrap
 from workbench.transport.bootstrap.mpi import MpiBootstrap
+from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.hierarchical import hierarchical_backend
 from workbench.transport.shm.backend import reserved_bytes, shm_backend
 from workbench.transport.shm.node import join_memory
@@ -39,6 +40,8 @@ def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = 
         raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose {names}.")
     if comm is not None or (launch.launcher in _MPI_LAUNCHERS and settings.backend != "gloo"):
         return MpiBootstrap(launch, settings, comm)
+    if launch.launcher == "elastic":
+        return ElasticBootstrap(launch, settings)
     if launch.launcher in ("torchrun", "slurm"):
         return _in_a_store(launch, settings)
     if launch.launcher in _MPI_LAUNCHERS and launch.size > 1:

@@ -11,8 +11,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from workbench.common.messages import Message
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.remote_shell import Here
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -17,7 +17,7 @@ import pytest
 from attackers import Bomb, listener
 from running import environment
 
-from workbench.launch.hosts.messages import MARK, Decoder, Message, MessageError, encode
+from workbench.common.messages import MARK, Decoder, Message, MessageError, encode
 from workbench.launch.hosts.reach import Place, Port, reach
 
 AGENT = "from workbench.launch.hosts.agent import main; main()"

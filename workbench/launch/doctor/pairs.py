@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench import config
+from workbench.common.messages import Message
 from workbench.common.text import columns, count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
-from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.rehearsal import Seat, rehearse
 from workbench.launch.ranks.process_tree import ProcessTree
 

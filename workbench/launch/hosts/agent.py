@@ -27,11 +27,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from workbench.common.messages import Decoder, Message, MessageError, write
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
-from workbench.launch.hosts.messages import Decoder, Message, MessageError, write
 from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.hosts.speed import answer_one, measure
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote

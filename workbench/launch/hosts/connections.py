@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.launch.hosts.messages import Decoder, Message, MessageError, encode
+from workbench.common.messages import Decoder, Message, MessageError, encode
 from workbench.launch.hosts.remote_shell import Here, Shell, agent_script, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench import config
+from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.rehearsal import Seat, rehearse, way_back
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
 from workbench.launch.ranks import job_folder, supervisor

@@ -17,11 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from workbench.common.messages import Message
 from workbench.common.text import plural
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
-from workbench.launch.hosts.messages import Message
 from workbench.launch.hosts.reach import Place, Port
 from workbench.launch.hosts.remote_shell import Here
 

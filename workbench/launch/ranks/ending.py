@@ -79,6 +79,10 @@ class Ending:
             self.asked = number
             self._begin(INTERRUPTED if number == SIGINT else TERMINATED, now)
 
+    def terminate(self, now: float) -> None:
+        """The job has failed; its ranks are not to blame."""
+        self._begin(TERMINATED, now)
+
     def out_of_time(self, now: float) -> None:
         """The job's deadline has passed."""
         self.late = True

@@ -106,9 +106,14 @@ class RankPipes:
         self._listen(folder / EVENTS, EVENTS, os.O_RDWR)
         os.mkfifo(folder / LEAVE)
         self._leave = os.open(folder / LEAVE, os.O_RDWR)
+        self._folder = folder
         for rank in ranks:
-            for stream in ("stdout", "stderr"):
-                self._listen(folder / pipe_name(rank, stream), (rank, stream), os.O_RDONLY)
+            self.add(rank)
+
+    def add(self, rank: int) -> None:
+        """One rank more, which has not been started yet."""
+        for stream in ("stdout", "stderr"):
+            self._listen(self._folder / pipe_name(rank, stream), (rank, stream), os.O_RDONLY)
 
     def fileno(self) -> int:
         """Readable when there is an event."""

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, TextIO
@@ -154,20 +154,28 @@ class Printer:
         folder: str = "",
         hosts: Sequence[str] = (),
     ) -> None:
-        self._labels = [f"{rank}@{host}" for rank, host in enumerate(hosts)] or list(map(str, range(n)))
-        self._hosts = tuple(hosts)
+        self._hosts = dict(enumerate(hosts))
         self._streams = {
             name: Sink(stream, functools.partial(self._complain, name, "Its lines are lost"))
             for name, stream in (("stdout", out), ("stderr", err))
         }
         self._timestamps = timestamps
-        self._lines = {(rank, name): Lines() for rank in range(n) for name in self._streams}
-        self._last: dict[int, deque[bytes]] = {rank: deque(maxlen=_REMEMBERED) for rank in range(n)}
+        self._lines = defaultdict[tuple[int, str], Lines](Lines)
+        self._last = defaultdict[int, deque[bytes]](lambda: deque(maxlen=_REMEMBERED))
         self._unfinished: tuple[int, str] | None = None  # whose line stands on the screen and may be overwritten
         self._complaints: set[str] = set()
         self._files: dict[tuple[int, str], Sink] = {}
+        self._folder, self._digits = Path(folder) if folder else None, len(str(n - 1))
         if folder:
-            self._open_files(Path(folder), len(str(n - 1)))
+            make_room(2 * n, "The files of --output-dir need")
+        for rank in range(n):
+            self._open_files(rank)
+
+    def add(self, rank: int, host: str = "") -> None:
+        """One rank more, of an elastic job; raises as the constructor."""
+        if host:
+            self._hosts[rank] = host
+        self._open_files(rank)
 
     def feed(self, rank: int, name: str, data: bytes) -> None:
         """A rank wrote something; no ``data`` means that the stream has ended.
@@ -204,7 +212,7 @@ class Printer:
 
     def where(self, rank: int) -> str:
         """Words for a rank's host; empty if there is only one."""
-        return f" on {self._hosts[rank]}" if self._hosts else ""
+        return f" on {self._hosts[rank]}" if rank in self._hosts else ""
 
     def last_words(self, rank: int) -> str:
         """The rank's last traceback; without one, its last lines on stderr."""
@@ -220,7 +228,8 @@ class Printer:
         if self._unfinished not in (None, (rank, name)):
             self._finish()
         when = time.asctime() if self._timestamps else ""
-        self._put(name, f"{when}[{self._labels[rank]}]<{name}>:".encode() + line)
+        label = f"{rank}@{self._hosts[rank]}" if rank in self._hosts else str(rank)
+        self._put(name, f"{when}[{label}]<{name}>:".encode() + line)
         self._unfinished = (rank, name) if line.endswith(b"\r") else None
 
     def _finish(self) -> None:
@@ -237,10 +246,11 @@ class Printer:
             self._finish()
             self._put("stderr", f"workbench: {what} cannot be written: {why}. {then}; the job goes on.\n".encode())
 
-    def _open_files(self, folder: Path, digits: int) -> None:
-        make_room(len(self._lines), "The files of --output-dir need")
-        for rank, name in self._lines:
-            path = folder / f"rank.{rank:0{digits}}" / name
+    def _open_files(self, rank: int) -> None:
+        if self._folder is None:
+            return
+        for name in self._streams:
+            path = self._folder / f"rank.{rank:0{self._digits}}" / name
             try:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 file = path.open("wb")

@@ -142,6 +142,14 @@ class ProcessTree:
             if not backoff.pause():
                 raise LaunchError(f"the deadline passed before {what}.")
 
+    def end(self, name: str) -> None:
+        """Kill one process, and forget it."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait(_STOP_TIMEOUT_S)
+        del self._commands[name]
+        self.log(name).unlink(missing_ok=True)
+
     def report(self) -> str:
         """For each process: its command, and the last lines of its log."""
         lines = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:  # this runs at the start of each rank
     from collections.abc import Mapping
 
 # Set by mpiexec or by the launcher.
-RANK_NAMES = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
+RANK_NAMES = ("WORKBENCH_WORKER", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "RANK")
 # Set by mpiexec, by the launcher or by Slurm. MPICH's rank is the local rank where all ranks are on one machine.
 LOCAL_RANK_NAMES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "PMI_RANK")
 GPUS = "WORKBENCH_GPUS"  # by local rank, see start/gpus.py

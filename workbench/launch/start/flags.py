@@ -28,6 +28,7 @@ class Flag:
         dest: the attribute; by default from the last name.
         choices: what is allowed.
         idle: it is accepted but has no effect; :func:`warnings` reports it.
+        count: how many values it takes; 0: one.
     """
 
     names: tuple[str, ...]
@@ -37,6 +38,7 @@ class Flag:
     dest: str = ""
     choices: tuple[str, ...] | None = None
     idle: bool = False
+    count: int = 0
 
     @property
     def target(self) -> str:
@@ -50,6 +52,7 @@ class Flag:
             group.add_argument(*self.names, action="store_const", const=self.const, **common)
         else:
             metavar = None if self.choices else {int: "N", float: "X", str: "TEXT"}[self.kind]
+            common |= {"nargs": self.count} if self.count else {}
             group.add_argument(*self.names, type=self.kind, choices=self.choices, metavar=metavar, **common)
 
 
@@ -79,7 +82,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
         Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
         Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
-        Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; it is run once", str),
+        Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; the job is elastic", str),
         Flag(("--slots-per-host",), "of each host that it prints without slots", int),
         Flag(("--mpi",), "insist on mpiexec"),
         Flag(("--gloo",), "plain processes that talk over Gloo"),
@@ -89,6 +92,15 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),
         Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
+    ],
+    "elastic": [
+        Flag(("--min-np", "--min-num-proc"), "the job goes on while there are so many ranks (default: -np)", int),
+        Flag(("--max-np", "--max-num-proc"), "and takes so many at most (default: as many as there are slots)", int),
+        *_numbers(int, reset_limit="so often the ranks may change; then the job ends (default: any number)"),
+        *_numbers(float, elastic_timeout="seconds that it waits for enough ranks (default: 600)"),
+        Flag(
+            ("--blacklist-cooldown-range",), "seconds that a host rests after a failure (default: 1 60)", int, count=2
+        ),
     ],
     "hosts": [
         Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
@@ -135,10 +147,6 @@ GROUPS: dict[str, list[Flag]] = {
     "accepted for horovodrun's sake": [
         *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
         *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
-        Flag(("--min-np", "--min-num-proc"), "refused: elastic jobs come later", int),
-        Flag(("--max-np", "--max-num-proc"), "refused: elastic jobs come later", int),
-        *_idle(int, reset_limit="elastic jobs come later", elastic_timeout="elastic jobs come later"),
-        *_idle(str, blacklist_cooldown_range="elastic jobs come later"),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]
@@ -251,19 +259,9 @@ def warnings(args: argparse.Namespace) -> list[str]:
     return lines
 
 
-def refuse(args: argparse.Namespace) -> None:
-    """Refuse options without which the job would be another.
-
-    Raises:
-        LaunchError: one was given.
-    """
-    for name in ("min_num_proc", "max_num_proc"):
-        if getattr(args, name) is not None:
-            option = f"--{name.replace('_num_proc', '-np')}"
-            raise LaunchError(
-                f"{option} asks for an elastic job, whose ranks come and go, and `workbench run` starts none yet. "
-                f"For a job of fixed size leave {option} out, and say -np N."
-            )
+def is_elastic(args: argparse.Namespace) -> bool:
+    """Does the job's number of ranks change while it runs?"""
+    return any(getattr(args, name) is not None for name in ("min_num_proc", "max_num_proc", "host_discovery_script"))
 
 
 def command(args: argparse.Namespace) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a launcher and its agents say to each other over two pipes: ssh's, srun's, or a local process's.
+"""What a launcher and its agents and ranks say to each other over pipes: ssh's, srun's, a local process's, a socket's.
 
 A message is a line of JSON and then, where it has some, bytes. Whatever arrives before the first message is not ours:
 a login shell may greet whoever comes.

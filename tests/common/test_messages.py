@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from workbench.launch.hosts.messages import MARK, Decoder, Message, MessageError, encode
+from workbench.common.messages import MARK, Decoder, Message, MessageError, encode
 
 SAID = [Message("facts", {"words": ["a", "ü"]}), Message("wrote", {"rank": 3}, b"\x00\n" + MARK), Message("end", {})]
 

@@ -1,0 +1,278 @@
+"""``workbench run --min-np``: real processes, killed, stopped, added and taken away while they train."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+pytestmark = pytest.mark.timeout(150)
+TRAIN = """
+import os, sys, time
+import numpy as np
+import workbench as hvd
+from workbench import elastic
+from workbench.training.objects import broadcast_object
+
+hvd.init()
+worker = os.environ["WORKBENCH_WORKER"]
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(4), sizes=[])
+last, pause = int(sys.argv[1]), float(sys.argv[2])
+
+@elastic.run
+def train(state):
+    print(f"begins with {hvd.size()} at {state.step}", flush=True)
+    while state.step < last:
+        mean = hvd.allreduce(np.full(4, state.step, np.float64), name="mean")
+        state.sum = state.sum + mean
+        state.step += 1
+        state.sizes.append(hvd.size())
+        TROUBLE
+        state.commit()
+        time.sleep(pause)
+
+train(state)
+assert (state.sum == sum(range(last))).all(), state.sum
+print(f"done {state.step} {len(state.sizes)} {sorted(set(state.sizes))} rank {hvd.rank()}", flush=True)
+"""
+
+
+class Job:
+    """A running ``workbench run``."""
+
+    def __init__(self, folder: Path, words: list[str], script: str) -> None:
+        self.script = folder / "train.py"
+        self.script.write_text(script)
+        self.out = folder / "out"
+        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words]
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=folder)
+
+    def text(self) -> str:
+        """What came so far."""
+        return self.out.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, limit_s: float = 60.0) -> re.Match[str]:
+        """Until this was printed."""
+        until = time.monotonic() + limit_s
+        while not (found := re.search(pattern, self.text())):
+            assert time.monotonic() < until, self.text()
+            assert self.process.poll() is None, self.text()
+            time.sleep(0.02)
+        return found
+
+    def ranks(self) -> dict[int, int]:
+        """By worker its process id."""
+        found = {}
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if process.cmdline()[1:2] == [str(self.script)]:
+                    found[int(process.environ()["WORKBENCH_WORKER"])] = process.pid
+            except (psutil.Error, KeyError):
+                continue
+        assert found, self.text()
+        return found
+
+    def end(self, limit_s: float = 90.0) -> str:
+        """Wait for the end of the job; what it printed."""
+        self.code = self.process.wait(limit_s)
+        return self.text()
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """``start("-np", "3", …)`` starts the training script; its words are steps and the pause after each."""
+    jobs: list[Job] = []
+
+    def begin(*words: str, steps: int = 300, pause_s: float = 0.01, trouble: str = "pass") -> Job:
+        script = TRAIN.replace("TROUBLE", trouble)
+        command = ["python", str(tmp_path / "train.py"), str(steps), str(pause_s)]
+        jobs.append(Job(tmp_path, [*words, *command], script))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.kill()
+            job.process.wait(10)
+
+
+def done(text: str) -> list[str]:
+    """The last line of each worker that came to the end."""
+    return re.findall(r"<stdout>:done (.*) rank", text)
+
+
+@pytest.mark.parametrize("rank", [0, 1, 2])
+def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
+    """Any of them, rank 0 too: the others go on from the last commit, and one comes in its place."""
+    job = start("-np", "3", "--min-np", "1", steps=400)
+    job.wait_for("begins with 3 at 0")
+    time.sleep(0.3)
+    os.kill(job.ranks()[rank], signal.SIGKILL)
+    job.wait_for("epoch 2 begins with 2 ranks")
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text) == ["400 400 [2, 3]"] * 3, text
+    assert f"worker {rank} (rank {rank}) was lost: it was killed by SIGKILL. 2 workers left." in text
+
+
+def test_all_but_one_die_at_once(start: Start) -> None:
+    """The one that is left has everything."""
+    job = start("-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "60", "60")
+    job.wait_for("begins with 4 at 0")
+    time.sleep(0.3)
+    for worker, pid in job.ranks().items():
+        if worker != 2:
+            os.kill(pid, signal.SIGKILL)
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text) == ["300 300 [1, 4]"], text
+
+
+def test_all_die_at_once(start: Start) -> None:
+    """What was trained is lost, and the job says so; it does not begin anew unasked."""
+    job = start("-np", "2", "--min-np", "1", steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    for pid in job.ranks().values():
+        os.kill(pid, signal.SIGKILL)
+    text = job.end(30)
+    assert job.code == 128 + signal.SIGKILL, text
+    assert "were lost, and with them what was trained" in text
+
+
+def test_a_bug_of_the_script_ends_the_job(start: Start) -> None:
+    """An exception on all ranks is no reason to start others; it is told once more at the end."""
+    job = start("-np", "2", "--min-np", "1", trouble="1 / 0")
+    text = job.end(60)
+    assert job.code == 1, text
+    assert text.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_a_worker_that_never_comes_is_given_up(start: Start, tmp_path: Path) -> None:
+    """It ends before init() each time: after some attempts the host is given up, and the job fails."""
+    job = start("-np", "2", "--min-np", "2", "--blacklist-cooldown-range", "0", "0")
+    job.script.write_text("import sys; sys.exit(3)")
+    text = job.end(60)
+    assert job.code == 3, text
+    assert "localhost is given up" in text
+    assert "Fewer than 2 ranks (--min-np) are left" in text
+
+
+def test_a_stopped_rank_is_ended_so_that_the_others_go_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SIGSTOP: after WORKBENCH_PEER_TIMEOUT_S it counts as lost, and is killed for the sake of the next epoch."""
+    monkeypatch.setenv("WORKBENCH_PEER_TIMEOUT_S", "2")
+    job = start("-np", "3", "--min-np", "1", steps=200)
+    job.wait_for("begins with 3 at 0")
+    os.kill(job.ranks()[1], signal.SIGSTOP)
+    job.wait_for("worker 1 has said nothing for 2 s, and is killed")
+    text = job.end()
+    assert job.code == 0, text
+    assert "200 200 [2, 3]" in done(text), text
+
+
+def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
+    """The script's hosts are followed: two names of this machine, one of which comes and goes."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+    words = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}"]
+    job = start(*words, steps=700)
+    job.wait_for("begins with 1 at 0")
+    hosts.write_text("localhost:1\n127.0.0.1:2\n")
+    job.wait_for("begins with 3 at")
+    hosts.write_text("localhost:1\n")
+    job.wait_for("begins with 1 at (?!0)")
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text)[0] in ("700 700 [1, 2, 3]", "700 700 [1, 3]"), text
+    assert "2 workers will leave at the next commit" in text
+
+
+def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tmp_path: Path) -> None:
+    """It is complained about once, and the hosts stay as they were."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:2\n")
+    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=400)
+    job.wait_for("begins with 2 at 0")
+    hosts.write_text("a b c d\n")
+    job.wait_for("printed what is no host.*stay as they were")
+    hosts.unlink()
+    job.wait_for("No such file.*stay as they were")
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text) == ["400 400 [2]"] * 2
+    assert text.count("stay as they were") == 2
+
+
+def test_the_limit_of_resets(start: Start) -> None:
+    """With Horovod's words."""
+    job = start("-np", "2", "--min-np", "1", "--reset-limit", "0", steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    os.kill(job.ranks()[1], signal.SIGKILL)
+    text = job.end(30)
+    assert job.code != 0
+    assert "number of resets during elastic job exceeded limit: 0" in text
+
+
+def test_too_few_for_too_long(start: Start) -> None:
+    """--elastic-timeout ends the wait, with its reason."""
+    words = ["--min-np", "2", "--elastic-timeout", "3", "--blacklist-cooldown-range", "60", "60"]
+    job = start("-np", "2", *words, steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    os.kill(job.ranks()[0], signal.SIGKILL)
+    text = job.end(30)
+    assert job.code != 0
+    assert "waited longer than 3 s (--elastic-timeout): 1 worker of at least 2 (--min-np)." in text
+
+
+def test_ctrl_c_ends_it_and_leaves_nothing(start: Start) -> None:
+    """As for a job of fixed size."""
+    job = start("-np", "2", "--min-np", "1", steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    family = psutil.Process(job.process.pid).children(recursive=True)
+    job.process.send_signal(signal.SIGINT)
+    text = job.end(60)
+    assert job.code == 130, text
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == []
+
+
+def test_the_launcher_is_killed(start: Start) -> None:
+    """Its watchdog ends all workers."""
+    job = start("-np", "2", "--min-np", "1", steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    family = psutil.Process(job.process.pid).children(recursive=True)
+    job.process.kill()
+    _, alive = psutil.wait_procs(family, timeout=10)
+    assert alive == []
+
+
+def test_process_sets_live_on_where_their_ranks_do(start: Start) -> None:
+    """After a reset the sets are registered again; one whose ranks are gone waits until there are such ranks."""
+    trouble = (
+        "pair = next((one for one in [hvd.ProcessSet([0, 1])] if one.process_set_id is not None), None) "
+        "or (hvd.add_process_set([0, 1]) if state.step == 1 else None)\n"
+        "        if state.step > 1: assert bool(pair) == (hvd.size() > 1), (pair, hvd.size())\n"
+        "        if pair and pair.included(): hvd.allreduce(np.ones(2), process_set=pair, name='pair')"
+    )
+    job = start("-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "2", "2", trouble=trouble, steps=600)
+    job.wait_for("begins with 3 at 0")
+    time.sleep(0.3)
+    os.kill(job.ranks()[2], signal.SIGKILL)
+    job.wait_for("epoch 2 begins with 2 ranks")
+    time.sleep(0.3)
+    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.wait_for("the process set .0, 1. has to wait: there are 1 ranks now")
+    text = job.end()
+    assert job.code == 0, text
+    assert "600 600 [1, 2, 3]" in done(text), text

@@ -1,0 +1,206 @@
+"""Epochs of an elastic job: who belongs to them, and when they begin. Events in, messages out."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from workbench.launch.elastic.membership import ADDED, REMOVED, Membership, Out
+
+LIKE = {"like": {"version": 1}}
+
+
+def ranks(out: Out) -> dict[int, tuple[int, int]]:
+    """By worker the rank and size that it is told."""
+    return {worker: (said.fields["rank"], said.fields["size"]) for worker, said in out if said.kind == "epoch"}
+
+
+def kinds(out: Out) -> list[tuple[int, str]]:
+    """Who is told what kind of thing."""
+    return [(worker, message.kind) for worker, message in out]
+
+
+def job(n: int, host: str = "a", **limits: int) -> Membership:
+    """A job in its first epoch."""
+    made = Membership(**limits)
+    for worker in range(n):
+        made.started(worker, host)
+    for worker in range(n):
+        made.came(worker, LIKE)
+    assert made.epoch == 1
+    return made
+
+
+def test_the_first_epoch_waits_for_all() -> None:
+    """All that were started and live; one that is lost before is not waited for."""
+    made = Membership()
+    for worker in range(3):
+        made.started(worker, "a")
+    assert made.came(2, LIKE) == made.came(0, LIKE) == []
+    assert "did not call init() yet" in made.why_waiting()
+    assert ranks(made.gone(1, "killed")) == {0: (0, 2), 2: (1, 2)}
+
+
+def test_survivors_are_told_and_the_next_epoch_waits_for_them_all() -> None:
+    """Nothing of the old epoch is under way when the new one begins."""
+    made = job(3)
+    assert kinds(made.gone(1, "killed")) == [(0, "lost"), (2, "lost")]
+    assert made.came(2, LIKE) == []
+    assert made.awaited() == [0]
+    assert made.why_waiting() == "worker 0 (rank 0) has not left epoch 1 yet"
+    assert ranks(made.came(0, LIKE)) == {0: (0, 2), 2: (1, 2)}
+
+
+def test_rank_0_is_the_lowest_survivor() -> None:
+    """Not a newcomer, whatever its number and host."""
+    made = job(2)
+    made.started(2, "b")
+    assert [m.fields["what"] for _, m in made.came(2, LIKE)] == [ADDED, ADDED]
+    made.gone(0, "killed")
+    assert ranks(made.came(1, LIKE)) == {1: (0, 2), 2: (1, 2)}
+
+
+def test_ranks_of_a_host_follow_each_other() -> None:
+    """In the order of the hosts' lowest ranks."""
+    made = Membership()
+    for worker, host in enumerate("abab"):
+        made.started(worker, host)
+    out = [made.came(worker, LIKE) for worker in range(4)][-1]
+    assert ranks(out) == {0: (0, 4), 2: (1, 4), 1: (2, 4), 3: (3, 4)}
+
+
+def test_a_newcomer_waits_for_the_next_commit() -> None:
+    """Members are told once; what they exchange meanwhile goes on."""
+    made = job(2)
+    made.started(2, "a")
+    assert kinds(made.came(2, LIKE)) == [(0, "changed"), (1, "changed")]
+    assert "next commit" in made.why_waiting()
+    assert made.value(0, 1, 1, b"a") == []
+    assert kinds(made.value(1, 1, 1, b"b")) == [(0, "values"), (1, "values")]
+    made.came(0, LIKE)
+    out = made.came(1, LIKE)
+    assert ranks(out) == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
+    assert all(message.fields["newcomers"] for _, message in out)
+
+
+def test_no_more_than_there_is_room_for() -> None:
+    """A newcomer too many disturbs nobody, and gets the place of the next one that is lost."""
+    made = job(2, most=2)
+    made.started(2, "a")
+    assert made.came(2, LIKE) == []
+    made.gone(1, "killed")
+    assert ranks(made.came(0, LIKE)) == {0: (0, 2), 2: (1, 2)}
+
+
+def test_fewer_than_the_least_wait() -> None:
+    """Until one more has come."""
+    made = job(2, least=2)
+    made.gone(0, "killed")
+    assert made.came(1, LIKE) == []
+    assert made.why_waiting() == "1 worker of at least 2 (--min-np)"
+    made.started(2, "a")
+    assert ranks(made.came(2, LIKE)) == {1: (0, 2), 2: (1, 2)}
+
+
+def test_who_is_to_leave_is_sent_away_at_the_next_epoch() -> None:
+    """And members are told to come."""
+    made = job(3)
+    assert [(worker, m.fields["what"]) for worker, m in made.leave([0])] == [(each, REMOVED) for each in range(3)]
+    assert made.leave([0]) == []
+    made.came(0, LIKE)
+    made.came(1, LIKE)
+    out = made.came(2, LIKE)
+    assert (0, "dismissed") in kinds(out)
+    assert ranks(out) == {1: (0, 2), 2: (1, 2)}
+
+
+def test_each_epoch_has_a_key_of_its_own() -> None:
+    """Drawn anew, the same for all."""
+    made = Membership()
+    made.started(0, "a")
+    keys = {made.came(0, LIKE)[0][1].fields["key"] for _ in range(3)}
+    assert len(keys) == 3
+    assert made.epoch == 3
+
+
+def test_values_of_an_older_epoch_or_of_a_stranger_are_not_exchanged() -> None:
+    """Only those of the epoch's members count."""
+    made = job(2)
+    made.gone(1, "killed")
+    made.came(0, LIKE)
+    assert made.value(0, 1, 1, b"old") == []
+    assert made.value(7, 2, 1, b"stranger") == []
+    out = made.value(0, 2, 1, b"new")
+    assert [(message.fields["lengths"], message.data) for _, message in out] == [([3], b"new")]
+
+
+def test_who_does_not_fit_is_refused() -> None:
+    """With what differs; the others go on without it."""
+    made = job(1)
+    made.started(1, "a")
+    out = made.came(1, {"like": {"version": 2}})
+    assert [(worker, m.kind, m.fields["why"]) for worker, m in out] == [
+        (1, "refused", "its version is 2, and the others' 1")
+    ]
+    assert made.alive() == [0]
+
+
+def test_after_a_member_has_finished_nobody_begins_anew() -> None:
+    """Who comes then would begin without what was trained. Members that train still go on."""
+    made = job(2)
+    made.ended(0)
+    assert ranks(made.came(1, LIKE)) == {1: (0, 1)}
+    made.ended(1)
+    made.started(2, "a")
+    assert kinds(made.came(2, LIKE)) == [(2, "dismissed")]
+
+
+def test_who_counts_as_lost_is_sent_away() -> None:
+    """A worker that was cut off and comes back belongs to nothing."""
+    made = job(2)
+    made.gone(1, "cut off")
+    assert kinds(made.came(1, LIKE)) == [(1, "dismissed")]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_happens_an_epoch_begins_with_all_that_live(seed: int) -> None:
+    """Random starts, deaths and comings: whoever lives belongs, sizes and ranks are right, and nobody is forgotten."""
+    chance = random.Random(seed)
+    made, told = Membership(), dict[int, list[Any]]()
+    coming, living, numbers = set[int](), set[int](), itertools.count()
+
+    def hear(out: Out) -> None:
+        for worker, message in out:
+            told.setdefault(worker, []).append(message)
+            if message.kind in ("lost", "changed"):
+                coming.add(worker)  # it will come, when it is there
+            elif message.kind == "epoch":
+                coming.discard(worker)
+
+    for _ in range(60):
+        what = chance.random()
+        if what < 0.3:
+            worker = next(numbers)
+            living.add(worker)
+            coming.add(worker)
+            hear(made.started(worker, chance.choice("abc")))
+        elif what < 0.45 and len(living) > 1:
+            worker = chance.choice(sorted(living))
+            living.discard(worker)
+            coming.discard(worker)
+            hear(made.gone(worker, "killed"))
+        elif coming:
+            worker = chance.choice(sorted(coming))
+            coming.discard(worker)
+            hear(made.came(worker, LIKE))
+    while coming:
+        hear(made.came(coming.pop(), LIKE))
+    assert made.awaited() == []
+    assert sorted(made.ranks) == sorted(living)
+    for worker in living:
+        epoch = [message for message in told[worker] if message.kind == "epoch"][-1].fields
+        assert (epoch["epoch"], epoch["size"]) == (made.epoch, len(living))
+        assert made.ranks[epoch["rank"]] == worker

@@ -1,0 +1,119 @@
+"""How ranks come together: processes in ``init()``, in an elastic job again if one is lost meanwhile; or threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+from workbench import config
+from workbench.context import HOLDER, Context, start, telling_failures
+from workbench.core.messages import Raised
+from workbench.errors import WorkbenchError
+from workbench.observe.timeline import begin_timeline
+from workbench.process_sets import ProcessSet, collect
+from workbench.transport.elastic import ElasticBootstrap
+from workbench.transport.select import Bootstrap, find_ranks
+
+T = TypeVar("T")
+
+log = logging.getLogger("workbench")
+
+
+def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, list[tuple[int, ...]]]:
+    """Join the job that the launcher started.
+
+    Args:
+        comm: see :func:`workbench.api.init`.
+        process_sets: this rank's.
+
+    Returns:
+        The running job, and the process sets to register in it.
+
+    Raises:
+        WorkbenchError, ValueError: as ``init()``.
+    """
+    while True:
+        settings = config.settings()
+        bootstrap = find_ranks(config.launch(), settings, comm)
+        try:
+            with telling_failures(bootstrap):
+                there, absent = fitting(process_sets, bootstrap)
+                sets = collect(there, bootstrap)
+            context = start(bootstrap, settings, begin_timeline)
+        except WorkbenchError as error:
+            if not (isinstance(bootstrap, ElasticBootstrap) and bootstrap.over()):
+                raise
+            log.warning("elastic: epoch %d ended before it had begun: %s", bootstrap.epoch, error)
+        else:
+            context.absent_sets = absent
+            _listen(bootstrap, context)
+            return context, sets
+
+
+def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[ProcessSet], list[ProcessSet]]:
+    """Which process sets can be registered, and which an elastic job keeps until it has their ranks again.
+
+    A set of all ranks needs no registration. In a job of fixed size, what does not fit is the caller's error.
+    """
+    if not isinstance(bootstrap, ElasticBootstrap):
+        return list(sets), []
+    there = [one for one in sets if not one.ranks or (max(one.ranks) < bootstrap.size > len(one.ranks))]
+    absent = [one for one in sets if one not in there]
+    for one in absent:
+        if one.ranks and max(one.ranks) >= bootstrap.size:
+            log.warning("elastic: the process set %s has to wait: there are %d ranks now.", one.ranks, bootstrap.size)
+    return there, absent
+
+
+def _listen(bootstrap: Bootstrap, context: Context) -> None:
+    """Hear of the launcher which ranks are lost, come and go."""
+    if isinstance(bootstrap, ElasticBootstrap):
+        from workbench.elastic import NOTIFICATIONS  # which stands on api, as we are below it
+
+        bootstrap.watch(context.lost, NOTIFICATIONS.hosts_updated)
+
+
+def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
+    """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
+
+    Inside it ``rank()``, ``allreduce()`` and the rest work as under mpiexec, and ``init()`` does nothing more.
+
+    Returns:
+        The results by rank.
+
+    Raises:
+        BaseException: what the first failing rank raised.
+
+    Example:
+        >>> import numpy as np
+        >>> from workbench import api
+        >>> run_threads(3, lambda: api.allreduce(np.ones(2), op=api.Sum).tolist())
+        [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
+    """
+    from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
+
+    first: list[BaseException] = []  # what a rank raised by itself, before the others raised because of it
+
+    def run(link: ThreadLink) -> T:
+        context = start(ThreadBootstrap(link.mailboxes, link.rank), config.settings())
+        HOLDER.set(context, thread_only=True)
+        try:
+            return function()
+        except BaseException as error:
+            first.append(error)
+            context.engine.report(Raised(link.rank, repr(error)))
+            raise
+        finally:
+            HOLDER.set(None, thread_only=True)
+            context.leave(context.settings.shutdown_timeout_s)
+
+    try:
+        return spawn(n, run, timeout_s)
+    except BaseException:
+        if first:
+            raise first[0] from None
+        raise
+
+
+__all__ = ["join_job", "run_threads"]

@@ -1,0 +1,1 @@
+"""Elastic jobs: ranks are lost and gained while the job runs."""

@@ -1,0 +1,87 @@
+"""``workbench run`` with ``--min-np``, ``--max-np`` or ``--host-discovery-script``: from options to an elastic job."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.launch.elastic.discovery import Discovery
+from workbench.launch.elastic.run import Limits, run
+from workbench.launch.elastic.workers_here import WorkersHere
+from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.ranks.events import Signals
+from workbench.launch.ranks.output import Printer
+from workbench.launch.start.run import TERMINAL, Outcome
+from workbench.launch.start.starters import Task
+from workbench.machine import make_room
+
+if TYPE_CHECKING:
+    from workbench.launch.hosts.connections import Target
+
+_REST_S = (1.0, 60.0)
+_LATER_S = 30.0  # by so much the ranks' own deadline is later, for the launcher knows more about the reason
+
+
+def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target], say: Callable[[str], None]) -> Outcome:
+    """Run the job that the options of ``workbench run`` describe.
+
+    Args:
+        args: of the command line.
+        task: made of them.
+        targets: the hosts at the start; none: as many slots here as ranks were asked for.
+        say: gets the launcher's own messages.
+
+    Raises:
+        LaunchError: the options contradict each other.
+    """
+    limits = limits_of(args, task)
+    if task.starter == "mpi":
+        raise LaunchError(
+            "--mpi: mpiexec ends all ranks when one is lost, so an elastic job starts plain processes. Leave --mpi out."
+        )
+    elsewhere = [target.name for target in targets if not isinstance(target.shell, Here)]
+    if elsewhere:
+        raise LaunchError(f"{', '.join(elsewhere)}: elastic jobs run on this machine alone so far.")
+    hosts = [(target.name, target.slots) for target in targets] or [("localhost", task.n)]
+    env = {**task.env, "WORKBENCH_MAX_NP": str(limits.most or task.n), "WORKBENCH_MIN_NP": str(limits.least)}
+    env["WORKBENCH_ELASTIC_TIMEOUT_S"] = str(limits.timeout_s + _LATER_S)
+    task = dataclasses.replace(task, env=env, n=max(task.n, limits.most))
+    make_room(6 * task.n + 64, f"{task.n} ranks need")
+    discovery = Discovery(hosts, args.host_discovery_script or "", args.slots_per_host or 1)
+    folder = args.output_filename or ""
+    printer = Printer(sys.stdout, sys.stderr, 0, bool(args.prefix_output_with_timestamp), folder)
+    with Signals(TERMINAL) as signals:
+        return run(limits, WorkersHere(task, signals), discovery, printer, say)
+
+
+def limits_of(args: argparse.Namespace, task: Task) -> Limits:
+    """What the options allow.
+
+    Raises:
+        LaunchError: they contradict each other.
+    """
+    least = args.min_num_proc if args.min_num_proc is not None else task.n
+    most = args.max_num_proc or 0
+    if least < 1 or (most and most < least) or (most and args.num_proc is not None and args.num_proc > most):
+        raise LaunchError(
+            f"--min-np {least}, -np {task.n}, --max-np {most or 'any number'}: each must be at least 1, and no smaller "
+            "than the one before it."
+        )
+    rest = tuple(map(float, args.blacklist_cooldown_range or _REST_S))
+    if not 0 <= rest[0] <= rest[1]:
+        raise LaunchError(
+            f"--blacklist-cooldown-range {rest[0]:g} {rest[1]:g}: first the shorter time, then the longer."
+        )
+    if args.reset_limit is not None and args.reset_limit < 0:
+        raise LaunchError(f"--reset-limit {args.reset_limit}: a number of resets is not negative.")
+    settings = config.settings(task.env)
+    timeout_s = args.elastic_timeout if args.elastic_timeout is not None else settings.elastic_timeout_s
+    return Limits(least, most, args.reset_limit, timeout_s, (rest[0], rest[1]), settings.peer_timeout_s)
+
+
+__all__ = ["limits_of", "run_elastic"]

@@ -1,0 +1,152 @@
+"""Where the workers of one machine tell of themselves: a socket in the job's folder, which no other user can enter."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from workbench.common.messages import Decoder, Message, MessageError, encode
+
+NAME = "members"
+"""The socket, in the job's folder."""
+CUT = "cut"
+"""Kind of the message that stands for the end of a worker's connection."""
+_MOST_UNREAD = 64 << 20  # bytes that are kept for a worker that reads nothing
+_CREDENTIALS = struct.Struct("3i")
+
+
+@dataclass
+class _Guest:
+    """A connection; ``worker`` is -1 until it has said who it is."""
+
+    socket: socket.socket
+    worker: int = -1
+    pid: int = 0
+    decoder: Decoder = field(default_factory=Decoder)
+    pending: bytes = b""
+    heard: float = 0.0
+
+
+class Desk:
+    """The launcher's end of all workers' connections. One thread uses it.
+
+    Args:
+        path: of the socket, which is made.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._listening = socket.socket(socket.AF_UNIX)
+        self._listening.bind(path)
+        self._listening.listen(128)
+        self._listening.setblocking(False)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listening, selectors.EVENT_READ)
+        self._guests: dict[int, _Guest] = {}
+
+    def fileno(self) -> int:
+        """Readable when there is something to hear, or room for what is still to be told."""
+        return self._selector.fileno()
+
+    def hear(self) -> Iterator[tuple[int, Message]]:
+        """What workers have said since the last call; never waits. :data:`CUT` is the last of a worker."""
+        for key, events in self._selector.select(0.0):
+            if key.fileobj is self._listening:
+                self._accept()
+                continue
+            guest: _Guest = key.data
+            if events & selectors.EVENT_WRITE:
+                self._flush(guest)
+            if events & selectors.EVENT_READ:
+                yield from self._read(guest)
+
+    def tell(self, worker: int, message: Message) -> None:
+        """Tell a worker something; nothing if it is not here any more."""
+        guest = self._guests.get(worker)
+        if guest is None:
+            return
+        guest.pending += encode(message)
+        if len(guest.pending) > _MOST_UNREAD:
+            guest.pending = b""
+            with contextlib.suppress(OSError):
+                guest.socket.shutdown(socket.SHUT_RDWR)  # its end is read next
+        self._flush(guest)
+
+    def silent_for(self, worker: int) -> float:
+        """How many seconds ago a worker was heard last; 0 if it has no connection."""
+        guest = self._guests.get(worker)
+        return time.monotonic() - guest.heard if guest else 0.0
+
+    def pid(self, worker: int) -> int:
+        """Its process; 0 if it is not here."""
+        guest = self._guests.get(worker)
+        return guest.pid if guest else 0
+
+    def close(self) -> None:
+        """End all connections."""
+        for key in list(self._selector.get_map().values()):
+            key.fileobj.close()  # type: ignore[union-attr]
+        self._selector.close()
+
+    def _accept(self) -> None:
+        try:
+            visitor, _ = self._listening.accept()
+        except OSError:
+            return
+        credentials = visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+        if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+            visitor.close()
+            return
+        visitor.setblocking(False)
+        self._selector.register(visitor, selectors.EVENT_READ, _Guest(visitor, heard=time.monotonic()))
+
+    def _read(self, guest: _Guest) -> Iterator[tuple[int, Message]]:
+        try:
+            data = guest.socket.recv(1 << 16)
+            messages = list(guest.decoder.feed(data))
+        except BlockingIOError:
+            return
+        except (OSError, MessageError):
+            data, messages = b"", []
+        guest.heard = time.monotonic()
+        for message in messages:
+            if guest.worker < 0:
+                self._introduce(guest, message)
+            if guest.worker >= 0:
+                yield guest.worker, message
+        if not data:
+            self._drop(guest)
+            if self._guests.get(guest.worker) is guest:
+                del self._guests[guest.worker]
+                yield guest.worker, Message(CUT, {})
+
+    def _introduce(self, guest: _Guest, message: Message) -> None:
+        worker, pid = message.fields.get("worker"), message.fields.get("pid")
+        if message.kind != "here" or type(worker) is not int or type(pid) is not int or worker in self._guests:
+            return
+        guest.worker, guest.pid = worker, pid
+        self._guests[worker] = guest
+
+    def _drop(self, guest: _Guest) -> None:
+        self._selector.unregister(guest.socket)
+        guest.socket.close()
+
+    def _flush(self, guest: _Guest) -> None:
+        with contextlib.suppress(OSError):  # its end is read next
+            while guest.pending:
+                guest.pending = guest.pending[guest.socket.send(guest.pending) :]
+        if guest.socket.fileno() >= 0:
+            writes = selectors.EVENT_WRITE if guest.pending else 0
+            self._selector.modify(guest.socket, selectors.EVENT_READ | writes, guest)
+
+
+__all__ = ["CUT", "NAME", "Desk"]

@@ -1,0 +1,253 @@
+"""Who belongs to an elastic job? A pure state machine, held by the launcher: events in, messages to workers out.
+
+A *worker* is a process that the launcher has started; it keeps its number for life, and no other worker ever gets it.
+An *epoch* is one membership of the job: some workers, each with a rank.
+
+::
+
+    started ──► came ──► member of epoch e ──► came again ──► member of epoch e + 1 ──► … finished, or gone
+                 │          (it has left e's data plane)
+                 └── waits: for the other members of e, or until they come to their next commit
+
+1. The next epoch begins when every living member of the last one has *come*, and not before. A worker comes only after
+   its engine has ended, so nothing of an older epoch is under way when the next one begins.
+2. Each epoch has a key of its own, drawn here. What is sealed with an older one is not believed.
+3. Survivors keep the order of their ranks, and newcomers follow. So rank 0 is the lowest rank that survived, and has
+   what was trained. Ranks of one host follow each other.
+4. Who comes when a member has ended well, and no other is left, is sent away.
+5. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries.
+
+Until the first epoch begins, all that were started are waited for.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workbench.common.messages import Message
+from workbench.common.text import count
+
+REMOVED, ADDED = 1, 2
+"""What happened to the workers of a job; Horovod's numbers."""
+
+Out = list[tuple[int, Message]]
+"""Messages, each with the worker that is to get it."""
+
+
+@dataclass
+class Worker:
+    """One worker.
+
+    Args:
+        host: where it runs.
+        about: what it said when it came; None as long as it has not.
+        member: does it belong to the epoch?
+        leaving: the next epoch is to begin without it.
+    """
+
+    host: str
+    about: Mapping[str, Any] | None = None
+    member: bool = False
+    leaving: bool = False
+
+
+class Membership:
+    """All workers of a job.
+
+    Args:
+        least: no epoch begins with fewer.
+        most: nor with more; 0: any number.
+        key: draws an epoch's key.
+
+    Attributes:
+        epoch: number of the running epoch; 0 before the first.
+        ranks: its workers, by rank. Who has ended since is still in it.
+        finished: members that have ended well.
+
+    Example:
+        >>> job = Membership(least=1)
+        >>> job.started(0, "a"), job.started(1, "a"), job.came(0, {})
+        ([], [], [])
+        >>> [(worker, message.fields["rank"]) for worker, message in job.came(1, {})]
+        [(0, 0), (1, 1)]
+        >>> [(worker, message.kind) for worker, message in job.gone(0, "killed")]
+        [(1, 'lost')]
+        >>> [(worker, message.fields["rank"], message.fields["size"]) for worker, message in job.came(1, {})]
+        [(1, 0, 1)]
+    """
+
+    def __init__(self, least: int = 1, most: int = 0, key: Callable[[], str] = lambda: secrets.token_hex(32)) -> None:
+        self.least, self.most, self._key = least, most, key
+        self.epoch, self.ranks, self.finished = 0, list[int](), set[int]()
+        self._workers: dict[int, Worker] = {}
+        self._exchanges: dict[int, dict[int, bytes]] = {}  # by number, the values by worker
+        self._like: Mapping[str, Any] | None = None  # what all workers must have in common
+        self._changes = 0
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def started(self, worker: int, host: str) -> Out:
+        """The launcher has started a worker."""
+        self._workers[worker] = Worker(host)
+        return []
+
+    def came(self, worker: int, about: Mapping[str, Any]) -> Out:
+        """A worker wants to belong to the next epoch, and has nothing to do with the last one any more."""
+        one = self._workers.get(worker)
+        if one is None:  # it counts as gone, or was never started
+            return [(worker, Message("dismissed", {"why": "it counts as lost"}))]
+        if why := self._unlike(about.get("like", {})):
+            del self._workers[worker]
+            return [(worker, Message("refused", {"why": why})), *self._go_on()]
+        one.about = about
+        return ([] if one.member else self._announce_newcomer()) + self._go_on()
+
+    def value(self, worker: int, epoch: int, number: int, data: bytes) -> Out:
+        """A member has come to an exchange; when all have, each gets all values."""
+        if epoch != self.epoch or worker not in self.ranks:
+            return []
+        values = self._exchanges.setdefault(number, {})
+        values[worker] = data
+        if len(values) < len(self.ranks):
+            return []
+        del self._exchanges[number]
+        fields = {"epoch": epoch, "number": number, "lengths": [len(values[each]) for each in self.ranks]}
+        message = Message("values", fields, b"".join(values[each] for each in self.ranks))
+        return [(each, message) for each in self.ranks]
+
+    def gone(self, worker: int, why: str) -> Out:
+        """A worker was lost: killed, crashed, cut off, or silent for too long."""
+        one = self._workers.pop(worker, None)
+        if one is None:
+            return []
+        told: Out = []
+        if one.member:
+            rank = self.ranks.index(worker)
+            message = Message("lost", {"epoch": self.epoch, "rank": rank, "why": why})
+            told = [(each, message) for each in self._members()]
+        return told + self._go_on()
+
+    def ended(self, worker: int) -> Out:
+        """A worker has ended well. If it belonged to the epoch, the job is finished, and nobody comes in its place."""
+        one = self._workers.pop(worker, None)
+        if one is None:
+            return []
+        if one.member:
+            self.finished.add(worker)
+        return self._go_on()  # members that train still find it missing, and come without it
+
+    def leave(self, workers: Iterable[int]) -> Out:
+        """The next epoch is to begin without these; its members are told to come at their next commit."""
+        new = [one for worker in workers if (one := self._workers.get(worker)) and not one.leaving]
+        for one in new:
+            one.leaving = True
+        return (self._tell_members(REMOVED) if any(one.member for one in new) else []) + self._go_on()
+
+    # --- questions ------------------------------------------------------------------------------------
+
+    def alive(self) -> list[int]:
+        """Workers that neither are lost nor have ended."""
+        return list(self._workers)
+
+    def rank_of(self, worker: int) -> int:
+        """Its rank in the running epoch; -1 if it has none."""
+        return self.ranks.index(worker) if worker in self._workers and self._workers[worker].member else -1
+
+    def awaited(self) -> list[int]:
+        """The members for which the others, who have come, wait; empty if nobody has."""
+        members = self._members()
+        waits = [each for each in members if self._workers[each].about is None]
+        return waits if len(waits) < len(members) or (not members and self._came()) else []
+
+    def stands(self) -> bool:
+        """Does nobody train, though some want to?"""
+        came = self._came()
+        return bool(came) and (not self._members() or any(each in came for each in self._members()))
+
+    def why_waiting(self) -> str:
+        """Why the next epoch has not begun, though workers wait for it; "" if none does."""
+        came = self._came()
+        if not came:
+            return ""
+        if waits := self.awaited():
+            named = ", ".join(f"worker {each} (rank {self.ranks.index(each)})" for each in waits)
+            return f"{named} has not left epoch {self.epoch} yet"
+        if not self.epoch and (boots := [each for each, one in self._workers.items() if one.about is None]):
+            return f"{count(len(boots), 'worker')} of {len(self._workers)} did not call init() yet"
+        if len(came) < self.least:
+            return f"{count(len(came), 'worker')} of at least {self.least} (--min-np)"
+        return "" if not self._members() else "the others train, and take newcomers in at their next commit"
+
+    # --- what follows ---------------------------------------------------------------------------------
+
+    def _members(self) -> list[int]:
+        """The living members of the running epoch, by rank."""
+        return [worker for worker in self.ranks if worker in self._workers and self._workers[worker].member]
+
+    def _came(self) -> list[int]:
+        return [worker for worker, one in self._workers.items() if one.about is not None]
+
+    def _tell_members(self, what: int) -> Out:
+        """News for members that train still; who has come already finds out by itself."""
+        self._changes += 1
+        message = Message("changed", {"epoch": self.epoch, "timestamp": self._changes, "what": what})
+        return [(each, message) for each in self._members() if self._workers[each].about is None]
+
+    def _announce_newcomer(self) -> Out:
+        """Members come to meet a newcomer for whom there is room."""
+        staying = [each for each in self._members() if not self._workers[each].leaving]
+        return self._tell_members(ADDED) if not self.most or len(staying) < self.most else []
+
+    def _unlike(self, like: Mapping[str, Any]) -> str:
+        """What keeps a newcomer from taking part with those that are here; "" if nothing does."""
+        if self._like is None:
+            self._like = like
+        different = [name for name in self._like if like.get(name) != self._like[name]]
+        return "; ".join(f"its {name} is {like.get(name)}, and the others' {self._like[name]}" for name in different)
+
+    def _go_on(self) -> Out:
+        """Begin the next epoch if it can."""
+        members, came = self._members(), self._came()
+        if self.finished and not members:
+            return self._dismiss(came)  # what was trained is in those that have ended
+        if not self.stands() or self.awaited():
+            return []
+        if not self.epoch and len(came) < len(self._workers):
+            return []
+        staying = [each for each in members if not self._workers[each].leaving]
+        new = sorted(each for each in came if each not in members and not self._workers[each].leaving)
+        chosen = (staying + new)[: self.most or None]
+        leaving = [each for each in came if self._workers[each].leaving]
+        if len(chosen) < self.least:
+            return self._dismiss(leaving)
+        return self._dismiss(leaving) + self._begin(self._by_host(chosen), bool(set(chosen) - set(members)))
+
+    def _by_host(self, workers: list[int]) -> list[int]:
+        """Ranks of one host follow each other; else the order stays."""
+        hosts = list(dict.fromkeys(self._workers[each].host for each in workers))
+        return sorted(workers, key=lambda each: hosts.index(self._workers[each].host))
+
+    def _dismiss(self, workers: Iterable[int]) -> Out:
+        told: Out = []
+        for worker in workers:
+            del self._workers[worker]
+            told.append((worker, Message("dismissed", {"why": "the job goes on without it"})))
+        return told
+
+    def _begin(self, workers: list[int], newcomers: bool) -> Out:
+        for one in self._workers.values():
+            one.member = False
+        self.epoch, self.ranks, self._exchanges = self.epoch + 1, workers, {}
+        told: Out = []
+        common = {"epoch": self.epoch, "size": len(workers), "key": self._key(), "newcomers": newcomers}
+        for rank, worker in enumerate(workers):
+            one = self._workers[worker]
+            one.member, one.about = True, None
+            told.append((worker, Message("epoch", {**common, "rank": rank})))
+        return told
+
+
+__all__ = ["ADDED", "REMOVED", "Membership", "Out", "Worker"]

@@ -1,0 +1,306 @@
+"""Run an elastic job: start workers where there are slots, tell them of each epoch, and go on when one is lost.
+
+::
+
+    discovery ──► slots ──► start a worker ──► membership ──► epoch ──► all have ended well ──► done
+                    ▲                              ▲            │
+                    └── rests ◄── a worker is lost ┘◄───────────┘  too few for too long ──► failed
+
+The job ends when its workers have: well, if one of them has ended well after it belonged to an epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from signal import SIGKILL, SIGPIPE, Signals
+from typing import Any
+
+from workbench.common.messages import Message
+from workbench.common.text import count
+from workbench.launch.elastic.desk import CUT
+from workbench.launch.elastic.discovery import Discovery
+from workbench.launch.elastic.membership import Membership, Out
+from workbench.launch.elastic.slots import Slots
+from workbench.launch.elastic.workers_here import Heard, Place, Workers
+from workbench.launch.ranks.ending import Ending
+from workbench.launch.ranks.events import Ended, LauncherEvent, Signalled, Started, Wrote
+from workbench.launch.ranks.output import Printer
+from workbench.launch.start.run import Outcome
+
+_LOOK_S = 0.25
+_PING_S = 1.0
+_REASON_S = 5.0  # between two looks at why nothing goes on
+RESET_LIMIT = "Horovod was shutdown because number of resets during elastic job exceeded limit: {}"
+"""As Horovod says it; scripts look for it."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What an elastic job may do.
+
+    Args:
+        least, most: ranks of an epoch; most 0: as many as there are slots.
+        resets: so many epochs after the first; None: any number.
+        timeout_s: how long it waits for ``least`` ranks.
+        rest_s: the shortest and the longest rest of a host after a failure.
+        peer_timeout_s: a rank for which the others wait, and that says nothing for so long, is killed.
+        task_timeout_s: deadline of the whole job; None for none.
+    """
+
+    least: int = 1
+    most: int = 0
+    resets: int | None = None
+    timeout_s: float = 600.0
+    rest_s: tuple[float, float] = (1.0, 60.0)
+    peer_timeout_s: float = 30.0
+    task_timeout_s: float | None = None
+
+
+class ElasticRun:
+    """One elastic job.
+
+    Args:
+        limits: see there.
+        workers: start and end processes, and carry messages.
+        discovery: says which hosts there are.
+        printer: gets the workers' lines.
+        say: gets the launcher's own messages.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        workers: Workers,
+        discovery: Discovery,
+        printer: Printer,
+        say: Callable[[str], None],
+    ) -> None:
+        self._limits, self._workers, self._discovery = limits, workers, discovery
+        self._printer, self._say = printer, say
+        self._members = Membership(limits.least, limits.most)
+        self._slots = Slots(limits.most, limits.rest_s)
+        self._ending = Ending(0)
+        self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
+        self._started: set[int] = set()
+        self._last: tuple[int, str] | None = None  # who was lost last, and how
+        self._failure = ""
+        self._begun = self._ping_at = time.monotonic()
+        self._reason_at = self._begun + _REASON_S
+        self._short_since: float | None = None
+
+    def attend(self) -> None:
+        """Until all have ended."""
+        self._find_slots()
+        while not self._over():
+            now = time.monotonic()
+            for number in self._ending.due(now):
+                self._workers.signal(sorted(self._ending.running & self._started), number)
+            self._find_slots()
+            self._fill(now)
+            self._check(now)
+            self.take(self._workers.wait(self._ending.pause_s(now, _LOOK_S)))
+
+    def outcome(self) -> Outcome:
+        """The result."""
+        ending = self._ending
+        if self._failure or (self._last and not self._members.finished and not (ending.asked or ending.late)):
+            worker, how = self._last or (None, "")
+            words = self._printer.last_words(worker) if worker is not None else ""
+            text = self._failure or f"No rank is left. The last one: {how}."
+            code = ending.exit_code(worker) if worker in ending.codes else 1
+            return Outcome(code or 1, worker, text + (f" Its last words:\n{words}" if words else ""), ending.asked)
+        text = f"The job was ended by {Signals(ending.asked).name}." if ending.asked else ""
+        return Outcome(ending.exit_code(None), None, text, ending.asked, ending.late)
+
+    def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
+        """Handle what has happened."""
+        now = time.monotonic()
+        for event in events:
+            match event:
+                case Wrote():
+                    self._print(self._printer.feed, event.rank, event.stream, event.data)
+                case Started(worker, _):
+                    self._started.add(worker)
+                case Ended(worker, code):
+                    self._end(worker, code, now)
+                case Heard(worker, message):
+                    self._hear(worker, message)
+                case Signalled(number):
+                    self._ending.signalled(number, now)
+        self._print(self._printer.flush)
+
+    def _over(self) -> bool:
+        ending = self._ending
+        if ending.running:
+            return ending.over
+        over = self._failure or self._members.finished or ending.asked or ending.late
+        return bool(over or (self._next and not self._slots.may_start()))
+
+    # --- workers come and go --------------------------------------------------------------------------
+
+    def _find_slots(self) -> None:
+        """Take note of hosts that came or went."""
+        found, complaint = self._discovery.news()
+        if complaint:
+            self._say(f"{complaint} The hosts stay as they were.")
+        if found is not None:
+            gone = self._slots.found(dict(found))
+            if gone:
+                self._say(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
+            self._send(self._members.leave(gone))
+
+    def _fill(self, now: float) -> None:
+        """Start workers in free slots, unless the job is about to end."""
+        if self._failure or self._members.finished or self._ending.asked or self._ending.late:
+            return
+        if not self._next and sum(host.slots for host in self._slots.hosts.values()) < self._limits.least:
+            return
+        for host, slot in self._slots.free(now):
+            worker, self._next = self._next, self._next + 1
+            index = list(self._slots.hosts).index(host)
+            before = sum(each.slots for each in list(self._slots.hosts.values())[:index])
+            self._slots.take(worker, host, slot)
+            self._printer.add(worker, host if len(self._slots.hosts) > 1 else "")
+            self._ending.running.add(worker)
+            self._send(self._members.started(worker, host))
+            self._workers.start(worker, Place(host, slot, before + slot))
+
+    def _end(self, worker: int, code: int, now: float) -> None:
+        """A worker has ended."""
+        ending, belonged = self._ending, worker in self._belonged
+        ending.running.discard(worker)
+        ending.codes[worker] = code
+        rank = self._members.rank_of(worker)
+        if code == 0 or worker in self._dismissed:
+            self._slots.left(worker)
+            self._send(self._members.ended(worker))
+            if not self._members.epoch and not self._members.alive():
+                self._members.finished.add(worker)  # a script that does not call init()
+            return
+        how = f"it was killed by {_name(-code)}" if code < 0 else f"it ended with exit code {code}"
+        who = f"worker {worker}" + (f" (rank {rank})" if rank >= 0 else "") + self._printer.where(worker)
+        host = self._slots.failed(worker, belonged, now)
+        if not (self._failure or ending.asked or ending.late):
+            self._last = worker, f"{who}: {how}"
+        all_lost = belonged and self._members.epoch > 0
+        self._send(self._members.gone(worker, how))
+        left = len(self._members.alive())
+        if not (ending.asked or ending.late or self._failure):
+            self._say(f"{who} was lost: {how}. {count(left, 'worker')} left.")
+            if self._slots.hosts[host].given_up:
+                self._say(f"{host} is given up: its workers end before they belong to the job.")
+        if ending.asked or ending.late:
+            return
+        if code > 0 and self._members.finished:
+            self._fail(f"{who} failed after others had finished: {how}.", now)
+        elif all_lost and not self._members.finished and not self._any_member():
+            self._fail(
+                f"All ranks of epoch {self._members.epoch} were lost, and with them what was trained; the last was "
+                f"{who}: {how}. Start the job again: it goes on from its newest checkpoint, if it wrote any.",
+                now,
+            )
+
+    def _any_member(self) -> bool:
+        return any(self._members.rank_of(worker) >= 0 for worker in self._members.alive())
+
+    def _hear(self, worker: int, message: Message) -> None:
+        fields = message.fields
+        match message.kind:
+            case "come":
+                self._send(self._members.came(worker, fields["about"]))
+            case "value":
+                self._send(self._members.value(worker, fields["epoch"], fields["number"], message.data))
+            case kind if kind == CUT:
+                pass  # its supervisor says how it ended
+
+    def _send(self, out: Out) -> None:
+        epoch = 0
+        for worker, message in out:
+            if message.kind == "epoch":
+                epoch = message.fields["epoch"]
+                self._belonged.add(worker)
+            elif message.kind == "dismissed":
+                self._dismissed.add(worker)
+            elif message.kind == "refused":
+                self._say(f"worker {worker} was refused: {message.fields['why']}.")
+            self._workers.tell(worker, message)
+        if epoch > 1:
+            self._say(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
+        if epoch and self._limits.resets is not None and epoch - 1 > self._limits.resets:
+            self._fail(RESET_LIMIT.format(self._limits.resets), time.monotonic())
+
+    # --- what is due ----------------------------------------------------------------------------------
+
+    def _check(self, now: float) -> None:
+        limits = self._limits
+        if limits.task_timeout_s is not None and not self._ending.late and now - self._begun > limits.task_timeout_s:
+            self._ending.out_of_time(now)
+        why = self._members.why_waiting()
+        if not self._next:
+            slots = sum(host.slots for host in self._slots.hosts.values())
+            why = f"{count(slots, 'slot')} of at least {limits.least} (--min-np)"
+        stuck = why and (self._members.stands() or not self._next)
+        self._short_since = (self._short_since or now) if stuck else None
+        if now >= self._ping_at:
+            self._ping_at = now + _PING_S
+            self._look_at_silent()
+        if stuck and now >= self._reason_at:
+            self._reason_at = now + _REASON_S
+            if now - (self._short_since or now) > _REASON_S:
+                self._say(f"waiting: {why}.")
+                for worker in self._members.alive():
+                    self._workers.tell(worker, Message("waiting", {"why": why}))
+        if self._short_since is not None and not self._failure and now - self._short_since > limits.timeout_s:
+            self._fail(f"The job waited longer than {limits.timeout_s:g} s (--elastic-timeout): {why}.", now)
+        elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():
+            self._fail(f"Fewer than {limits.least} ranks (--min-np) are left, and no host takes another.", now)
+
+    def _look_at_silent(self) -> None:
+        """Who is waited for has to show that it lives; a stopped process is killed, so the others can go on."""
+        awaited = self._members.awaited()
+        for worker in awaited:
+            if self._workers.silent_for(worker) > self._limits.peer_timeout_s:
+                self._say(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
+                self._workers.signal([worker], SIGKILL)
+            self._workers.tell(worker, Message("ping", {}))
+
+    def _fail(self, text: str, now: float) -> None:
+        """The job cannot go on."""
+        if not self._failure:
+            self._failure = text
+            self._ending.terminate(now)
+
+    def _print(self, act: Callable[..., None], *args: Any) -> None:
+        try:
+            act(*args)
+        except BrokenPipeError:  # `workbench run … | head` has seen enough
+            self._printer.mute()
+            self._ending.signalled(SIGPIPE, time.monotonic())
+
+
+def _name(number: int) -> str:
+    return Signals(number).name if number in set(Signals) else f"signal {number}"
+
+
+@contextlib.contextmanager
+def _stopping(workers: Workers, take: Callable[[Iterable[LauncherEvent | Heard]], None]) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        take(workers.stop())
+
+
+def run(
+    limits: Limits, workers: Workers, discovery: Discovery, printer: Printer, say: Callable[[str], None]
+) -> Outcome:
+    """Run an elastic job to its end; see :class:`ElasticRun`."""
+    job = ElasticRun(limits, workers, discovery, printer, say)
+    with contextlib.closing(printer), discovery, _stopping(workers, job.take):
+        job.attend()
+    return job.outcome()
+
+
+__all__ = ["RESET_LIMIT", "ElasticRun", "Limits", "run"]

@@ -1,0 +1,175 @@
+"""The workers of an elastic job on this machine: started one by one, and heard at their desk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from workbench import config
+from workbench.common.messages import Message
+from workbench.launch.elastic.desk import NAME, Desk
+from workbench.launch.ranks import supervisor
+from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
+from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.start.binding import Binding, bind
+from workbench.launch.start.starters import Task
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A worker has said something to the launcher."""
+
+    worker: int
+    message: Message
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a worker runs: the ``slot``-th one of ``host``, and the ``index``-th of all slots here."""
+
+    host: str
+    slot: int
+    index: int = 0
+
+
+class Workers(Protocol):
+    """The workers of an elastic job, wherever they are. Numbers of ranks in events are workers'."""
+
+    def start(self, worker: int, place: Place) -> None:
+        """Start one more."""
+
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
+        """What happens next; nothing after ``timeout_s``."""
+
+    def tell(self, worker: int, message: Message) -> None:
+        """Tell a worker something."""
+
+    def silent_for(self, worker: int) -> float:
+        """For how many seconds a worker has said nothing."""
+
+    def signal(self, workers: Iterable[int], number: int) -> None:
+        """Send a signal to workers and all that they have started."""
+
+    def stop(self) -> list[LauncherEvent | Heard]:
+        """Kill every process and delete every file; returns the rest of what the workers wrote."""
+
+
+class WorkersHere:
+    """Those of this machine.
+
+    Args:
+        task: each worker's command and environment; ``n``: for so many the cores are shared out.
+        signals: of this process; they come as events.
+    """
+
+    def __init__(self, task: Task, signals: Signals) -> None:
+        self._task = task
+        self._binding = bind(max(1, task.n), config.settings(task.env).bind)
+        self._processes = ProcessTree(task.env)
+        folder = self._processes.folder
+        self._pipes = RankPipes(folder, (), signals)
+        self._desk = Desk(str(folder / NAME))
+        self._common = dict(self._processes.env) | {"WORKBENCH_MEMBERSHIP": self._desk.path}
+        self._pids: dict[int, int] = {}
+        self._waiting = selectors.DefaultSelector()
+        for source in (self._pipes, self._desk):
+            self._waiting.register(source, selectors.EVENT_READ)
+
+    def start(self, worker: int, place: Place) -> None:
+        """See :class:`Workers`."""
+        self._pipes.add(worker)
+        folder = str(self._processes.folder)
+        self._processes.env = (
+            self._common | worker_variables(worker, place) | placed(self._binding, worker, place.index)
+        )
+        words = [sys.executable, "-I", "-S", supervisor.__file__, folder, *self._task.command]
+        self._processes.start(f"worker {worker}", words)
+
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
+        """See :class:`Workers`."""
+        ready = [key.fileobj for key, _ in self._waiting.select(timeout_s)]
+        if self._desk in ready:
+            yield from (Heard(worker, message) for worker, message in self._desk.hear())
+        if self._pipes in ready:
+            for event in self._pipes.wait(0.0):
+                self._note(event)
+                yield event
+
+    def _note(self, event: LauncherEvent) -> None:
+        match event:
+            case Started(worker, pid):
+                self._pids[worker] = pid
+                self._processes.follow([pid])
+            case Ended(worker, _):
+                self._pids.pop(worker, None)
+                self._processes.end(f"worker {worker}")
+
+    def tell(self, worker: int, message: Message) -> None:
+        """See :class:`Workers`."""
+        self._desk.tell(worker, message)
+
+    def silent_for(self, worker: int) -> float:
+        """See :class:`Workers`."""
+        return self._desk.silent_for(worker)
+
+    def signal(self, workers: Iterable[int], number: int) -> None:
+        """See :class:`Workers`."""
+        for worker in workers:
+            with contextlib.suppress(KeyError, ProcessLookupError):
+                os.killpg(self._pids[worker], number)
+                if number == signal.SIGKILL:
+                    os.killpg(self._pids[worker], signal.SIGCONT)
+
+    def stop(self) -> list[LauncherEvent | Heard]:
+        """See :class:`Workers`."""
+        try:
+            self._pipes.release_supervisors()
+            self._binding.release()
+            self._waiting.close()
+            self._desk.close()
+        finally:
+            try:
+                self._processes.stop()
+            finally:
+                rest: list[LauncherEvent | Heard] = list(self._pipes.drain())
+                self._pipes.close()
+        return rest
+
+
+def worker_variables(worker: int, place: Place) -> dict[str, str]:
+    """What a worker is told about itself; its rank and the number of ranks it hears in ``init()``."""
+    return {
+        "WORKBENCH_WORKER": str(worker),
+        "LOCAL_RANK": str(place.slot),  # by which scripts choose their GPU
+        "HOROVOD_HOSTNAME": place.host,
+        "HOROVOD_ELASTIC": "1",
+    }
+
+
+def placed(binding: Binding, worker: int, index: int) -> dict[str, str]:
+    """The binding's variables, in which the share of a slot stands where its worker looks it up.
+
+    Example:
+        >>> placed(Binding(((0, 1), (2, 3))), worker=3, index=1)
+        {'WORKBENCH_CORES': '0,1;2,3;;2,3'}
+    """
+    env = dict(binding.env)
+    if supervisor.CORES in env and index >= len(binding.shares):
+        del env[supervisor.CORES]  # there were fewer slots at the start
+    elif supervisor.CORES in env:
+        shares = env[supervisor.CORES].split(";")
+        mine, shares = shares[index], shares + [""] * (worker + 1 - len(shares))
+        if worker < len(binding.shares):
+            shares[index] = shares[worker]
+        shares[worker] = mine
+        env[supervisor.CORES] = ";".join(shares)
+    return env
+
+
+__all__ = ["Heard", "Place", "Workers", "WorkersHere", "placed", "worker_variables"]

@@ -1,0 +1,238 @@
+"""The ranks of an elastic job: the launcher, which knows who lives, tells each epoch's ranks of each other.
+
+Each process has one connection to its launcher, or to the launcher's agent on its host, as long as it lives: over a
+socket in a folder that no other user can enter. Of a new epoch it hears its rank, the number of ranks and the epoch's
+key; whatever the ranks exchange in ``init()`` goes the same way. Then the launcher is not asked any more. It tells, of
+its own accord, which rank was lost and that ranks come or go. See :mod:`workbench.launch.elastic.membership`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import platform
+import queue
+import socket
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from workbench.common.messages import Decoder, Message, MessageError, encode
+from workbench.config import Launch, Settings
+from workbench.errors import LaunchError, PeerLostError, WorkbenchError
+from workbench.machine import machine
+from workbench.transport.bootstrap.base import unless_given_up
+from workbench.transport.bootstrap.values import Problem
+from workbench.transport.bootstrap.values import decode as decode_value
+from workbench.transport.bootstrap.values import encode as encode_value
+
+log = logging.getLogger("workbench")
+
+VERSION = 1
+"""Of what workers and launcher say to each other."""
+_CUT = "cut"
+_LAST_WORDS_S = 2.0  # for the launcher to say that a rank was lost, after something has failed
+
+
+class Dismissed(SystemExit):
+    """The job goes on without this process, which ends well unless somebody catches it."""
+
+
+class Registration:
+    """This process's connection to its launcher.
+
+    Args:
+        path: the launcher's socket.
+        worker: this process's number.
+
+    Attributes:
+        on_news: called on another thread with what the launcher says of its own accord about an epoch: ``epoch``,
+            ``lost`` or ``changed``, see :mod:`workbench.launch.elastic.membership`.
+
+    Raises:
+        LaunchError: nobody listens there.
+    """
+
+    def __init__(self, path: str, worker: int) -> None:
+        self.on_news: Callable[[Message], None] = lambda message: None
+        self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._socket = socket.socket(socket.AF_UNIX)
+        try:
+            self._socket.connect(path)
+            self.say("here", worker=worker, pid=os.getpid(), version=VERSION)
+        except OSError as error:
+            raise LaunchError(f"init(): the launcher of this elastic job is not at {path} any more: {error}") from None
+        threading.Thread(target=self._listen, name="workbench-membership", daemon=True).start()
+
+    def say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+        """Tell the launcher something; raises OSError where it is gone."""
+        with self._lock:
+            self._socket.sendall(encode(Message(kind, fields, data)))
+
+    def _listen(self) -> None:
+        decoder = Decoder()
+        with contextlib.suppress(OSError, MessageError):
+            while data := self._socket.recv(1 << 16):
+                for message in decoder.feed(data):
+                    self._take(message)
+        self.inbox.put(Message(_CUT, {}))
+
+    def _take(self, message: Message) -> None:
+        if message.kind == "ping":
+            self.say("pong")
+            return
+        if message.kind in ("epoch", "lost", "changed"):
+            self.on_news(message)
+        if message.kind != "changed":
+            self.inbox.put(message)
+
+
+@functools.cache
+def registration(path: str, worker: int, pid: int) -> Registration:
+    """This process's registration: one, as long as it lives. A forked child has none of its own."""
+    return Registration(path, worker)
+
+
+class ElasticBootstrap:
+    """One epoch of an elastic job, seen from one rank. To make it waits until the epoch begins.
+
+    Args:
+        launch: how this process was started.
+        settings: ``elastic_timeout_s`` is the deadline for the epoch, ``init_timeout_s`` that of each exchange.
+
+    Attributes:
+        epoch: its number.
+        newcomers: does it have ranks that were in no epoch before?
+
+    Raises:
+        LaunchError: the epoch did not begin in time, or this process does not fit the others.
+        Dismissed: the job goes on without this process.
+    """
+
+    backend, comm = "sockets", None
+
+    def __init__(self, launch: Launch, settings: Settings) -> None:
+        self._registration = registration(launch.file, launch.rank, os.getpid())
+        self._timeout_s, self._exchanged, self._lost, self.epoch = settings.init_timeout_s, 0, "", -1
+        self._news, self._lock = list[Message](), threading.Lock()
+        self._tell: Callable[[Message], None] = self._news.append
+        self._registration.on_news = self._hear
+        self.node = machine()
+        about = {"like": {"version of the workbench": VERSION, "Python": platform.python_version()[:4]}}
+        about["like"]["byte order"] = np.dtype("i2").newbyteorder("=").str[0]
+        self._say("come", about=about)
+        fields = self._await("epoch", lambda fields: True, settings.elastic_timeout_s).fields
+        self.rank, self.size = fields["rank"], fields["size"]
+        self.secret, self.newcomers = bytes.fromhex(fields["key"]), bool(fields["newcomers"])
+
+    def exchange(self, value: Any) -> list[Any]:
+        """Through the launcher."""
+        number = self._put(value)
+
+        def fits(found: dict[str, Any]) -> bool:
+            return (found["epoch"], found["number"]) == (self.epoch, number)
+
+        message = self._await("values", fits, self._timeout_s)
+        values, data = [], message.data
+        for length in message.fields["lengths"]:
+            values.append(decode_value(data[:length]))
+            data = data[length:]
+        return unless_given_up(values)
+
+    def give_up(self, problem: str) -> None:
+        """The others find it in the next exchange. Where a rank was lost they know already."""
+        if not self._lost:
+            with contextlib.suppress(WorkbenchError):
+                self._put(Problem(problem))
+
+    def look(self) -> None:
+        """At what the launcher has said."""
+        if self._lost:
+            raise PeerLostError(self._lost)
+
+    def broken(self) -> None:
+        """Nothing waits for the others at the end."""
+
+    def over(self) -> bool:
+        """After something failed in ``init()``: was it because a rank was lost? Then the next epoch begins."""
+        until = time.monotonic() + _LAST_WORDS_S
+        while not self._lost and time.monotonic() < until:
+            time.sleep(0.01)
+        return bool(self._lost)
+
+    def watch(self, lost: Callable[[int, str], None], changed: Callable[[float, int], None]) -> None:
+        """Hear what the launcher has said and says about this epoch; on another thread from now on.
+
+        Args:
+            lost: called with a rank that was lost, and why.
+            changed: called with a time stamp and what has happened, when ranks come or go.
+        """
+
+        def tell(message: Message) -> None:
+            fields = message.fields
+            if message.kind == "lost":
+                lost(fields["rank"], fields["why"])
+            else:
+                changed(float(fields["timestamp"]), int(fields["what"]))
+
+        with self._lock:
+            self._tell = tell
+            for message in self._news:
+                tell(message)
+
+    def _hear(self, message: Message) -> None:
+        fields = message.fields
+        with self._lock:
+            if message.kind == "epoch":
+                self.epoch = fields["epoch"]
+            elif fields["epoch"] == self.epoch:
+                if message.kind == "lost":
+                    self._lost = f"init(): rank {fields['rank']} was lost: {fields['why']}."
+                self._tell(message)
+
+    def _put(self, value: Any) -> int:
+        self._exchanged += 1
+        self._say("value", encode_value(value), epoch=self.epoch, number=self._exchanged)
+        return self._exchanged
+
+    def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+        try:
+            self._registration.say(kind, data, **fields)
+        except OSError as error:
+            raise LaunchError(f"The launcher of this elastic job has ended: {error}.") from None
+
+    def _await(self, kind: str, fits: Callable[[dict[str, Any]], bool], timeout_s: float) -> Message:
+        """The next message of a kind. What belongs to older epochs is forgotten."""
+        until, why = time.monotonic() + timeout_s, "its launcher has not answered"
+        while True:
+            try:
+                message = self._registration.inbox.get(timeout=max(0.0, until - time.monotonic()))
+            except queue.Empty:
+                raise LaunchError(
+                    f"init(): the ranks of this elastic job were not complete within {timeout_s:g} s "
+                    f"({'--elastic-timeout' if kind == 'epoch' else 'WORKBENCH_INIT_TIMEOUT_S'}): {why}."
+                ) from None
+            fields = message.fields
+            match message.kind:
+                case "waiting":
+                    why = fields["why"]
+                    log.warning("elastic: waiting for the next epoch: %s", why)
+                case "lost" if fields["epoch"] == self.epoch:
+                    raise PeerLostError(f"init(): rank {fields['rank']} was lost: {fields['why']}.")
+                case "dismissed":
+                    raise Dismissed(0)
+                case "refused":
+                    raise LaunchError(f"init(): this process cannot join the job: {fields['why']}.")
+                case found if found == _CUT:
+                    raise LaunchError("init(): the launcher of this elastic job has ended.")
+                case found if found == kind and fits(fields):
+                    return message
+
+
+__all__ = ["Dismissed", "ElasticBootstrap", "Registration", "registration"]
