@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from workbench import config
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
@@ -299,7 +300,8 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
     if len(set(hosts)) == 1:
         return "" if sys.platform == "linux" else "127.0.0.1"
     seen = bootstrap.exchange(interfaces())
-    return facing([found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]) or "0.0.0.0"
+    others = [found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]
+    return config.host_address() or facing(others) or "0.0.0.0"
 
 
 def _serve(bootstrap: Bootstrap, settings: Settings, interface: str, timeline: Timeline) -> ControlServer:

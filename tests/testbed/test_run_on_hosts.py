@@ -93,9 +93,9 @@ def test_a_function_on_hosts(hosts: Hosts) -> None:
 
 
 def test_hosts_that_a_script_finds(hosts: Hosts) -> None:
-    """With fewer ranks than slots, the first hosts are filled."""
-    words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2"]
-    done = called(hosts, WORKBENCH, "run", *words, "sh", "-c", "echo $RANK $(hostname)")
+    """With fewer ranks than slots, the first hosts are filled. A program that is none of ours runs once on each."""
+    words = ["--host-discovery-script", "printf 'wb2:1\nwb1\n'", "--slots-per-host", "4", "-np", "2", "--max-np", "2"]
+    done = called(hosts, WORKBENCH, "run", *words, "sh", "-c", "echo $WORKBENCH_WORKER $(hostname)")
     assert (done.returncode, lines(done.stdout)) == (0, ["0 wb2", "1 wb1"]), done.stderr
 
 

@@ -13,9 +13,11 @@ from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.run import Limits, run
 from workbench.launch.elastic.workers_here import WorkersHere
-from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.hosts.ranks_on_hosts import Plan
+from workbench.launch.hosts.remote_shell import Here, Shell, Ssh
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer
+from workbench.launch.start.hosts import is_here
 from workbench.launch.start.run import TERMINAL, Outcome
 from workbench.launch.start.starters import Task
 from workbench.machine import make_room
@@ -44,9 +46,6 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
         raise LaunchError(
             "--mpi: mpiexec ends all ranks when one is lost, so an elastic job starts plain processes. Leave --mpi out."
         )
-    elsewhere = [target.name for target in targets if not isinstance(target.shell, Here)]
-    if elsewhere:
-        raise LaunchError(f"{', '.join(elsewhere)}: elastic jobs run on this machine alone so far.")
     hosts = [(target.name, target.slots) for target in targets] or [("localhost", task.n)]
     env = {**task.env, "WORKBENCH_MAX_NP": str(limits.most or task.n), "WORKBENCH_MIN_NP": str(limits.least)}
     env["WORKBENCH_ELASTIC_TIMEOUT_S"] = str(limits.timeout_s + _LATER_S)
@@ -55,8 +54,20 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
     discovery = Discovery(hosts, args.host_discovery_script or "", args.slots_per_host or 1)
     folder = args.output_filename or ""
     printer = Printer(sys.stdout, sys.stderr, 0, bool(args.prefix_output_with_timestamp), folder)
+    here = all(isinstance(target.shell, Here) for target in targets)
+    if args.host_discovery_script:  # which may find others later
+        here = all(target.name == "localhost" or target.name.startswith("127.") for target in targets)
+    networks = [name for name in (args.network_interfaces or "").split(",") if name]
     with Signals(TERMINAL) as signals:
-        return run(limits, WorkersHere(task, signals), discovery, printer, say)
+        if here:
+            return run(limits, WorkersHere(task, signals), discovery, printer, say)
+        from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
+
+        def shell(host: str) -> Shell:
+            return Here() if is_here(host) else Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+
+        plan = Plan(targets, networks, config.ports(env), args.gpus or "")
+        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, say)
 
 
 def limits_of(args: argparse.Namespace, task: Task) -> Limits:

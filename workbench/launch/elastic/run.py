@@ -26,7 +26,7 @@ from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.slots import Slots
 from workbench.launch.elastic.workers_here import Heard, Place, Workers
 from workbench.launch.ranks.ending import Ending
-from workbench.launch.ranks.events import Ended, LauncherEvent, Signalled, Started, Wrote
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
 
@@ -86,7 +86,7 @@ class ElasticRun:
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
         self._started: set[int] = set()
         self._last: tuple[int, str] | None = None  # who was lost last, and how
-        self._failure = ""
+        self._failure, self._finished = "", False  # has a worker ended well?
         self._begun = self._ping_at = time.monotonic()
         self._reason_at = self._begun + _REASON_S
         self._short_since: float | None = None
@@ -106,7 +106,7 @@ class ElasticRun:
     def outcome(self) -> Outcome:
         """The result."""
         ending = self._ending
-        if self._failure or (self._last and not self._members.finished and not (ending.asked or ending.late)):
+        if self._failure or (self._last and not self._finished and not (ending.asked or ending.late)):
             worker, how = self._last or (None, "")
             words = self._printer.last_words(worker) if worker is not None else ""
             text = self._failure or f"No rank is left. The last one: {how}."
@@ -128,6 +128,11 @@ class ElasticRun:
                     self._end(worker, code, now)
                 case Heard(worker, message):
                     self._hear(worker, message)
+                case HostLost(host, workers, why):
+                    began = bool(self._started & set(workers))
+                    self._say(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
+                    for worker in workers:
+                        self._end(worker, -SIGKILL, now, f"its host {host} was lost" if began else f"{host}: {why}")
                 case Signalled(number):
                     self._ending.signalled(number, now)
         self._print(self._printer.flush)
@@ -136,7 +141,7 @@ class ElasticRun:
         ending = self._ending
         if ending.running:
             return ending.over
-        over = self._failure or self._members.finished or ending.asked or ending.late
+        over = self._failure or self._finished or ending.asked or ending.late
         return bool(over or (self._next and not self._slots.may_start()))
 
     # --- workers come and go --------------------------------------------------------------------------
@@ -147,14 +152,17 @@ class ElasticRun:
         if complaint:
             self._say(f"{complaint} The hosts stay as they were.")
         if found is not None:
-            gone = self._slots.found(dict(found))
+            elsewhere = [host for host, _ in found if not self._workers.takes(host)]
+            if elsewhere:
+                self._say(f"{', '.join(elsewhere)}: the job began on this machine alone, and stays there.")
+            gone = self._slots.found({host: slots for host, slots in found if host not in elsewhere})
             if gone:
                 self._say(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
             self._send(self._members.leave(gone))
 
     def _fill(self, now: float) -> None:
         """Start workers in free slots, unless the job is about to end."""
-        if self._failure or self._members.finished or self._ending.asked or self._ending.late:
+        if self._failure or self._finished or self._ending.asked or self._ending.late:
             return
         if not self._next and sum(host.slots for host in self._slots.hosts.values()) < self._limits.least:
             return
@@ -168,19 +176,18 @@ class ElasticRun:
             self._send(self._members.started(worker, host))
             self._workers.start(worker, Place(host, slot, before + slot))
 
-    def _end(self, worker: int, code: int, now: float) -> None:
-        """A worker has ended."""
+    def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
+        """A worker has ended; ``why`` if its host did, which has been said already."""
         ending, belonged = self._ending, worker in self._belonged
         ending.running.discard(worker)
         ending.codes[worker] = code
         rank = self._members.rank_of(worker)
         if code == 0 or worker in self._dismissed:
             self._slots.left(worker)
+            self._finished |= worker not in self._dismissed
             self._send(self._members.ended(worker))
-            if not self._members.epoch and not self._members.alive():
-                self._members.finished.add(worker)  # a script that does not call init()
             return
-        how = f"it was killed by {_name(-code)}" if code < 0 else f"it ended with exit code {code}"
+        how = why or (f"it was killed by {_name(-code)}" if code < 0 else f"it ended with exit code {code}")
         who = f"worker {worker}" + (f" (rank {rank})" if rank >= 0 else "") + self._printer.where(worker)
         host = self._slots.failed(worker, belonged, now)
         if not (self._failure or ending.asked or ending.late):
@@ -189,14 +196,15 @@ class ElasticRun:
         self._send(self._members.gone(worker, how))
         left = len(self._members.alive())
         if not (ending.asked or ending.late or self._failure):
-            self._say(f"{who} was lost: {how}. {count(left, 'worker')} left.")
+            if not why:
+                self._say(f"{who} was lost: {how}. {count(left, 'worker')} left.")
             if self._slots.hosts[host].given_up:
                 self._say(f"{host} is given up: its workers end before they belong to the job.")
         if ending.asked or ending.late:
             return
-        if code > 0 and self._members.finished:
+        if code > 0 and self._finished:
             self._fail(f"{who} failed after others had finished: {how}.", now)
-        elif all_lost and not self._members.finished and not self._any_member():
+        elif all_lost and not self._finished and not self._any_member():
             self._fail(
                 f"All ranks of epoch {self._members.epoch} were lost, and with them what was trained; the last was "
                 f"{who}: {how}. Start the job again: it goes on from its newest checkpoint, if it wrote any.",

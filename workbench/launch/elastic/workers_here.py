@@ -18,6 +18,7 @@ from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.binding import Binding, bind
+from workbench.launch.start.hosts import is_here
 from workbench.launch.start.starters import Task
 
 
@@ -40,6 +41,9 @@ class Place:
 
 class Workers(Protocol):
     """The workers of an elastic job, wherever they are. Numbers of ranks in events are workers'."""
+
+    def takes(self, host: str) -> bool:
+        """May workers be started on this host, which was found while the job runs?"""
 
     def start(self, worker: int, place: Place) -> None:
         """Start one more."""
@@ -66,12 +70,17 @@ class WorkersHere:
     Args:
         task: each worker's command and environment; ``n``: for so many the cores are shared out.
         signals: of this process; they come as events.
+        tag, folder_name: see :class:`~workbench.launch.ranks.process_tree.ProcessTree`.
+
+    Attributes:
+        binding_line: which cores they are bound to.
     """
 
-    def __init__(self, task: Task, signals: Signals) -> None:
+    def __init__(self, task: Task, signals: Signals | None = None, tag: str = "", folder_name: str = "") -> None:
         self._task = task
         self._binding = bind(max(1, task.n), config.settings(task.env).bind)
-        self._processes = ProcessTree(task.env)
+        self.binding_line = self._binding.line()
+        self._processes = ProcessTree(task.env, tag, folder_name)
         folder = self._processes.folder
         self._pipes = RankPipes(folder, (), signals)
         self._desk = Desk(str(folder / NAME))
@@ -80,6 +89,14 @@ class WorkersHere:
         self._waiting = selectors.DefaultSelector()
         for source in (self._pipes, self._desk):
             self._waiting.register(source, selectors.EVENT_READ)
+
+    def fileno(self) -> int:
+        """Readable when there is an event."""
+        return self._waiting.fileno()
+
+    def takes(self, host: str) -> bool:
+        """Another machine could not reach the ranks that are here: they use addresses of this machine alone."""
+        return is_here(host)
 
     def start(self, worker: int, place: Place) -> None:
         """See :class:`Workers`."""
@@ -100,6 +117,17 @@ class WorkersHere:
             for event in self._pipes.wait(0.0):
                 self._note(event)
                 yield event
+        if not ready:
+            yield from self._without_supervisor()
+
+    def _without_supervisor(self) -> Iterator[LauncherEvent]:
+        """Workers whose supervisor was killed: nobody would say how they end, so they are ended."""
+        for name in self._processes.ended():
+            worker = int(name.split()[-1])
+            self.signal([worker], signal.SIGKILL)
+            ended = Ended(worker, -signal.SIGKILL)
+            self._note(ended)
+            yield ended
 
     def _note(self, event: LauncherEvent) -> None:
         match event:

@@ -14,6 +14,8 @@ the agent itself is killed, its watchdog does.
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
    ports of the others (``reach``). For the doctor it measures how fast that is (``answer``, ``measure``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
+   In an elastic job ``workers`` makes ready, each ``worker`` starts one, and what they and the launcher ``tell`` each
+   other goes through the agent.
 """
 
 from __future__ import annotations
@@ -30,6 +32,8 @@ from typing import Any
 from workbench.common.messages import Decoder, Message, MessageError, write
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
+from workbench.launch.elastic.local_workers import LocalWorkers
+from workbench.launch.elastic.workers_here import Heard
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Place, Port, reach
@@ -53,7 +57,7 @@ class Agent:
         self._decoder, self._silence_s = Decoder(), _SILENCE_S
         self._heard = self._looked = time.monotonic()
         self._port: Port | None = None
-        self._ranks: LocalRanks | None = None
+        self._ranks: LocalRanks | LocalWorkers | None = None
         self._over = False
         self._handlers: dict[str, Callable[[Message], None]] = {
             "facts": self._facts,
@@ -64,6 +68,9 @@ class Agent:
             "answer": lambda message: self._say("answering", place=answer_one(**message.fields)),
             "measure": lambda message: self._say("measured", found=measure(Place(*message.fields["place"]))),
             "start": self._start,
+            "workers": self._host_workers,
+            "worker": lambda message: self._workers().start(**message.fields),
+            "tell": lambda message: self._workers().tell(message),
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
             "still here": lambda message: self._say("still here"),
             "release": lambda message: self._running().release(),
@@ -149,12 +156,22 @@ class Agent:
         self._ranks = LocalRanks(message.fields, message.data)
         self._say("starting", line=self._ranks.binding_line)
 
-    def _running(self) -> LocalRanks:
+    def _host_workers(self, message: Message) -> None:
+        self._silence_s = float(message.fields["silence_s"])
+        self._ranks = LocalWorkers(message.fields)
+        self._say("starting", line=self._ranks.binding_line)
+
+    def _workers(self) -> LocalWorkers:
+        if not isinstance(self._ranks, LocalWorkers):
+            raise LaunchError("this host belongs to no elastic job.")
+        return self._ranks
+
+    def _running(self) -> LocalRanks | LocalWorkers:
         if self._ranks is None:
             raise LaunchError("no ranks have been started here.")
         return self._ranks
 
-    def _report(self, events: Iterable[LauncherEvent]) -> None:
+    def _report(self, events: Iterable[LauncherEvent | Heard]) -> None:
         for event in events:
             match event:
                 case Wrote(rank, stream, data):
@@ -163,6 +180,8 @@ class Agent:
                     self._say("started", rank=rank, pid=pid)
                 case Ended(rank, code):
                     self._say("ended", rank=rank, code=code)
+                case Heard(worker, message):
+                    self._say("heard", message.data, worker=worker, what=message.kind, fields=message.fields)
 
     def _end(self, message: Message) -> None:
         ranks, self._ranks = self._ranks, None

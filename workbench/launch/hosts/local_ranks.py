@@ -50,7 +50,8 @@ class LocalRanks:
         self.binding_line = self._binding.line()
         # The hosts may share a folder, and this host is the launcher's, too, whose processes have a tag as well.
         mark = f".{self._ranks[0]}"
-        self._processes = ProcessTree(self._environment(n), about["tag"] + mark, about["folder"] + mark)
+        env = environment_here(about, n) | self._local_binding()
+        self._processes = ProcessTree(env, about["tag"] + mark, about["folder"] + mark)
         folder = self._processes.folder
         self.pipes = RankPipes(folder, self._ranks)
         (folder / FILES).mkdir()
@@ -62,16 +63,6 @@ class LocalRanks:
             (folder / supervisor.JOB).write_bytes(marshal.dumps([command, self._processes.env]))
         else:
             self._start(command)
-
-    def _environment(self, n: int) -> dict[str, str]:
-        """The launcher's, with what is this host's own."""
-        theirs = self._about["env"]
-        env = {name: text for name, text in theirs.items() if not _is_own(name)}
-        env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
-        if not self._about["threads"]:
-            env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
-        pins = dict(pin(n, self._about["gpus"]).env) if self._about["gpus"] else {}
-        return env | pins | self._local_binding()
 
     def _local_binding(self) -> dict[str, str]:
         """By rank of the whole job, as the supervisors look it up: nothing for those of other hosts."""
@@ -139,8 +130,22 @@ class LocalRanks:
             self._processes.follow(self._pids[rank] for rank in self._running & self._pids.keys())
 
 
+def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
+    """The launcher's environment, with what is this host's own.
+
+    Args:
+        about: ``env``, ``threads`` and ``gpus``, see :class:`LocalRanks`.
+        n: how many ranks share the cores.
+    """
+    env = {name: text for name, text in about["env"].items() if not _is_own(name)}
+    env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
+    if not about["threads"]:
+        env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
+    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else {})
+
+
 def _is_own(name: str) -> bool:
     return name in _OWN or name.startswith(_OWN_BEGIN)
 
 
-__all__ = ["LocalRanks"]
+__all__ = ["LocalRanks", "environment_here"]

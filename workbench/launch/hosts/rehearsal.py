@@ -76,7 +76,11 @@ class Seat:
 
 
 def rehearse(
-    connections: Connections, words: Sequence[str], networks: Sequence[str] = (), ports: tuple[int, int] = (0, 0)
+    connections: Connections,
+    words: Sequence[str],
+    networks: Sequence[str] = (),
+    ports: tuple[int, int] = (0, 0),
+    grows: bool = False,
 ) -> tuple[list[Seat], list[str]]:
     """Try everything.
 
@@ -85,6 +89,7 @@ def rehearse(
         words: of the ranks' command.
         networks: names of interfaces, of which one is to be used; any where there are none.
         ports: the first and the last that may be listened on; (0, 0): any.
+        grows: other hosts may come later, so a host that is alone needs an address that they reach.
 
     Returns:
         The hosts, in the order of the connections, and warnings.
@@ -95,8 +100,20 @@ def rehearse(
     rehearsal = _Rehearsal(connections)
     facts = rehearsal.facts(words)
     warnings = rehearsal.compare(facts)
-    places = rehearsal.choose(facts, networks)
+    places = rehearsal.choose(facts, networks, grows)
     return rehearsal.connect(places, ports), warnings
+
+
+def _by_name(host: str, interfaces: Sequence[Sequence[str]], networks: Sequence[str]) -> tuple[str, str]:
+    """The interface with the address that a host's name stands for; or the one that the user names; else loopback."""
+    try:
+        known = {str(info[4][0]) for info in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)}
+    except OSError:
+        known = set()
+    for interface, address, *_ in interfaces:
+        if interface in networks or (not networks and address in known and interface != LOOPBACK[0]):
+            return interface, address
+    return LOOPBACK
 
 
 class _Rehearsal:
@@ -123,10 +140,11 @@ class _Rehearsal:
         self._raise()
         return suspicions(facts, {target.name: target.slots for target in self._connections.targets})
 
-    def choose(self, facts: Mapping[str, Any], networks: Sequence[str]) -> dict[str, tuple[str, str]]:
+    def choose(self, facts: Mapping[str, Any], networks: Sequence[str], grows: bool) -> dict[str, tuple[str, str]]:
         """By host, the interface that the others reach, and its address."""
         if len(self._names) == 1:
-            return dict.fromkeys(self._names, LOOPBACK)
+            (name,) = self._names
+            return {name: _by_name(name, facts[name]["interfaces"], networks) if grows else LOOPBACK}
         interfaces = {name: [tuple(each) for each in its["interfaces"]] for name, its in facts.items()}
         everywhere = sorted({address for listed in interfaces.values() for _, address, _ in listed})
         question = Message("sources", {"addresses": everywhere})

@@ -1,0 +1,172 @@
+"""Elastic jobs on two hosts: ranks, agents and whole hosts are lost, hosts join and leave; the training ends right."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from hosts import Hosts
+from running import environment
+from test_run_in_slurm import WORKBENCH
+
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
+
+SCRIPT = """
+import os, sys, time
+import numpy as np
+import workbench as hvd
+from workbench import elastic
+from workbench.training.objects import broadcast_object
+
+hvd.init()
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(100_000))
+last = int(sys.argv[1])
+
+@elastic.run
+def train(state):
+    print(f"begins with {hvd.size()} at {state.step}", os.getpid(), flush=True)
+    while state.step < last:
+        state.sum = state.sum + hvd.allreduce(np.full(100_000, state.step, np.float64), name="mean")
+        state.step += 1
+        state.commit()
+        time.sleep(0.01)
+
+train(state)
+assert (state.sum == sum(range(last))).all(), state.sum
+print("done", state.step, flush=True)
+"""
+
+
+class Job:
+    """An elastic job whose launcher is on the first host."""
+
+    def __init__(self, hosts: Hosts, folder: Path, words: tuple[str, ...], steps: int) -> None:
+        self.hosts, self.out = hosts, folder / "out"
+        variables = {"WORKBENCH_PEER_TIMEOUT_S": "4", "TMPDIR": str(folder)}
+        command = hosts.words(0, WORKBENCH, "run", *words, sys.executable, "-c", SCRIPT, str(steps))
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, env=environment() | variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
+            )
+
+    def text(self) -> str:
+        """What came so far."""
+        return self.out.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, limit_s: float = 60.0) -> re.Match[str]:
+        """Until this was printed."""
+        until = time.monotonic() + limit_s
+        while not (found := re.search(pattern, self.text())):
+            assert time.monotonic() < until, self.text()
+            assert self.process.poll() is None, self.text()
+            time.sleep(0.02)
+        return found
+
+    def pid(self, worker: int) -> int:
+        """The process of a worker."""
+        return int(self.wait_for(rf"\[{worker}@wb\d\]<stdout>:begins with \d at \d+ (\d+)")[1])
+
+    def agents(self, host: int) -> list[psutil.Process]:
+        """Those on a host."""
+        network = self.hosts.run(host, "readlink", "/proc/self/ns/net").stdout.strip()
+        found = []
+        for process in psutil.process_iter(["name", "cmdline"]):
+            with contextlib.suppress(OSError):
+                if os.readlink(f"/proc/{process.pid}/ns/net") == network:
+                    found.append(process)
+        mine = [each for each in found if "hosts.agent" in " ".join(each.info["cmdline"] or [])]
+        return [each for each in mine if "python" in each.info["name"]]
+
+    def ends_well(self, workers: int, steps: int) -> str:
+        """Wait for the end; so many workers came to it."""
+        try:
+            code = self.process.wait(90)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the job hangs:\n{self.text()[-6000:]}")
+        text = self.text()
+        assert code == 0, text
+        assert text.count(f"<stdout>:done {steps}") == workers, text
+        return text
+
+
+Start = Callable[..., Job]
+
+
+@pytest.fixture
+def start(hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
+    """``start("-H", "wb1:2,wb2:2", …)`` starts the training."""
+    jobs: list[Job] = []
+
+    def begin(*words: str, steps: int = 600) -> Job:
+        jobs.append(Job(hosts, tmp_path, words, steps))
+        return jobs[-1]
+
+    yield begin
+    for job in jobs:
+        if job.process.poll() is None:
+            job.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                job.process.wait(20)
+            job.process.kill()
+
+
+@pytest.mark.parametrize("worker", [0, 3])
+def test_a_rank_dies(start: Start, worker: int) -> None:
+    """Rank 0, where the others announce, or another host's: one comes in its place, and the sums are right."""
+    job = start("-H", "wb1:2,wb2:2", "--min-np", "1")
+    os.kill(job.pid(worker), signal.SIGKILL)
+    job.wait_for("epoch 2 begins with 3 ranks")
+    text = job.ends_well(4, 600)
+    assert f"worker {worker} (rank {worker}) on wb{worker // 2 + 1} was lost: it was killed by SIGKILL" in text
+
+
+@pytest.mark.thorough
+def test_the_agent_of_a_host_is_killed(start: Start) -> None:
+    """Its ranks end with it; the host is opened again, and new ones join."""
+    job = start("-H", "wb1:2,wb2:2", "--min-np", "1")
+    job.pid(3)
+    for agent in job.agents(1):
+        agent.kill()
+    job.wait_for("host wb2 was lost")
+    job.wait_for(r"begins with 2 at (?!0)")
+    text = job.ends_well(4, 600)
+    assert "begins with 4 at" in text.partition("host wb2 was lost")[2]
+
+
+def test_the_cable_of_a_host_is_pulled(start: Start, hosts: Hosts) -> None:
+    """The host of rank 0 and the launcher goes on alone; the other's ranks belong to nothing any more."""
+    job = start("-H", "wb1:2,wb2:2", "--min-np", "1", "--blacklist-cooldown-range", "60", "60", steps=900)
+    lost = [job.pid(2), job.pid(3)]
+    hosts.cut(1)
+    job.wait_for("host wb2 was lost")
+    job.wait_for(r"epoch \d+ begins with 2 ranks")
+    hosts.heal(1)
+    job.ends_well(2, 900)
+    until = time.monotonic() + 30
+    while any(psutil.pid_exists(pid) for pid in lost):
+        assert time.monotonic() < until, "ranks of the lost host still run"
+        time.sleep(0.1)
+
+
+def test_a_host_joins_and_one_leaves(start: Start, tmp_path: Path) -> None:
+    """By the discovery script; the one that leaves has rank 0."""
+    found = tmp_path / "hosts"
+    found.write_text("wb1:2\n")
+    job = start("--min-np", "1", "--host-discovery-script", f"cat {found}", steps=1500)
+    job.wait_for("begins with 2 at 0")
+    time.sleep(0.5)
+    found.write_text("wb1:2\nwb2:2\n")
+    job.wait_for("begins with 4 at (?!0)")
+    found.write_text("wb2:2\n")
+    job.wait_for("2 workers will leave")
+    text = job.ends_well(2, 1500)
+    assert len(re.findall(r"\[[23]@wb2\]<stdout>:done", text)) == 2, text

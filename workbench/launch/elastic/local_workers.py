@@ -1,0 +1,64 @@
+"""The workers of an elastic job on the agent's own host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from workbench.common.messages import Message
+from workbench.launch.elastic.workers_here import Heard, Place, WorkersHere
+from workbench.launch.hosts.local_ranks import environment_here
+from workbench.launch.ranks.events import LauncherEvent
+from workbench.launch.start.starters import Task
+
+
+class LocalWorkers:
+    """This host's workers, for its agent; the counterpart of :class:`workbench.launch.hosts.local_ranks.LocalRanks`.
+
+    Args:
+        about: ``tag``, ``folder``, ``host`` (its name), ``slots`` (for so many the cores are shared out), ``command``,
+            ``env``, ``threads`` (does ``env`` say how many?), ``gpus``.
+
+    Attributes:
+        pipes: readable when there are events.
+        binding_line: which cores they are bound to.
+        files: none.
+    """
+
+    def __init__(self, about: Mapping[str, Any]) -> None:
+        slots = int(about["slots"])
+        task = Task(slots, about["command"], environment_here(about, slots))
+        self.pipes = WorkersHere(task, None, about["tag"], about["folder"])
+        self.binding_line, self.files = self.pipes.binding_line, dict[str, bytes]()
+        self._host = str(about["host"])
+
+    def start(self, worker: int, slot: int) -> None:
+        """Start one more."""
+        self.pipes.start(worker, Place(self._host, slot, slot))
+
+    def tell(self, message: Message) -> None:
+        """Pass on what the launcher tells a worker."""
+        fields = message.fields
+        self.pipes.tell(fields["worker"], Message(fields["what"], fields["fields"], message.data))
+
+    def events(self) -> list[LauncherEvent | Heard]:
+        """What has happened since the last call."""
+        return list(self.pipes.wait(0.0))
+
+    def lost(self) -> str:
+        """A worker whose supervisor ended first is found by the end of its connection."""
+        return ""
+
+    def signal(self, rank: int, number: int) -> None:
+        """To a worker and all that it has started."""
+        self.pipes.signal([rank], number)
+
+    def release(self) -> None:
+        """Each supervisor has been ended with its worker."""
+
+    def stop(self) -> list[LauncherEvent | Heard]:
+        """Kill what still runs and delete every file. Returns what the workers had written meanwhile."""
+        return self.pipes.stop()
+
+
+__all__ = ["LocalWorkers"]
