@@ -8,7 +8,7 @@
             ...                      │         └── HostsUpdatedInterrupt, raised by a commit ───────┤
             state.commit()           └── on_reset ◄── shutdown() and init(): a new job begins ◄─────┘
 
-Which error leads where:
+What leads where:
 
 1. A :class:`~workbench.errors.CollectiveError` reaches the ranks that the failed collective concerns. They restore
    their last commit and leave the job to begin a new one. That ends the waits of all others: they get
@@ -16,7 +16,9 @@ Which error leads where:
 2. ``RankFailedError`` and ``PeerLostError`` (:data:`LASTING`) say that a rank is not to come again. In an elastic job
    (``workbench run --min-np``) the others begin the next *epoch* without it. A world of fixed size cannot begin anew,
    so whoever gets one restores the last commit and raises the error at once.
-3. Any other exception is the training function's own. It leaves ``run`` on the rank that raised it, and the state
+3. A rank that is to leave the job, for its host goes or it has got SIGTERM, does so at a commit: its process ends well
+   (``elastic/leaving.py``).
+4. Any other exception is the training function's own. It leaves ``run`` on the rank that raised it, and the state
    stays as it was in that moment. For the others this is case 2, when the exception ends the script or the notebook's
    cell. A rank that catches it outside of ``run`` and then never comes back is waited for. A ``WaitTimeoutError`` is
    such an exception: one rank's ``wait(timeout_s)`` ended, and no collective failed.
@@ -33,9 +35,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api, config
+from workbench.elastic.leaving import leaving_on_sigterm
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
 from workbench.process_sets import registered
+from workbench.transport.elastic import Dismissed
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -131,7 +135,7 @@ def run_fn(
         cause: Exception
         resets, commits = 0, -1
         final = lasting_errors() if lasting is None else lasting
-        with notifications.listening(state):
+        with notifications.listening(state), leaving_on_sigterm():
             while True:
                 try:
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
@@ -149,7 +153,11 @@ def run_fn(
                 _say(resets, reset_limit, cause)
                 del cause  # and, with its traceback, what the failed step has left
                 state.forget_host_updates()
-                reset()
+                try:
+                    reset()
+                except Dismissed:
+                    state.on_leave()
+                    raise
                 state.on_reset()
 
     return wrapper  # type: ignore[return-value]  # may be given as state=, too, which Concatenate cannot say

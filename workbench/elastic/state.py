@@ -60,6 +60,9 @@ class State:
         for callback in self._reset_callbacks:
             callback()
 
+    def on_leave(self) -> None:
+        """This process leaves the job, after a commit; the others go on, or leave as well."""
+
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Take a message about the hosts; the next :meth:`check_host_updates` looks at it. From any thread.
 

@@ -41,7 +41,8 @@ class SigintLater:
         if threading.get_ident() != _MAIN:
             return True
         for number in _OTHERS:
-            if callable(_get(number)):
+            other = _get(number)
+            if callable(other) and not hasattr(other, "raises_nothing"):
                 return False
         before = _get(_SIGINT)
         if callable(before):

@@ -276,3 +276,34 @@ def test_process_sets_live_on_where_their_ranks_do(start: Start) -> None:
     text = job.end()
     assert job.code == 0, text
     assert "600 600 [1, 2, 3]" in done(text), text
+
+
+def test_a_rank_leaves_on_sigterm(start: Start) -> None:
+    """It trains on to the next commit, and its process ends well; one comes in its place."""
+    job = start("-np", "3", "--min-np", "1", steps=500)
+    job.wait_for("begins with 3 at 0")
+    time.sleep(0.3)
+    os.kill(job.ranks()[0], signal.SIGTERM)
+    job.wait_for("epoch 2 begins with 2 ranks")
+    job.wait_for("epoch 3 begins with 3 ranks")
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text) == ["500 500 [2, 3]"] * 3, text
+    assert "worker 0 got SIGTERM, and leaves at its next commit." in text
+    assert "was lost" not in text
+
+
+def test_the_launcher_gets_sigterm(start: Start) -> None:
+    """All ranks leave at one commit, within the grace period, and none is killed."""
+    job = start("-np", "3", "--min-np", "1", steps=10_000, trouble="time.sleep(0.2)")
+    job.wait_for("begins with 3 at 0")
+    time.sleep(0.5)
+    family = psutil.Process(job.process.pid).children(recursive=True)
+    job.process.terminate()
+    text = job.end(30)
+    assert job.code == 128 + signal.SIGTERM, text
+    assert "The job was ended by SIGTERM." in text
+    assert "Traceback" not in text
+    assert text.count("leaves at its next commit") == 3
+    _, alive = psutil.wait_procs(family, timeout=5)
+    assert alive == []

@@ -33,6 +33,8 @@ from workbench.launch.start.run import Outcome
 _LOOK_S = 0.25
 _PING_S = 1.0
 _REASON_S = 5.0  # between two looks at why nothing goes on
+GRACE_S = 25.0
+"""From SIGTERM to SIGKILL: Slurm's and Kubernetes' own grace is 30 s."""
 RESET_LIMIT = "Horovod was shutdown because number of resets during elastic job exceeded limit: {}"
 """As Horovod says it; scripts look for it."""
 
@@ -82,9 +84,9 @@ class ElasticRun:
         self._printer, self._say = printer, say
         self._members = Membership(limits.least, limits.most)
         self._slots = Slots(limits.most, limits.rest_s)
-        self._ending = Ending(0)
+        self._ending = Ending(0, GRACE_S)
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
-        self._started: set[int] = set()
+        self._started, self._leaving = set[int](), set[int]()
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", False  # has a worker ended well?
         self._begun = self._ping_at = time.monotonic()
@@ -183,7 +185,10 @@ class ElasticRun:
         ending.codes[worker] = code
         rank = self._members.rank_of(worker)
         if code == 0 or worker in self._dismissed:
-            self._slots.left(worker)
+            if worker in self._leaving:  # whoever ended it wants it to rest
+                self._slots.failed(worker, True, now)
+            else:
+                self._slots.left(worker)
             self._finished |= worker not in self._dismissed
             self._send(self._members.ended(worker))
             return
@@ -219,6 +224,10 @@ class ElasticRun:
         match message.kind:
             case "come":
                 self._send(self._members.came(worker, fields["about"]))
+            case "leaving":
+                self._say(f"worker {worker} got SIGTERM, and leaves at its next commit.")
+                self._leaving.add(worker)
+                self._send(self._members.leave([worker]))
             case "value":
                 self._send(self._members.value(worker, fields["epoch"], fields["number"], message.data))
             case kind if kind == CUT:

@@ -86,6 +86,11 @@ class Agent:
             if self._ranks:
                 self._ranks.stop()
 
+    def terminate(self, number: int) -> None:
+        """SIGTERM, which batch systems send to all processes. Workers of an elastic job leave by themselves."""
+        if not isinstance(self._ranks, LocalWorkers):
+            sys.exit(128 + number)
+
     def _wait(self) -> None:
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._read, selectors.EVENT_READ)
@@ -205,7 +210,7 @@ def main() -> None:
     ):  # the launcher tells us; what is ignored here, ranks would ignore, too
         signal.signal(number, lambda number, frame: None)
     agent = Agent(read, answer)
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    signal.signal(signal.SIGTERM, lambda number, frame: agent.terminate(number))
     with contextlib.suppress(BrokenPipeError, MessageError):
         write(answer, Message("here", {"pid": os.getpid()}))
         agent.serve()

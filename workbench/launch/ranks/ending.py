@@ -5,7 +5,7 @@ what happened       signals to the ranks that still run, with their delay in sec
 ==================  ==========================================================================
 a rank failed       5: SIGTERM, 8: SIGKILL. Within these 5 s they report the failure themselves
 Ctrl-C              0: SIGINT, 30: SIGTERM, 33: SIGKILL. A script may save its work meanwhile
-SIGTERM, SIGHUP     0: SIGTERM, 5: SIGKILL
+SIGTERM, SIGHUP     0: SIGTERM, 5: SIGKILL (in an elastic job 25: its ranks leave at a commit)
 a second signal     0: SIGKILL
 out of time         0: SIGTERM, 3: SIGKILL
 ==================  ==========================================================================
@@ -19,7 +19,6 @@ Plan = tuple[tuple[float, int], ...]
 
 FAILED: Plan = ((5.0, SIGTERM), (8.0, SIGKILL))
 INTERRUPTED: Plan = ((0.0, SIGINT), (30.0, SIGTERM), (33.0, SIGKILL))
-TERMINATED: Plan = ((0.0, SIGTERM), (5.0, SIGKILL))
 OUT_OF_TIME: Plan = ((0.0, SIGTERM), (3.0, SIGKILL))
 TIMEOUT_CODE = 124  # as of the program `timeout`
 AT_ONCE: Plan = ((0.0, SIGKILL),)
@@ -30,6 +29,7 @@ class Ending:
 
     Args:
         n: number of ranks.
+        grace_s: from SIGTERM to SIGKILL, when the launcher gets SIGTERM.
 
     Attributes:
         running: the ranks that have not ended.
@@ -48,8 +48,9 @@ class Ending:
         3
     """
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, grace_s: float = 5.0) -> None:
         self.running = set(range(n))
+        self._terminated: Plan = ((0.0, SIGTERM), (grace_s, SIGKILL))
         self.codes: dict[int, int] = {}
         self.failed: list[int] = []
         self.asked = 0
@@ -77,11 +78,11 @@ class Ending:
             self._begin(AT_ONCE, now)
         else:
             self.asked = number
-            self._begin(INTERRUPTED if number == SIGINT else TERMINATED, now)
+            self._begin(INTERRUPTED if number == SIGINT else self._terminated, now)
 
     def terminate(self, now: float) -> None:
         """The job has failed; its ranks are not to blame."""
-        self._begin(TERMINATED, now)
+        self._begin(OUT_OF_TIME, now)
 
     def out_of_time(self, now: float) -> None:
         """The job's deadline has passed."""

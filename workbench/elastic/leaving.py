@@ -1,0 +1,65 @@
+"""SIGTERM means: leave within a grace period. So say Slurm, Kubernetes, and machines that are lent for a while only.
+
+In a function under ``elastic.run`` of an elastic job, a rank that gets it tells the launcher, and trains on. The
+launcher tells all ranks; at the next commit they begin an epoch without it, and its process ends well. Where all ranks
+get it, all leave at one commit. A second SIGTERM ends the process at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from types import FrameType
+from typing import Any
+
+from workbench import config
+from workbench.transport.elastic import registration
+
+
+class _Handler:
+    """What SIGTERM calls: it raises nothing, so a collective that it interrupts goes on."""
+
+    raises_nothing = True
+
+    def __init__(self, path: str, worker: int) -> None:
+        self._path, self._worker, self._asked = path, worker, False
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if self._asked:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        self._asked = True
+        # On a thread of its own: the main thread may hold the lock of the connection right now.
+        threading.Thread(target=self._tell, name="workbench-leaving", daemon=True).start()
+
+    def _tell(self) -> None:
+        with contextlib.suppress(OSError):
+            registration(self._path, self._worker, os.getpid()).say("leaving")
+
+
+@contextlib.contextmanager
+def leaving_on_sigterm() -> Iterator[None]:
+    """Within the block SIGTERM asks for a clean end; nothing changes where the script handles it itself.
+
+    Example:
+        >>> with leaving_on_sigterm():
+        ...     pass  # train
+    """
+    launch = config.launch()
+    mine = launch.launcher == "elastic" and threading.current_thread() is threading.main_thread()
+    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    handler: Any = _Handler(launch.file, launch.rank)
+    signal.signal(signal.SIGTERM, handler)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handler:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+__all__ = ["leaving_on_sigterm"]
