@@ -10,23 +10,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import logging
 import os
 import platform
 import queue
 import socket
+import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
-
-import numpy as np
 
 from workbench.common.messages import Decoder, Message, MessageError, encode
 from workbench.config import Launch, Settings
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import unless_given_up
+from workbench.transport.bootstrap.peers import namespace
+from workbench.transport.bootstrap.rendezvous import Session, derived
 from workbench.transport.bootstrap.values import Problem
 from workbench.transport.bootstrap.values import decode as decode_value
 from workbench.transport.bootstrap.values import encode as encode_value
@@ -52,7 +54,7 @@ class Registration:
 
     Attributes:
         on_news: called on another thread with what the launcher says of its own accord about an epoch: ``epoch``,
-            ``lost`` or ``changed``, see :mod:`workbench.launch.elastic.membership`.
+            ``lost``, ``changed`` or ``wrote``, see :mod:`workbench.launch.elastic.membership`.
 
     Raises:
         LaunchError: nobody listens there.
@@ -87,9 +89,9 @@ class Registration:
         if message.kind == "ping":
             self.say("pong")
             return
-        if message.kind in ("epoch", "lost", "changed"):
+        if message.kind in ("epoch", "lost", "changed", "wrote"):
             self.on_news(message)
-        if message.kind != "changed":
+        if message.kind not in ("changed", "wrote"):
             self.inbox.put(message)
 
 
@@ -121,15 +123,47 @@ class ElasticBootstrap:
         self._registration = registration(launch.file, launch.rank, os.getpid())
         self._timeout_s, self._exchanged, self._lost, self.epoch = settings.init_timeout_s, 0, "", -1
         self._news, self._lock = list[Message](), threading.Lock()
+        self._written: dict[str, bytes] = {}
         self._tell: Callable[[Message], None] = self._news.append
         self._registration.on_news = self._hear
         self.node = machine()
-        about = {"like": {"version of the workbench": VERSION, "Python": platform.python_version()[:4]}}
-        about["like"]["byte order"] = np.dtype("i2").newbyteorder("=").str[0]
+        about = {"like": _like()}
         self._say("come", about=about)
         fields = self._await("epoch", lambda fields: True, settings.elastic_timeout_s).fields
         self.rank, self.size = fields["rank"], fields["size"]
         self.secret, self.newcomers = bytes.fromhex(fields["key"]), bool(fields["newcomers"])
+        if settings.backend == "gloo":
+            self.session = self._session()
+
+    # --- what Gloo needs besides: a board on which all may write ----------------------------------------
+
+    where = "the launcher's board"
+
+    def read(self, name: str) -> bytes | None:
+        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
+        return self._written.get(name)
+
+    def write(self, name: str, value: bytes) -> None:
+        """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
+        self._say("write", value, epoch=self.epoch, name=name)
+
+    @contextlib.contextmanager
+    def telling_why(self) -> Iterator[None]:
+        """What fails in the block because a rank was lost says so."""
+        try:
+            yield
+        except LaunchError:
+            if self.over():
+                self.look()
+            raise
+
+    def _session(self) -> Session:
+        hellos = [
+            dict(zip(("node", "net"), each, strict=True)) for each in self.exchange((self.node, namespace("net")))
+        ]
+        return Session(self, derived(self.secret, "session"), str(self.epoch), hellos, self._timeout_s)
+
+    # --- the bootstrap --------------------------------------------------------------------------------
 
     def exchange(self, value: Any) -> list[Any]:
         """Through the launcher."""
@@ -191,6 +225,10 @@ class ElasticBootstrap:
         with self._lock:
             if message.kind == "epoch":
                 self.epoch = fields["epoch"]
+                self._written.clear()
+            elif message.kind == "wrote":
+                if fields["epoch"] == self.epoch:
+                    self._written[fields["name"]] = message.data
             elif fields["epoch"] == self.epoch:
                 if message.kind == "lost":
                     self._lost = f"init(): rank {fields['rank']} was lost: {fields['why']}."
@@ -233,6 +271,24 @@ class ElasticBootstrap:
                     raise LaunchError("init(): the launcher of this elastic job has ended.")
                 case found if found == kind and fits(fields):
                     return message
+
+
+@functools.cache  # what this process has begun with, whatever becomes of the file
+def _like() -> dict[str, str]:
+    """What must be the same for all that train together, such as the script."""
+    found = {"Python": platform.python_version(), "byte order": sys.byteorder, "workbench": _version()}
+    if torch := sys.modules.get("torch"):
+        found["torch"] = str(torch.__version__)
+    path = getattr(sys.modules.get("__main__"), "__file__", None)
+    if path and os.path.isfile(path) and "ipykernel" not in path:
+        with open(path, "rb") as file:
+            found["script"] = hashlib.blake2b(file.read(), digest_size=6).hexdigest()
+    return found
+
+
+def _version() -> str:
+    """The release, and the words that workers and launcher use."""
+    return f"{getattr(sys.modules.get('workbench'), '__version__', '')} ({VERSION})"
 
 
 __all__ = ["Dismissed", "ElasticBootstrap", "Registration", "registration"]

@@ -127,6 +127,21 @@ def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     assert f"worker {rank} (rank {rank}) was lost: it was killed by SIGKILL. 2 workers left." in text
 
 
+@pytest.mark.parametrize("backend", ["gloo", "sockets"])
+def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gloo and TCP alone, without shared memory: the same."""
+    monkeypatch.setenv("WORKBENCH_BACKEND", backend)
+    trouble = 'assert hvd.allreduce(np.ones(100_000), op=hvd.Sum, name="long")[-1] == hvd.size()'
+    job = start("-np", "3", "--min-np", "1", trouble=trouble)
+    job.wait_for("begins with 3 at 0")
+    time.sleep(0.3)
+    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.wait_for("epoch 2 begins with 2 ranks")
+    text = job.end()
+    assert job.code == 0, text
+    assert "300 300 [2, 3]" in done(text), text
+
+
 def test_all_but_one_die_at_once(start: Start) -> None:
     """The one that is left has everything."""
     job = start("-np", "4", "--min-np", "1", "--blacklist-cooldown-range", "60", "60")
@@ -212,6 +227,19 @@ def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tm
     assert job.code == 0, text
     assert done(text) == ["400 400 [2]"] * 2
     assert text.count("stay as they were") == 2
+
+
+def test_other_code_is_refused(start: Start) -> None:
+    """Who edits the script while it trains gets no ranks that train something else; the others go on."""
+    job = start("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0", "0", steps=500)
+    job.wait_for("begins with 2 at 0")
+    job.script.write_text(job.script.read_text() + "# edited")
+    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.wait_for("worker 2 was refused: its script is .*, and the others' ")
+    text = job.end()
+    assert job.code == 0, text
+    assert done(text) == ["500 500 [1, 2]"], text
+    assert "localhost is given up" in text
 
 
 def test_the_limit_of_resets(start: Start) -> None:

@@ -118,6 +118,13 @@ class Membership:
         message = Message("values", fields, b"".join(values[each] for each in self.ranks))
         return [(each, message) for each in self.ranks]
 
+    def wrote(self, worker: int, epoch: int, name: str, data: bytes) -> Out:
+        """A member has written something for all members to read."""
+        if epoch != self.epoch or worker not in self.ranks:
+            return []
+        message = Message("wrote", {"epoch": epoch, "name": name}, data)
+        return [(each, message) for each in self.ranks]
+
     def gone(self, worker: int, why: str) -> Out:
         """A worker was lost: killed, crashed, cut off, or silent for too long."""
         one = self._workers.pop(worker, None)

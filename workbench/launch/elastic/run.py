@@ -230,6 +230,8 @@ class ElasticRun:
                 self._send(self._members.leave([worker]))
             case "value":
                 self._send(self._members.value(worker, fields["epoch"], fields["number"], message.data))
+            case "write":
+                self._send(self._members.wrote(worker, fields["epoch"], fields["name"], message.data))
             case kind if kind == CUT:
                 pass  # its supervisor says how it ended
 

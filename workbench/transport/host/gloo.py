@@ -6,6 +6,7 @@ A process group of our own, made directly and not registered, so a script's own
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import TimeoutError
@@ -24,9 +25,10 @@ from workbench.transport.host.links import link_backend
 
 if TYPE_CHECKING:
     from workbench.transport.bootstrap.store import StoreBootstrap
+    from workbench.transport.elastic import ElasticBootstrap
 
 
-def connect(bootstrap: StoreBootstrap, settings: Settings) -> Backend:
+def connect(bootstrap: StoreBootstrap | ElasticBootstrap, settings: Settings) -> Backend:
     """Our algorithms over Gloo's messages."""
     session, limit_s = bootstrap.session, settings.data_timeout_s
     with bootstrap.telling_why():
@@ -175,7 +177,10 @@ class GlooLink:
         return self._landing[: recv.nbytes]
 
     def close(self, clean: bool = True) -> None:
-        """Drop the connections."""
+        """Drop the connections; if not all ranks do, also end the wait that the worker's thread may be in."""
+        if not clean:
+            with contextlib.suppress(RuntimeError):
+                self._group.abort()
         self._worker.end()
         self._group = None
 
