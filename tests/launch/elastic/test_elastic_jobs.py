@@ -335,3 +335,29 @@ def test_the_launcher_gets_sigterm(start: Start) -> None:
     assert text.count("leaves at its next commit") == 3
     _, alive = psutil.wait_procs(family, timeout=5)
     assert alive == []
+
+
+def test_all_ranks_get_sigterm(start: Start) -> None:
+    """As from a batch system: all leave after a commit, and nobody begins anew without what was trained."""
+    job = start("-np", "2", "--min-np", "1", steps=10_000)
+    job.wait_for("begins with 2 at 0")
+    time.sleep(0.3)
+    for pid in job.ranks().values():
+        os.kill(pid, signal.SIGTERM)
+    text = job.end(30)
+    assert job.code == 128 + signal.SIGTERM, text
+    assert "All ranks have left the job" in text
+    assert text.count("begins with") == 2, text
+
+
+def test_all_hosts_are_exchanged(start: Start, tmp_path: Path) -> None:
+    """What was trained goes over to the new one before the old one leaves."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("localhost:1\n")
+    job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=700)
+    job.wait_for("begins with 1 at 0")
+    hosts.write_text("127.0.0.1:1\n")
+    text = job.end()
+    assert job.code == 0, text
+    assert re.search(r"\[1@127.0.0.1\]<stdout>:begins with 1 at (?!0)", text), text
+    assert done(text) == ["700 700 [1, 2]"], text

@@ -117,6 +117,42 @@ def test_who_is_to_leave_is_sent_away_at_the_next_epoch() -> None:
     assert ranks(out) == {1: (0, 2), 2: (1, 2)}
 
 
+def test_who_leaves_hands_over_first() -> None:
+    """Where all members are to leave, the lowest stays until newcomers have what was trained."""
+    made = job(2)
+    made.started(2, "b")
+    made.leave([0, 1])
+    made.came(0, LIKE)
+    assert made.came(1, LIKE) == []
+    assert "hand over" in made.why_waiting()
+    out = made.came(2, LIKE)
+    assert ranks(out) == {0: (0, 2), 2: (1, 2)}
+    assert kinds(out) == [(1, "dismissed"), (0, "epoch"), (2, "epoch"), (0, "changed"), (2, "changed")]
+    made.came(0, LIKE)
+    out = made.came(2, LIKE)
+    assert (kinds(out), ranks(out)) == ([(0, "dismissed"), (2, "epoch")], {2: (0, 1)})
+
+
+def test_a_job_that_all_have_left_is_over() -> None:
+    """Who comes later would begin without what was trained."""
+    made = job(2)
+    made.leave([0, 1])
+    made.came(0, LIKE)
+    assert kinds(made.came(1, LIKE)) == [(0, "dismissed"), (1, "dismissed")]
+    assert made.left
+    made.started(2, "a")
+    assert kinds(made.came(2, LIKE)) == [(2, "dismissed")]
+
+
+def test_newcomers_do_not_begin_without_what_was_trained() -> None:
+    """All members are lost while one waits for their next commit."""
+    made = job(1)
+    made.started(1, "a")
+    made.came(1, LIKE)
+    assert kinds(made.gone(0, "killed")) == [(1, "dismissed")]
+    assert made.left
+
+
 def test_each_epoch_has_a_key_of_its_own() -> None:
     """Drawn anew, the same for all."""
     made = Membership()
@@ -199,6 +235,9 @@ def test_whatever_happens_an_epoch_begins_with_all_that_live(seed: int) -> None:
     while coming:
         hear(made.came(coming.pop(), LIKE))
     assert made.awaited() == []
+    if made.left:  # all that had what was trained are lost
+        assert not set(made.ranks) & living
+        return
     assert sorted(made.ranks) == sorted(living)
     for worker in living:
         epoch = [message for message in told[worker] if message.kind == "epoch"][-1].fields

@@ -14,8 +14,11 @@ An *epoch* is one membership of the job: some workers, each with a rank.
 2. Each epoch has a key of its own, drawn here. What is sealed with an older one is not believed.
 3. Survivors keep the order of their ranks, and newcomers follow. So rank 0 is the lowest rank that survived, and has
    what was trained. Ranks of one host follow each other.
-4. Who comes when a member has ended well, and no other is left, is sent away.
-5. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries.
+4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all are to leave,
+   the lowest stays until others have come; if no others are on their way, all leave. Then, and when all were lost at
+   once, the job is *left*, and no epoch begins any more.
+5. Who comes when a member has ended well, and no other is left, is sent away.
+6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries.
 
 Until the first epoch begins, all that were started are waited for.
 """
@@ -66,6 +69,7 @@ class Membership:
         epoch: number of the running epoch; 0 before the first.
         ranks: its workers, by rank. Who has ended since is still in it.
         finished: members that have ended well.
+        left: all members have left, and nobody has what was trained.
 
     Example:
         >>> job = Membership(least=1)
@@ -82,6 +86,7 @@ class Membership:
     def __init__(self, least: int = 1, most: int = 0, key: Callable[[], str] = lambda: secrets.token_hex(32)) -> None:
         self.least, self.most, self._key = least, most, key
         self.epoch, self.ranks, self.finished = 0, list[int](), set[int]()
+        self.left = False
         self._workers: dict[int, Worker] = {}
         self._exchanges: dict[int, dict[int, bytes]] = {}  # by number, the values by worker
         self._like: Mapping[str, Any] | None = None  # what all workers must have in common
@@ -179,6 +184,8 @@ class Membership:
         came = self._came()
         if not came:
             return ""
+        if all(self._workers[each].leaving for each in came):
+            return "those that leave hand over to ranks that are being started"
         if waits := self.awaited():
             named = ", ".join(f"worker {each} (rank {self.ranks.index(each)})" for each in waits)
             return f"{named} has not left epoch {self.epoch} yet"
@@ -218,19 +225,33 @@ class Membership:
     def _go_on(self) -> Out:
         """Begin the next epoch if it can."""
         members, came = self._members(), self._came()
-        if self.finished and not members:
-            return self._dismiss(came)  # what was trained is in those that have ended
+        if self.epoch and not members:
+            self.left = not self.finished
+            return self._dismiss(came)
         if not self.stands() or self.awaited():
             return []
         if not self.epoch and len(came) < len(self._workers):
             return []
-        staying = [each for each in members if not self._workers[each].leaving]
-        new = sorted(each for each in came if each not in members and not self._workers[each].leaving)
-        chosen = (staying + new)[: self.most or None]
         leaving = [each for each in came if self._workers[each].leaving]
+        staying = [each for each in members if each not in leaving]
+        new = sorted(each for each in came if each not in members and each not in leaving)
+        if members and not staying:
+            return self._hand_over(members[0], new, leaving)
+        chosen = (staying + new)[: self.most or None]
         if len(chosen) < self.least:
             return self._dismiss(leaving)
         return self._dismiss(leaving) + self._begin(self._by_host(chosen), bool(set(chosen) - set(members)))
+
+    def _hand_over(self, heir: int, new: list[int], leaving: list[int]) -> Out:
+        """All members are to leave: one of them stays for an epoch, so that newcomers get what was trained."""
+        if new:
+            chosen = [heir, *new[: self.most - 1 if self.most else None]]
+            told = self._dismiss(each for each in leaving if each != heir)
+            return told + self._begin(chosen, newcomers=True) + self._tell_members(REMOVED)
+        if any(not one.leaving for one in self._workers.values()):
+            return []  # they are on their way
+        self.left = True
+        return self._dismiss(leaving)
 
     def _by_host(self, workers: list[int]) -> list[int]:
         """Ranks of one host follow each other; else the order stays."""

@@ -15,7 +15,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from signal import SIGKILL, SIGPIPE, Signals
+from signal import SIGKILL, SIGPIPE, SIGTERM, Signals
 from typing import Any
 
 from workbench.common.messages import Message
@@ -115,6 +115,9 @@ class ElasticRun:
             code = ending.exit_code(worker) if worker in ending.codes else 1
             return Outcome(code or 1, worker, text + (f" Its last words:\n{words}" if words else ""), ending.asked)
         text = f"The job was ended by {Signals(ending.asked).name}." if ending.asked else ""
+        if self._members.left and not ending.asked:
+            text = "All ranks have left the job, on SIGTERM or because their hosts went, each after a commit."
+            return Outcome(128 + SIGTERM, None, text)
         return Outcome(ending.exit_code(None), None, text, ending.asked, ending.late)
 
     def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
@@ -133,6 +136,8 @@ class ElasticRun:
                 case HostLost(host, workers, why):
                     began = bool(self._started & set(workers))
                     self._say(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
+                    for worker in workers[1:]:  # one failure of one host
+                        self._slots.left(worker)
                     for worker in workers:
                         self._end(worker, -SIGKILL, now, f"its host {host} was lost" if began else f"{host}: {why}")
                 case Signalled(number):
@@ -143,7 +148,7 @@ class ElasticRun:
         ending = self._ending
         if ending.running:
             return ending.over
-        over = self._failure or self._finished or ending.asked or ending.late
+        over = self._failure or self._finished or self._members.left or ending.asked or ending.late
         return bool(over or (self._next and not self._slots.may_start()))
 
     # --- workers come and go --------------------------------------------------------------------------
@@ -164,7 +169,7 @@ class ElasticRun:
 
     def _fill(self, now: float) -> None:
         """Start workers in free slots, unless the job is about to end."""
-        if self._failure or self._finished or self._ending.asked or self._ending.late:
+        if self._failure or self._finished or self._members.left or self._ending.asked or self._ending.late:
             return
         if not self._next and sum(host.slots for host in self._slots.hosts.values()) < self._limits.least:
             return
@@ -203,7 +208,7 @@ class ElasticRun:
         if not (ending.asked or ending.late or self._failure):
             if not why:
                 self._say(f"{who} was lost: {how}. {count(left, 'worker')} left.")
-            if self._slots.hosts[host].given_up:
+            if host and self._slots.hosts[host].given_up:
                 self._say(f"{host} is given up: its workers end before they belong to the job.")
         if ending.asked or ending.late:
             return

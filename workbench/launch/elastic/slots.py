@@ -108,8 +108,10 @@ class Slots:
             now: the time.
 
         Returns:
-            The host.
+            The host; "" if the worker has left before.
         """
+        if worker not in self._where:
+            return ""
         name, _ = self._where[worker]
         self.left(worker)
         host = self.hosts[name]

@@ -19,6 +19,7 @@ This file is run by its path, not with ``-m``, and imports next to nothing: it s
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]
 import marshal
 import os
 import sys
@@ -37,8 +38,9 @@ BECOME, AGENTS = "--become", "--agents"
 EVENTS, LEAVE = "events", "leave"
 JOB = "job"  # a file in the job's folder: the ranks' command and environment
 NOT_FOUND = 127
-# SIGPIPE and SIGXFSZ, which this Python ignores and a program expects. The module `signal` would take 5 of the 10 ms.
-_IGNORED = (13, 25)
+# SIGPIPE and SIGXFSZ, which this Python ignores and a program expects, and SIGTERM, which an elastic job's supervisors
+# ignore. The module `signal` would take 5 of the 10 ms.
+_IGNORED = (13, 25, 15)
 
 
 def pipe_name(rank: int | str, stream: str) -> str:
@@ -138,6 +140,8 @@ def main(words: list[str], env: Mapping[str, str]) -> None:
             command, theirs = marshal.load(file)
         env = {**env, **theirs}
     rank = next(env[name] for name in RANK_NAMES if name in env)
+    if RANK_NAMES[0] in env:  # a batch system tells all processes; the rank leaves by itself, and this follows
+        _signal.signal(15, _signal.SIG_IGN)
     bind(env.get(CORES, ""), int(rank))
     if where == BECOME:
         os.execvpe(command[0], command, pinned(env))

@@ -83,7 +83,7 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
         Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
         Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; the job is elastic", str),
-        Flag(("--slots-per-host",), "of each host that it prints without slots", int),
+        Flag(("--slots", "--slots-per-host"), "of each host that it prints without slots", int),
         Flag(("--mpi",), "insist on mpiexec"),
         Flag(("--gloo",), "plain processes that talk over Gloo"),
         Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
