@@ -119,22 +119,24 @@ class Desk:
             data, messages = b"", []
         guest.heard = time.monotonic()
         for message in messages:
-            if guest.worker < 0:
-                self._introduce(guest, message)
-            if guest.worker >= 0:
-                yield guest.worker, message
+            if guest.worker < 0 and not self._introduce(guest, message):
+                data = b""  # cut off
+                break
+            yield guest.worker, message
         if not data:
             self._drop(guest)
             if self._guests.get(guest.worker) is guest:
                 del self._guests[guest.worker]
                 yield guest.worker, Message(CUT, {})
 
-    def _introduce(self, guest: _Guest, message: Message) -> None:
+    def _introduce(self, guest: _Guest, message: Message) -> bool:
+        """Take who says first who it is. False for others, such as a child that was forked from a worker."""
         worker, pid = message.fields.get("worker"), message.fields.get("pid")
         if message.kind != "here" or type(worker) is not int or type(pid) is not int or worker in self._guests:
-            return
+            return False
         guest.worker, guest.pid = worker, pid
         self._guests[worker] = guest
+        return True
 
     def _drop(self, guest: _Guest) -> None:
         self._selector.unregister(guest.socket)

@@ -132,7 +132,8 @@ class ElasticRun:
                 case Ended(worker, code):
                     self._end(worker, code, now)
                 case Heard(worker, message):
-                    self._hear(worker, message)
+                    with contextlib.suppress(KeyError, TypeError):  # it makes no sense
+                        self._hear(worker, message)
                 case HostLost(host, workers, why):
                     began = bool(self._started & set(workers))
                     self._say(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
