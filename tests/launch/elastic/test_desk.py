@@ -84,6 +84,17 @@ def send(sock: socket.socket, data: bytes) -> None:
         sock.shutdown(socket.SHUT_WR)
 
 
+def test_a_long_path(tmp_path: Path) -> None:
+    """Where the system would refuse it, there is another, which this user alone can enter and which goes in the end."""
+    made = Desk(str(tmp_path / ("x" * 120) / NAME))
+    folder = Path(made.path).parent
+    assert folder.stat().st_mode & 0o777 == 0o700
+    with guest(made, HERE):
+        assert heard(made, 1) == [(3, "here")]
+    made.close()
+    assert not folder.exists()
+
+
 def test_nobody_takes_a_workers_place(desk: Desk) -> None:
     """Who says second that it is this worker, a forked child for one, is cut off; the worker stays."""
     with guest(desk, HERE) as worker, guest(desk, HERE + encode(Message("come", {}))) as second:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
+import shutil
 import socket
 import struct
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -17,6 +19,7 @@ NAME = "members"
 """The socket, in the job's folder."""
 CUT = "cut"
 """Kind of the message that stands for the end of a worker's connection."""
+_LONGEST = 100  # of a path, which the system wants below 108 bytes
 _MOST_UNREAD = 64 << 20  # bytes that are kept for a worker that reads nothing
 _CREDENTIALS = struct.Struct("3i")
 
@@ -37,16 +40,20 @@ class Desk:
     """The launcher's end of all workers' connections. One thread uses it.
 
     Args:
-        path: of the socket, which is made.
+        path: of the socket, which is made. Where it is longer than a socket's may be, a short one is made instead.
+
+    Attributes:
+        path: the socket's.
 
     Raises:
         OSError: it cannot be made.
     """
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        self._folder = tempfile.mkdtemp(prefix="workbench-", dir="/tmp") if len(path) > _LONGEST else ""
+        self.path = f"{self._folder}/{NAME}" if self._folder else path
         self._listening = socket.socket(socket.AF_UNIX)
-        self._listening.bind(path)
+        self._listening.bind(self.path)
         self._listening.listen(128)
         self._listening.setblocking(False)
         self._selector = selectors.DefaultSelector()
@@ -96,6 +103,8 @@ class Desk:
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _accept(self) -> None:
         try:
