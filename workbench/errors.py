@@ -8,6 +8,7 @@
     ├── DataNotFoundError (also FileNotFoundError)  a data set is not on this machine
     ├── DuplicateNameError (also ValueError)    one name twice in flight on this rank
     ├── UnsupportedTensorError (also ValueError, TypeError)  dtype, layout or memory that cannot be sent
+    ├── CheckpointError                         a checkpoint cannot be written, read or continued from
     ├── WaitTimeoutError (also TimeoutError)    a wait(timeout_s) on this rank ended before its collective
     └── CollectiveError                         a collective failed, with the same text on every rank
         ├── MismatchError                       the ranks do not agree about one tensor
@@ -46,6 +47,10 @@ class DuplicateNameError(WorkbenchError, ValueError):
 
 class UnsupportedTensorError(WorkbenchError, ValueError, TypeError):
     """A tensor whose dtype, layout or memory cannot be moved."""
+
+
+class CheckpointError(WorkbenchError):
+    """A checkpoint cannot be written, read or continued from; the text names the file or attribute."""
 
 
 class WaitTimeoutError(WorkbenchError, TimeoutError):

@@ -35,6 +35,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api, config
+from workbench.elastic.checkpoint import Checkpoints, read_checkpoint
 from workbench.elastic.leaving import leaving_on_sigterm
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
@@ -140,7 +141,9 @@ def run_fn(
                 try:
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
                     with own_errors():
-                        return func(state, *args, **kwargs)
+                        result = func(state, *args, **kwargs)
+                        state.finish()
+                        return result
                 except CollectiveError as error:
                     state.restore()
                     if isinstance(error, final):
@@ -211,11 +214,13 @@ __all__ = [
     "LASTING",
     "NOTIFICATIONS",
     "RESET_LIMIT",
+    "Checkpoints",
     "HostUpdate",
     "HostsUpdatedInterrupt",
     "Notifications",
     "ObjectState",
     "State",
+    "read_checkpoint",
     "restart",
     "run",
     "run_fn",

@@ -6,10 +6,16 @@ Source of names and semantics: Horovod 0.28 (``horovod/common/elastic.py``).
 from __future__ import annotations
 
 import copy
+import os
 import queue
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
+
+from workbench import api
+from workbench.elastic.checkpoint import Checkpoints, Notice
+from workbench.elastic.checkpoint_values import NUMPY, ArrayKind, encode
+from workbench.errors import CheckpointError
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error, and scripts know it by Horovod's name
@@ -39,7 +45,11 @@ class State:
         get_rank: this rank.
     """
 
+    _array_kinds: Sequence[ArrayKind] = (NUMPY,)
+    """The arrays that a checkpoint of it may hold."""
+
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
+        self._checkpoints: Checkpoints | None = None
         self._bcast_object, self._rank = bcast_object, get_rank
         self._host_messages: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
         self._last_updated_timestamp = 0.0
@@ -56,6 +66,8 @@ class State:
 
     def on_reset(self) -> None:
         """The job has begun anew, perhaps with other ranks."""
+        if self._checkpoints is not None:
+            self._checkpoints.hurry()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -75,15 +87,18 @@ class State:
     def commit(self) -> None:
         """Save everything, then :meth:`check_host_updates`. All ranks call it at the same point of the training.
 
+        With :meth:`checkpoint`, what is saved is also handed to the thread that writes, if it is time.
+
         A failure costs what came after the last commit, a commit costs a copy of the state: choose how often.
         After ``optimizer.step()`` is the right place: gradients are no part of the state.
 
         Raises:
             HostsUpdatedInterrupt: ranks join or leave.
+            CheckpointError: checkpoints could not be written, several times in a row.
         """
         self.save()
         self.commits += 1
-        self.check_host_updates()
+        self._tell(self._notice())
 
     def check_host_updates(self) -> None:
         """Raise on all ranks at once if rank 0 has heard of other hosts. A collective.
@@ -91,6 +106,10 @@ class State:
         Raises:
             HostsUpdatedInterrupt: it has.
         """
+        self._tell(None)
+
+    def _tell(self, notice: Notice | None) -> None:
+        """Rank 0's word to all, about hosts and about the checkpoint that is due."""
         before = latest = self._last_updated_timestamp
         update = 0
         while not self._host_messages.empty():
@@ -98,10 +117,131 @@ class State:
             if timestamp > latest:
                 latest, update = timestamp, update | what
         # Rank 0's knowledge decides: ranks that hear of it one step apart would not stop at the same step.
-        before, latest, update = self._bcast_object((before, latest, update))
+        before, latest, update, notice = self._bcast_object((before, latest, update, notice))
         self._last_updated_timestamp = latest
+        if notice is not None and self._checkpoints is not None:
+            self._checkpoints.hear(notice, self._rank(), self._copies())
         if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=update == HostUpdate.REMOVED)
+
+    def checkpoint(self, folder: str | os.PathLike[str], every: int = 1, keep: int = 2) -> Checkpoints:
+        """Write commits to ``folder``, beside the training; and go on from the newest there, if there is any.
+
+        Every rank calls it, before the training function. What is there is read at the first sync, by rank 0, so any
+        number of ranks goes on from what any number has written. Details: :mod:`workbench.elastic.checkpoint`.
+
+        Args:
+            folder: all ranks see the same one. A training has one of its own.
+            every: how many commits from one checkpoint to the next. A commit while one is still being written does not
+                wait: the first commit after that is written.
+            keep: how many whole checkpoints are kept. While one is written, there is room for one more.
+
+        Returns:
+            What writes: ``newest`` is the number of the last whole one, ``wait()`` waits for what is being written.
+
+        Raises:
+            CheckpointError: nothing can be written there, or an attribute is not plain; the text names it.
+
+        Example:
+            >>> import tempfile
+            >>> def train(folder, steps):
+            ...     state = ObjectState(lambda obj: obj, lambda: 0, step=0)
+            ...     _ = state.checkpoint(folder, every=10)
+            ...     state.sync()  # as hvd.elastic.run does at the beginning, and finish() at the end
+            ...     print("from step", state.step)
+            ...     while state.step < steps:
+            ...         state.step += 1
+            ...         state.commit()
+            ...     state.finish()
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     train(folder, steps=15)
+            ...     train(folder, steps=20)
+            from step 0
+            from step 15
+        """
+        checkpoints = Checkpoints(folder, every, keep, self._array_kinds)
+        checkpoints.refuse_unless_plain(self._copies())
+        self._checkpoints = checkpoints
+        return checkpoints
+
+    def finish(self) -> None:
+        """The training has ended: write the last commit, if it is in no checkpoint, and wait for the disk.
+
+        All ranks call it; ``hvd.elastic.run`` does. Without :meth:`checkpoint` it does nothing.
+
+        Raises:
+            CheckpointError: it could not be written; on all ranks.
+        """
+        if self._checkpoints is None:
+            return
+        self._tell(self._notice(last=True))
+        self._checkpoints.wait()
+        problem = self._bcast_object(self._checkpoints.problem())
+        self._checkpoints.close()
+        if problem:
+            raise CheckpointError(problem)
+
+    def resume(self) -> None:
+        """On rank 0, before the first sync: go on from the newest checkpoint. Every ``sync`` begins with it.
+
+        Raises:
+            CheckpointError: the folder is in use, its checkpoints are damaged, or they are of another training.
+        """
+        values = self._checkpoints.first_look() if self._checkpoints is not None and self._rank() == 0 else None
+        if values is None or self._checkpoints is None:
+            return
+        wrong = self._differences(values)
+        if not wrong:
+            try:
+                self._take(values)
+                return
+            except Exception as error:  # noqa: BLE001 - what a framework's load_state_dict() raises
+                wrong = [f"{type(error).__name__}: {error}"]
+        raise CheckpointError(
+            f"The checkpoint in {self._checkpoints.folder} is of another training: {'; '.join(wrong[:5])}. Give "
+            "this one a folder of its own."
+        )
+
+    def _notice(self, last: bool = False) -> Notice | None:
+        """What rank 0 says of checkpoints at this commit."""
+        if self._checkpoints is None or self._rank() != 0:
+            return None
+        return self._checkpoints.notice(self.commits, api.size() if api.is_initialized() else 1, last)
+
+    def _differences(self, values: dict[str, Any]) -> list[str]:
+        """Where a checkpoint does not fit this state: its attributes, and the arrays of what has a fixed shape."""
+        mine = self._copies()
+        wrong = [f"it lacks {name!r}" for name in mine if name not in values]
+        wrong += [f"it has {name!r}" for name in values if name not in mine]
+        if wrong:
+            return wrong
+        both = []
+        for each in (mine, values):
+            arrays = encode({name: each[name] for name in self._of_fixed_shape()}, self._array_kinds)[1]
+            both.append(
+                {array.name: f"{array.about['dtype']}, shape {tuple(array.about['shape'])}" for array in arrays}
+            )
+        ours, theirs = both
+        wrong = [f"{name} ({ours[name]}) is missing" for name in ours if name not in theirs]
+        wrong += [f"{name} ({theirs[name]}) is not of this model" for name in theirs if name not in ours]
+        pairs = ((name, theirs[name], ours[name]) for name in ours if name in theirs)
+        return wrong + [f"{name} is {its} there and {here} here" for name, its, here in pairs if its != here]
+
+    def _shapes(self, values: dict[str, Any]) -> dict[str, str]:
+        arrays = encode({name: values[name] for name in self._of_fixed_shape()}, self._array_kinds)[1]
+        return {each.name: f"{each.about['dtype']}, shape {tuple(each.about['shape'])}" for each in arrays}
+
+    def _copies(self) -> dict[str, Any]:
+        """The last commit by attribute, of plain values and arrays. A later save makes others, and changes none."""
+        raise CheckpointError(f"{type(self).__name__} has no checkpoints: write _copies() and _take(values) for it.")
+
+    def _take(self, values: dict[str, Any]) -> None:
+        """Let such values be the last commit, and go back to it."""
+        raise NotImplementedError
+
+    def _of_fixed_shape(self) -> Sequence[str]:
+        """Attributes whose arrays have the same names and shapes in every run, such as a model."""
+        return ()
 
     def save(self) -> None:
         """Keep a copy of everything as it is now."""
@@ -155,9 +295,17 @@ class ObjectState(State):
 
     def sync(self) -> None:
         """Rank 0's values as they are now, on every rank, and saved."""
+        self.resume()
         if self._names:
             self._set(self._bcast_object(self._values()))
         self.save()
+
+    def _copies(self) -> dict[str, Any]:
+        return self._saved
+
+    def _take(self, values: dict[str, Any]) -> None:
+        self._saved = {name: values[name] for name in self._names}
+        self.restore()
 
     def _add(self, values: dict[str, Any]) -> None:
         """Make attributes of them, unless one would hide a method."""

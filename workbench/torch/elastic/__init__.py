@@ -32,6 +32,7 @@ from workbench.torch.elastic.state import (
     get_handler_registry,
     set_handler_registry,
 )
+from workbench.torch.elastic.stored import read_checkpoint
 
 __all__ = [
     "ElasticSampler",
@@ -43,6 +44,7 @@ __all__ = [
     "StateHandler",
     "TorchState",
     "get_handler_registry",
+    "read_checkpoint",
     "run",
     "set_handler_registry",
 ]

@@ -14,8 +14,11 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 
 from workbench import api
+from workbench.elastic.checkpoint_values import NUMPY, ArrayKind
 from workbench.elastic.state import ObjectState
+from workbench.errors import CheckpointError
 from workbench.torch.elastic.sampler import ElasticSampler
+from workbench.torch.elastic.stored import TENSORS
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.training.objects import broadcast_object
@@ -67,7 +70,11 @@ class Stateful(Protocol):
 
 
 class StateDictHandler(StateHandler):
-    """For everything with ``state_dict()`` and ``load_state_dict()``."""
+    """For everything with ``state_dict()`` and ``load_state_dict()``.
+
+    Attributes:
+        saved: the last copy, which nothing changes; a checkpoint writes it.
+    """
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
@@ -75,11 +82,11 @@ class StateDictHandler(StateHandler):
 
     def save(self) -> None:
         """Copy the state."""
-        self._saved = copy.deepcopy(self.value.state_dict())
+        self.saved = copy.deepcopy(self.value.state_dict())
 
     def restore(self) -> None:
         """Load a copy: an optimizer goes on working in the very tensors that it is given."""
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        self.value.load_state_dict(copy.deepcopy(self.saved))
 
     def sync(self) -> None:
         """Broadcast the state as one object."""
@@ -193,6 +200,8 @@ class TorchState(ObjectState):
         >>> hvd.shutdown()
     """
 
+    _array_kinds: Sequence[ArrayKind] = (NUMPY, TENSORS)
+
     def __init__(
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
     ) -> None:
@@ -218,6 +227,7 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's values as they are now, on every rank, and saved."""
+        self.resume()
         for handler in self._handlers.values():
             handler.sync()
         super().sync()
@@ -226,6 +236,25 @@ class TorchState(ObjectState):
         """Fit samplers and optimizers to the new job."""
         for handler in self._handlers.values():
             handler.reset()
+
+    def _copies(self) -> dict[str, Any]:
+        copies = super()._copies()
+        for name, handler in self._handlers.items():
+            if not isinstance(handler, StateDictHandler):
+                raise CheckpointError(
+                    f"{name!r} has a {type(handler).__name__}: a checkpoint needs one that is a StateDictHandler."
+                )
+            copies = {**copies, name: handler.saved}
+        return copies
+
+    def _take(self, values: dict[str, Any]) -> None:
+        for name, handler in self._handlers.items():
+            if isinstance(handler, StateDictHandler):
+                handler.saved = values[name]
+        super()._take(values)
+
+    def _of_fixed_shape(self) -> Sequence[str]:
+        return [name for name, handler in self._handlers.items() if isinstance(handler, ModelStateHandler)]
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Another model or optimizer in the place of one is saved from now on."""
