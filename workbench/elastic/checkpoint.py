@@ -152,9 +152,10 @@ class Checkpoints:
         Raises:
             CheckpointError: rank 0 has given up.
         """
-        if self._problem != self._told:
-            _LOG.warning("checkpoint: %s Training goes on; the last whole checkpoint stays.", self._problem)
-            self._told = self._problem
+        problem = self._problem
+        if problem and problem != self._told:
+            _LOG.warning("checkpoint: %s Training goes on; the last whole checkpoint stays.", problem)
+        self._told = problem
         if notice.problem:
             raise CheckpointError(notice.problem)
         if notice.newest is not None:

@@ -144,7 +144,7 @@ def checksum(array: Stored, piece: Piece, file: BinaryIO | None = None) -> str:
     """The CRC-32 of a piece, as 8 hexadecimal digits; on the way the piece is written to a file, if there is one."""
     crc = 0
     for start in range(piece.start, piece.stop, _CHUNK):
-        data = memoryview(array.data(start, min(start + _CHUNK, piece.stop)))
+        data = array.data(start, min(start + _CHUNK, piece.stop)).data
         crc = zlib.crc32(data, crc)
         if file is not None:
             file.write(data)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench import api
@@ -76,8 +76,19 @@ class KerasState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's weights, variables and objects on every rank, and saved."""
+        self.resume()
         broadcast_variables(state_of(self.model, self.optimizer), 0)
         super().sync()
+
+    def _copies(self) -> dict[str, Any]:
+        return {"model": self._kept, **super()._copies()}
+
+    def _take(self, values: dict[str, Any]) -> None:
+        self._kept = values["model"]
+        super()._take(values)
+
+    def _of_fixed_shape(self) -> Sequence[str]:
+        return ("model",)
 
 
 class CommitStateCallback(keras.callbacks.Callback):  # type: ignore[misc]  # untyped

@@ -7,7 +7,7 @@ TensorFlow's; :func:`run` makes ours of it again.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -73,11 +73,22 @@ class TensorFlowState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's variables and objects on every rank, and saved."""
+        self.resume()
         if self._session is not None:
             self._session.run(self._broadcast)
         elif self._variables:
             broadcast_variables(self._variables, 0)
         super().sync()
+
+    def _copies(self) -> dict[str, Any]:
+        return {"variables": self._kept, **super()._copies()}
+
+    def _take(self, values: dict[str, Any]) -> None:
+        self._kept = values["variables"]
+        super()._take(values)
+
+    def _of_fixed_shape(self) -> Sequence[str]:
+        return ("variables",)
 
 
 def TensorFlowKerasState(model: Any, optimizer: Any = None, backend: Any = None, **kwargs: Any) -> Any:  # noqa: N802
