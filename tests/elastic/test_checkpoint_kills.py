@@ -125,7 +125,7 @@ def test_a_full_disk(small_disk: Path, caplog: pytest.LogCaptureFixture, monkeyp
     checkpoints = state.checkpoint(small_disk, keep=1)
     state.commit()
     checkpoints.wait()
-    (small_disk / "large").write_bytes(bytes((5 << 19)))
+    (small_disk / "large").write_bytes(bytes(5 << 19))
     state.step = 2
     state.commit()
     checkpoints.wait()
@@ -162,7 +162,7 @@ def test_a_disk_that_is_full_on_one_rank_only(small_disk: Path, tmp_path: Path) 
     other = threading.Thread(target=rank_1)
     other.start()
     began = time.monotonic()
-    with pytest.raises(CheckpointError, match="Rank 1 could not write its part: .*No space left"):
+    with pytest.raises(CheckpointError, match=r"Rank 1 could not write its part: .*No space left"):
         write(tmp_path / "all", attempt, 0, state, (NUMPY,), 30.0, threading.Event())
     assert time.monotonic() - began < 20
     other.join(20)

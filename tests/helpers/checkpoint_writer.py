@@ -1,7 +1,7 @@
 """Writes checkpoints until it is killed: ``python checkpoint_writer.py FOLDER RANKS MIB``.
 
-Says ``from STEP`` where it begins, and ``whole NUMBER`` for each checkpoint that is announced as whole. Each array holds
-its step in every place, so a mixture of two steps is seen.
+Says ``from STEP`` where it begins, and ``whole NUMBER`` for each checkpoint that is announced as whole. Each array
+holds its step in every place, so a mixture of two steps is seen.
 """
 
 from __future__ import annotations

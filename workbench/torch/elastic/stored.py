@@ -44,6 +44,8 @@ class TensorKind:
         dtype = getattr(torch, about["dtype"])
         if not isinstance(dtype, torch.dtype):
             raise ValueError(f"no dtype: {about['dtype']}")
+        if not len(data):  # numpy's array without bytes has strides that torch cannot view in another dtype
+            return torch.empty(about["shape"], dtype=dtype)
         found = torch.from_numpy(data).view(dtype).reshape(about["shape"])
         if "format" in about:
             found = found.contiguous(memory_format=_FORMATS[about["format"]])

@@ -1,0 +1,62 @@
+"""Stop a job, and start it again on another number of ranks: it goes on where it was."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from workbench.elastic.checkpoint_files import directory_of, read_manifest, whole
+
+if TYPE_CHECKING:
+    from running import Job, Runner
+
+pytest.importorskip("torch")
+pytest.importorskip("mpi4py")
+SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers" / "checkpoint_training.py")
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
+
+
+def began(job: Job, n: int) -> set[tuple[int, int]]:
+    """At which step, with how many losses, each rank began."""
+    lines = [job.out(rank).split("\n")[0].split() for rank in range(n)]
+    assert all(line and line[0] == "from" for line in lines), job.report()
+    return {(int(step), int(losses)) for _, step, losses in lines}
+
+
+def weights(job: Job) -> float:
+    """What rank 0 printed at the end."""
+    assert job.code == 0, job.report()
+    line = job.out(0).strip().split("\n")[-1].split()
+    assert (line[0], line[2]) == ("weights", "10"), job.report()
+    return float(line[1])
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adam-sharded"])
+def test_each_start_goes_on_with_other_ranks(kind: str, jobs: Runner, tmp_path: Path) -> None:
+    """2 ranks, then 3, then 1: each goes on from the last commit, and the weights are those of a run without a stop."""
+    folder = str(tmp_path / "parts")
+    step = 0
+    for n, until in ((2, 4), (3, 7), (1, 10)):
+        job = jobs.mpiexec(n, SCRIPT, folder, str(until), kind, deadline_s=90.0)
+        assert job.code == 0, job.report()
+        assert began(job, n) == {(step, step)}, job.report()
+        manifest = read_manifest(directory_of(Path(folder), whole(Path(folder))[-1]))
+        assert manifest["ranks"] == n
+        step = until
+    undisturbed = jobs.mpiexec(2, SCRIPT, str(tmp_path / "whole"), "10", kind, deadline_s=90.0)
+    assert weights(job) == pytest.approx(weights(undisturbed), rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", ["fails", "leaves"])
+def test_a_job_that_broke_off_is_started_again(mode: str, jobs: Runner, tmp_path: Path) -> None:
+    """A rank raises, or is killed, after the seventh step: the next job, of other ranks, has a checkpoint of before."""
+    folder = str(tmp_path / "parts")
+    broken = jobs.mpiexec(3, SCRIPT, folder, "8", "adam", mode, deadline_s=90.0)
+    assert broken.code != 0, broken.report()
+    again = jobs.mpiexec(2, SCRIPT, folder, "10", "adam", deadline_s=90.0)
+    ((step, losses),) = began(again, 2)
+    assert step == losses <= 6, again.report()
+    undisturbed = jobs.mpiexec(2, SCRIPT, str(tmp_path / "whole"), "10", "adam", deadline_s=90.0)
+    assert weights(again) == pytest.approx(weights(undisturbed), rel=1e-9)
