@@ -63,7 +63,8 @@ def directory_of(folder: Path, number: int) -> Path:
 
 def numbers(folder: Path) -> list[int]:
     """The numbers of all checkpoints in a folder, whole or not, the newest last."""
-    found = (_DIRECTORY.fullmatch(entry.name) for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False))
+    with os.scandir(folder) as entries:
+        found = [_DIRECTORY.fullmatch(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
     return sorted(int(match[1]) for match in found if match)
 
 

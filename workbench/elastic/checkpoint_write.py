@@ -120,9 +120,10 @@ def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, hurry:
 
 def _bytes_in(directory: Path) -> int:
     total = 0
-    for entry in os.scandir(directory):
-        with suppress(FileNotFoundError):  # renamed meanwhile
-            total += entry.stat().st_size
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with suppress(FileNotFoundError):  # renamed meanwhile
+                total += entry.stat().st_size
     return total
 
 

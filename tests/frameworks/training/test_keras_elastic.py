@@ -6,6 +6,7 @@ import gc
 import os
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -31,7 +32,7 @@ from keras_twins import (
 
 import workbench.keras as hvd
 from workbench.elastic import HostUpdate, restart
-from workbench.errors import CollectiveError, MismatchError, RankFailedError
+from workbench.errors import CheckpointError, CollectiveError, MismatchError, RankFailedError
 from workbench.keras.backend import own_errors, state_of, values_of
 
 EPOCHS = 3
@@ -75,6 +76,34 @@ def test_save_restore_sync(n: int, rank: int) -> None:
     assert (state.epoch, state.losses) == (0, [0])
     for a, b in zip(hvd.broadcast_object(saved), values_of(state_of(model)), strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_a_checkpoint_is_gone_on_from(n: int, rank: int, tmp_path: Path) -> None:
+    """A new model with other weights, given the same folder: after the sync it is the old one, to the bit."""
+    folder = hvd.broadcast_object(str(tmp_path))
+    x, y = data(n)
+    for again in (False, True):
+        keras.utils.set_random_seed(rank + 7 * again)
+        model = net()
+        compiled(model, keras.optimizers.Adam(0.01), **QUICK)
+        if not again:
+            fitted(model, part(x), part(y), ROWS, 1)
+        state = hvd.elastic.KerasState(model, epoch=0)
+        state.checkpoint(folder)
+        state.sync()
+        if not again:
+            state.epoch = 5
+            state.commit()
+            committed = values_of(state_of(model))
+        state.finish()
+    assert state.epoch == 5
+    assert all((a == b).all() for a, b in zip(committed, values_of(state_of(model)), strict=True))
+    other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    stranger = hvd.elastic.KerasState(other, epoch=0)
+    stranger.checkpoint(folder)
+    if rank == 0:
+        with pytest.raises(CheckpointError, match=r"of another training: model\[2\] .* is not of this model"):
+            stranger.resume()
 
 
 def train(model: Any, n: int, fails: Any = None, batches_per_commit: int = 10**6) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -34,6 +36,35 @@ def test_save_restore_sync(rank: int) -> None:
     variables[1].assign(0)
     state.restore()
     assert int(variables[1]) == 5, "sync() has saved it"
+
+
+@pytest.mark.parametrize("in_session", [False, True])
+def test_a_checkpoint_is_gone_on_from(in_session: bool, rank: int, tmp_path: Path) -> None:
+    """Other variables of the same shapes, given the same folder: after the sync all ranks have what was committed."""
+    folder = hvd.broadcast_object(str(tmp_path))
+
+    def variables(value: float) -> list[Any]:
+        if in_session:
+            return [v1.Variable([value, 2.0]), v1.Variable(int(value), use_resource=False)]
+        return [tf.Variable([value, 2.0], dtype=tf.bfloat16), tf.Variable(int(value))]
+
+    for again in (False, True):
+        with tf.Graph().as_default() if in_session else nullcontext():
+            session = v1.Session() if in_session else None
+            mine = variables(rank + (50.0 if again else 5.0))
+            if session is not None:
+                session.run(v1.global_variables_initializer())
+            state = hvd.elastic.TensorFlowState(mine, session, step=0)
+            state.checkpoint(folder)
+            state.sync()
+            if not again:
+                state.step = 3
+                state.commit()
+            state.finish()
+            found = session.run(mine) if session is not None else [each.numpy() for each in mine]
+            if session is not None:
+                session.close()
+    assert ([float(each) for each in found[0]], int(found[1]), state.step) == ([5.0, 2.0], 5, 3)
 
 
 def test_save_restore_sync_in_a_session(rank: int) -> None:
