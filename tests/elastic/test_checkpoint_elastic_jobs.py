@@ -1,0 +1,139 @@
+"""Checkpoints of a job whose ranks are killed and replaced while it trains, and of one that is killed as a whole."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from workbench.elastic import read_checkpoint
+from workbench.elastic.checkpoint_files import whole
+
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(200)]
+TRAIN = """
+import sys, time
+import numpy as np
+import workbench as hvd
+from workbench import elastic
+from workbench.training.objects import broadcast_object
+
+folder, last = sys.argv[1], int(sys.argv[2])
+hvd.init()
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(200_001))
+state.checkpoint(folder, every=3)
+
+@elastic.run
+def train(state):
+    print(f"begins with {hvd.size()} at {state.step}", flush=True)
+    while state.step < last:
+        state.sum = state.sum + hvd.allreduce(np.full(200_001, state.step, np.float64), name="mean")
+        state.step += 1
+        state.commit()
+        time.sleep(0.01)
+
+train(state)
+assert (state.sum == sum(range(last))).all(), state.sum
+print(f"done {state.step} of {hvd.size()}", flush=True)
+"""
+
+
+class Job:
+    """A running ``workbench run``, in a process group of its own."""
+
+    def __init__(self, folder: Path, words: str, steps: int) -> None:
+        self.script, self.out = folder / "train.py", folder / "out"
+        self.script.write_text(TRAIN)
+        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words.split(), "python", str(self.script)]
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                [*command, str(folder / "checkpoints"), str(steps)], stdout=out, stderr=subprocess.STDOUT, cwd=folder
+            )
+
+    def text(self) -> str:
+        """What came so far."""
+        return self.out.read_text(errors="replace")
+
+    def ranks(self) -> list[psutil.Process]:
+        """The processes that train."""
+        found = []
+        for each in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if each.cmdline()[1:2] == [str(self.script)]:
+                    found.append(each)
+            except psutil.Error:
+                continue
+        return sorted(found, key=lambda each: each.create_time())
+
+    def kill_all(self) -> None:
+        """Launcher and ranks, by kill -9, as a machine that loses power."""
+        if self.process.poll() is None:
+            family = [psutil.Process(self.process.pid), *psutil.Process(self.process.pid).children(recursive=True)]
+            for each in family:
+                try:
+                    each.kill()
+                except psutil.NoSuchProcess:
+                    continue
+            psutil.wait_procs(family, timeout=20)
+        self.process.wait(20)
+
+
+@pytest.fixture
+def jobs(tmp_path: Path) -> Iterator[list[Job]]:
+    """Those that a test has started; none is left."""
+    started: list[Job] = []
+    yield started
+    for job in started:
+        job.kill_all()
+
+
+def written_from(folder: Path, number: int, job: Job, limit_s: float = 60.0) -> None:
+    """Wait until a checkpoint of this number or a later one is whole."""
+    until = time.monotonic() + limit_s
+    while not (folder.exists() and (whole(folder) or [0])[-1] >= number):
+        assert time.monotonic() < until, job.text()
+        assert job.process.poll() is None, job.text()
+        time.sleep(0.02)
+
+
+def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Job], tmp_path: Path) -> None:
+    """Rank 0 dies, then another: the next rank 0 takes the folder, and writes on; training ends with the right sum."""
+    folder = tmp_path / "checkpoints"
+    job = Job(tmp_path, "-np 3 --min-np 2", 150)
+    jobs.append(job)
+    written_from(folder, 2, job)
+    for which in (0, -1):
+        victim = job.ranks()[which]
+        os.kill(victim.pid, signal.SIGKILL)
+        newest = whole(folder)[-1]
+        written_from(folder, newest + 3, job)
+    assert job.process.wait(120) == 0, job.text()
+    assert job.text().count("done 150") >= 2, job.text()
+    found = read_checkpoint(folder)
+    assert found["step"] == 150
+    assert (found["sum"] == sum(range(150))).all()
+    starts = [int(step) for step in re.findall(r"begins with \d at (\d+)", job.text())]
+    assert starts.count(0) == 3, "nobody went back to the beginning, nor to the disk"
+
+
+def test_more_deaths_than_survivors(jobs: list[Job], tmp_path: Path) -> None:
+    """Launcher and all ranks are killed at once: another job, of other ranks, goes on from the newest checkpoint."""
+    folder = tmp_path / "checkpoints"
+    job = Job(tmp_path, "-np 3 --min-np 2", 100_000)
+    jobs.append(job)
+    written_from(folder, 3, job)
+    job.kill_all()
+    step = read_checkpoint(folder)["step"]
+    assert step >= 5
+    again = Job(tmp_path, "-np 2 --min-np 1", step + 20)
+    jobs.append(again)
+    assert again.process.wait(120) == 0, again.text()
+    assert re.findall(r"begins with \d at (\d+)", again.text()) == [str(step)] * 2, again.text()
+    assert read_checkpoint(folder)["step"] == step + 20
