@@ -18,7 +18,14 @@ import numpy as np
 import pytest
 
 from workbench import api, elastic
-from workbench.elastic import ObjectState, checkpoint, checkpoint_write, read_checkpoint
+from workbench.elastic import (
+    HostsUpdatedInterrupt,
+    HostUpdate,
+    ObjectState,
+    checkpoint,
+    checkpoint_write,
+    read_checkpoint,
+)
 from workbench.elastic.checkpoint_files import directory_of, read_manifest, whole
 from workbench.elastic.state import State
 from workbench.errors import CheckpointError, CollectiveError
@@ -382,6 +389,24 @@ def test_ranks_that_change_keep_rank_0_from_waiting(tmp_path: Path, monkeypatch:
     checkpoints.wait(10.0)
     assert "ranks [1]" in checkpoints.problem()
     assert checkpoints._failures == 0
+
+
+def test_a_commit_at_which_ranks_leave_is_written(tmp_path: Path, slow_disk: threading.Event) -> None:
+    """Whether or not it is due, and though one is being written; who leaves stays until it is on the disk."""
+    state = alone(step=0)
+    checkpoints = state.checkpoint(tmp_path, every=100)
+    checkpoints._since = 99
+    for state.step in (1, 2):
+        state.commit()
+    assert checkpoints.busy()
+    threading.Timer(0.2, slow_disk.set).start()
+    state.step = 3
+    state.on_hosts_updated(1.0, HostUpdate.REMOVED)
+    with pytest.raises(HostsUpdatedInterrupt):
+        state.commit()
+    state.on_leave()
+    assert read_checkpoint(tmp_path) == {"step": 3}
+    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in whole(tmp_path)] == [1, 3]
 
 
 # --- one job at a time --------------------------------------------------------------------------------

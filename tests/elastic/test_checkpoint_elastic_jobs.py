@@ -25,10 +25,10 @@ import workbench as hvd
 from workbench import elastic
 from workbench.training.objects import broadcast_object
 
-folder, last = sys.argv[1], int(sys.argv[2])
+folder, last, every = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 hvd.init()
 state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(200_001))
-state.checkpoint(folder, every=3)
+state.checkpoint(folder, every=every)
 
 @elastic.run
 def train(state):
@@ -48,13 +48,16 @@ print(f"done {state.step} of {hvd.size()}", flush=True)
 class Job:
     """A running ``workbench run``, in a process group of its own."""
 
-    def __init__(self, folder: Path, words: str, steps: int) -> None:
+    def __init__(self, folder: Path, words: str, steps: int, every: int = 3) -> None:
         self.script, self.out = folder / "train.py", folder / "out"
         self.script.write_text(TRAIN)
         command = [sys.executable, "-m", "workbench.launch.cli", "run", *words.split(), "python", str(self.script)]
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                [*command, str(folder / "checkpoints"), str(steps)], stdout=out, stderr=subprocess.STDOUT, cwd=folder
+                [*command, str(folder / "checkpoints"), str(steps), str(every)],
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
             )
 
     def text(self) -> str:
@@ -137,3 +140,24 @@ def test_more_deaths_than_survivors(jobs: list[Job], tmp_path: Path) -> None:
     assert again.process.wait(120) == 0, again.text()
     assert re.findall(r"begins with \d at (\d+)", again.text()) == [str(step)] * 2, again.text()
     assert read_checkpoint(folder)["step"] == step + 20
+
+
+def test_all_ranks_are_asked_to_leave(jobs: list[Job], tmp_path: Path) -> None:
+    """SIGTERM to the launcher, which asks each: the commit at which they leave is on the disk, due or not."""
+    folder = tmp_path / "checkpoints"
+    job = Job(tmp_path, "-np 2 --min-np 1", 100_000, every=100_000)
+    jobs.append(job)
+    until = time.monotonic() + 60
+    while job.text().count("begins with 2 at 0") < 2:
+        assert time.monotonic() < until, job.text()
+        time.sleep(0.05)
+    time.sleep(0.5)
+    assert whole(folder) == []
+    job.process.send_signal(signal.SIGTERM)
+    assert job.process.wait(60) == 128 + signal.SIGTERM, job.text()
+    step = read_checkpoint(folder)["step"]
+    assert step > 1
+    again = Job(tmp_path, "-np 3 --min-np 1", step + 5)
+    jobs.append(again)
+    assert again.process.wait(120) == 0, again.text()
+    assert re.findall(r"begins with \d at (\d+)", again.text()) == [str(step)] * 3, again.text()

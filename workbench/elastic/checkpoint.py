@@ -52,6 +52,9 @@ RETRY_S = 10.0
 LOCK_S = 15.0
 """How long a job that starts waits for the one before to end."""
 
+LEAVE_S = 20.0
+"""How long a rank that is to leave waits for the disk; who asks it to leave often kills it after 30 s."""
+
 _LOG = logging.getLogger("workbench")
 _ADVICE = {
     errno.ENOSPC: "Make room there, or keep fewer checkpoints.",
@@ -71,11 +74,13 @@ class Notice:
         newest: the number of the last checkpoint that is whole.
         attempt: the one that all ranks begin to write now.
         problem: why rank 0 gives up; all ranks raise it.
+        last: there is no commit, for the training has ended.
     """
 
     newest: int | None
     attempt: Attempt | None = None
     problem: str = ""
+    last: bool = False
 
 
 class Checkpoints:
@@ -124,27 +129,30 @@ class Checkpoints:
 
     # --- at a commit ----------------------------------------------------------------------------------
 
-    def notice(self, commit: int, size: int, last: bool = False) -> Notice:
+    def notice(self, commit: int, size: int, leaving: bool = False, last: bool = False) -> Notice:
         """Rank 0's word to all ranks at a commit, itself too.
 
         Args:
             commit: how many commits there have been.
             size: the number of ranks.
-            last: the training ends: what has not been written is due now.
+            leaving: some ranks will leave now, or all of them: this commit is due.
+            last: the training ends: what has not been written is due.
         """
         if last:
             self.wait()
             due = self._since > 0 or bool(self._problem)
         else:
-            due = self._since + 1 >= self._every and time.monotonic() >= self._retry_at
+            due = leaving or (self._since + 1 >= self._every and time.monotonic() >= self._retry_at)
+        if leaving and self._thread is not None:
+            self._thread.join(LEAVE_S)
         if self._failures >= LIMIT:
             return Notice(self.newest, problem=f"{self._failures} checkpoints in a row failed. {self._problem}")
         if due and self.busy():
             self.postponed += 1
         if not due or self.busy():
-            return Notice(self.newest)
+            return Notice(self.newest, last=last)
         self._last_number = max(self._last_number, *self._numbers()) + 1
-        return Notice(self.newest, Attempt(self._last_number, commit, size, secrets.token_hex(4)))
+        return Notice(self.newest, Attempt(self._last_number, commit, size, secrets.token_hex(4)), last=last)
 
     def hear(self, notice: Notice, rank: int, values: Mapping[str, Any]) -> None:
         """Do what rank 0 said. Every rank calls it, with the committed copy, which nobody changes any more.
@@ -160,7 +168,7 @@ class Checkpoints:
             raise CheckpointError(notice.problem)
         if notice.newest is not None:
             self.newest = notice.newest
-        self._since, self._looked = self._since + 1, True
+        self._since, self._looked = self._since + (not notice.last), True
         if notice.attempt is not None:
             self._since, self._hurry = 0, threading.Event()
             rest = (rank, values, self._hurry, self._thread)
@@ -192,6 +200,16 @@ class Checkpoints:
         """The ranks change: wait no longer for parts than a moment, for who should write them may be gone."""
         self._hurry.set()
 
+    def leave(self) -> None:
+        """This rank leaves the job: stay until what it is writing is on the disk, as long as a grace period allows."""
+        try:
+            self.wait(LEAVE_S)
+        except CheckpointError as error:
+            _LOG.warning("checkpoint: %s This rank leaves.", error)
+        if self._problem:
+            _LOG.warning("checkpoint: %s", self._problem)
+        self.close()
+
     def close(self) -> None:
         """Let another job have the folder."""
         self._lock.release()
@@ -220,8 +238,9 @@ class Checkpoints:
         except Exception as error:  # noqa: BLE001 - whatever it is, the training must not end by it
             where = f"on rank {rank}, {socket.gethostname()}"
             self._problem = f"Checkpoint {attempt.number} failed {where}: {explained(error)}"
-            self._failures += not hurry.is_set()
-            self._retry_at = time.monotonic() + RETRY_S
+            if not hurry.is_set():  # else it is the ranks that changed, and not the disk
+                self._failures += 1
+                self._retry_at = time.monotonic() + RETRY_S
             return
         self._problem, self._failures, self._retry_at = "", 0, 0.0
         if rank == 0:
@@ -321,4 +340,4 @@ def explained(error: Exception) -> str:
     return f"{error.strerror or error}{where}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
 
 
-__all__ = ["LIMIT", "LOCK_S", "RETRY_S", "Checkpoints", "Notice", "newest_whole", "read_checkpoint"]
+__all__ = ["LEAVE_S", "LIMIT", "LOCK_S", "RETRY_S", "Checkpoints", "Notice", "newest_whole", "read_checkpoint"]

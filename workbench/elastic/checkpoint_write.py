@@ -31,7 +31,7 @@ from workbench.elastic.checkpoint_files import (
 from workbench.elastic.checkpoint_values import ArrayKind, Stored, encode
 from workbench.errors import CheckpointError
 
-_HURRY_S, _POLL_S = 2.0, (0.002, 0.1)
+_HURRY_S, _POLL_S = 5.0, (0.002, 0.1)
 
 
 @dataclass(frozen=True)

@@ -73,7 +73,12 @@ class State:
             callback()
 
     def on_leave(self) -> None:
-        """This process leaves the job, after a commit; the others go on, or leave as well."""
+        """This process leaves the job, after a commit; the others go on, or leave as well.
+
+        They may be all that there are: the commit is being written, and the process stays until it is.
+        """
+        if self._checkpoints is not None:
+            self._checkpoints.leave()
 
     def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
         """Take a message about the hosts; the next :meth:`check_host_updates` looks at it. From any thread.
@@ -98,7 +103,7 @@ class State:
         """
         self.save()
         self.commits += 1
-        self._tell(self._notice())
+        self._tell(self._notice)
 
     def check_host_updates(self) -> None:
         """Raise on all ranks at once if rank 0 has heard of other hosts. A collective.
@@ -106,10 +111,10 @@ class State:
         Raises:
             HostsUpdatedInterrupt: it has.
         """
-        self._tell(None)
+        self._tell(lambda leaving: None)
 
-    def _tell(self, notice: Notice | None) -> None:
-        """Rank 0's word to all, about hosts and about the checkpoint that is due."""
+    def _tell(self, notice_of: Callable[[bool], Notice | None]) -> None:
+        """Rank 0's word to all, about hosts and about checkpoints; it depends on whether ranks are to leave."""
         before = latest = self._last_updated_timestamp
         update = 0
         while not self._host_messages.empty():
@@ -117,6 +122,7 @@ class State:
             if timestamp > latest:
                 latest, update = timestamp, update | what
         # Rank 0's knowledge decides: ranks that hear of it one step apart would not stop at the same step.
+        notice = notice_of(bool(update & HostUpdate.REMOVED))
         before, latest, update, notice = self._bcast_object((before, latest, update, notice))
         self._last_updated_timestamp = latest
         if notice is not None and self._checkpoints is not None:
@@ -174,7 +180,7 @@ class State:
         """
         if self._checkpoints is None:
             return
-        self._tell(self._notice(last=True))
+        self._tell(lambda leaving: self._notice(leaving, last=True))
         self._checkpoints.wait()
         problem = self._bcast_object(self._checkpoints.problem())
         self._checkpoints.close()
@@ -202,11 +208,11 @@ class State:
             "this one a folder of its own."
         )
 
-    def _notice(self, last: bool = False) -> Notice | None:
+    def _notice(self, leaving: bool, last: bool = False) -> Notice | None:
         """What rank 0 says of checkpoints at this commit."""
         if self._checkpoints is None or self._rank() != 0:
             return None
-        return self._checkpoints.notice(self.commits, api.size() if api.is_initialized() else 1, last)
+        return self._checkpoints.notice(self.commits, api.size() if api.is_initialized() else 1, leaving, last)
 
     def _differences(self, values: dict[str, Any]) -> list[str]:
         """Where a checkpoint does not fit this state: its attributes, and the arrays of what has a fixed shape."""
