@@ -262,6 +262,27 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     assert read_checkpoint(tmp_path) == {"step": 3, "lr": 0.1}
 
 
+def test_all_ranks_are_told_of_it_alike(tmp_path: Path) -> None:
+    """Rank 0 alone reads; no rank is left waiting for it."""
+
+    def rank() -> str:
+        api.init()
+        state = of_rank(rate=0.2)
+        state.checkpoint(tmp_path)
+        with pytest.raises(CheckpointError) as caught:
+            state.sync()
+        api.barrier()
+        return str(caught.value)
+
+    state = alone(step=3)
+    state.checkpoint(tmp_path)
+    state.commit()
+    state.finish()
+    told = api.run_threads(3, rank)
+    assert len(set(told)) == 1
+    assert "of another training: it lacks 'rate'" in told[0]
+
+
 def test_no_checkpoint_is_an_error_for_who_reads_one(tmp_path: Path) -> None:
     """An empty folder and one that is not there."""
     with pytest.raises(CheckpointError, match="no finished checkpoint"):

@@ -72,6 +72,7 @@ def test_tensors_come_back_to_the_bit(dtype: Any, shape: tuple[int, ...], tmp_pa
     values = {"x": source, "nested": [(source, {3: source})]}
     if len(shape) == 4:
         values["last"] = source.contiguous(memory_format=torch.channels_last)
+        values["volumes"] = source[None].contiguous(memory_format=torch.channels_last_3d)
     found = written(tmp_path, **values)
     assert all(same(found[name], value) for name, value in values.items())
 

@@ -188,13 +188,26 @@ class State:
             raise CheckpointError(problem)
 
     def resume(self) -> None:
-        """On rank 0, before the first sync: go on from the newest checkpoint. Every ``sync`` begins with it.
+        """Go on from the newest checkpoint, on rank 0, before its first sync. Every ``sync`` begins with it.
 
         Raises:
-            CheckpointError: the folder is in use, its checkpoints are damaged, or they are of another training.
+            CheckpointError: the folder is in use, its checkpoints are damaged, or they are of another training. All
+                ranks raise it.
         """
-        values = self._checkpoints.first_look() if self._checkpoints is not None and self._rank() == 0 else None
-        if values is None or self._checkpoints is None:
+        if self._checkpoints is None:
+            return
+        problem = ""
+        if self._rank() == 0:
+            try:
+                self._go_on(self._checkpoints)
+            except CheckpointError as error:
+                problem = str(error)
+        if problem := self._bcast_object(problem):
+            raise CheckpointError(problem)
+
+    def _go_on(self, checkpoints: Checkpoints) -> None:
+        values = checkpoints.first_look()
+        if values is None:
             return
         wrong = self._differences(values)
         if not wrong:
@@ -204,8 +217,8 @@ class State:
             except Exception as error:  # noqa: BLE001 - what a framework's load_state_dict() raises
                 wrong = [f"{type(error).__name__}: {error}"]
         raise CheckpointError(
-            f"The checkpoint in {self._checkpoints.folder} is of another training: {'; '.join(wrong[:5])}. Give "
-            "this one a folder of its own."
+            f"The checkpoint in {checkpoints.folder} is of another training: {'; '.join(wrong[:5])}. Give this one a "
+            "folder of its own."
         )
 
     def _notice(self, leaving: bool, last: bool = False) -> Notice | None:

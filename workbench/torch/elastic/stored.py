@@ -11,8 +11,6 @@ import torch
 from workbench import elastic
 from workbench.elastic.checkpoint_values import NUMPY, Bytes
 
-_FORMATS = {"channels_last": torch.channels_last, "channels_last_3d": torch.channels_last_3d}
-
 
 class TensorKind:
     """Dense tensors of every dtype, bfloat16 and the 8-bit floats too, as they lie in memory."""
@@ -34,8 +32,9 @@ class TensorKind:
             about["device"] = value.device.type
         if value.requires_grad:
             about["requires_grad"] = True
-        if memory_format := _format(value):
-            about["format"] = memory_format
+        if _channels_last(value):
+            about["channels_last"] = True
+            value = value.movedim(1, -1)  # as the bytes lie: nothing is copied
         flat = value.detach().resolve_conj().resolve_neg().contiguous().reshape(-1).view(torch.uint8)
         return about, flat.numel(), lambda start, stop: flat[start:stop].cpu().numpy()
 
@@ -46,19 +45,20 @@ class TensorKind:
             raise ValueError(f"no dtype: {about['dtype']}")
         if not len(data):  # numpy's array without bytes has strides that torch cannot view in another dtype
             return torch.empty(about["shape"], dtype=dtype)
-        found = torch.from_numpy(data).view(dtype).reshape(about["shape"])
-        if "format" in about:
-            found = found.contiguous(memory_format=_FORMATS[about["format"]])
+        found, shape = torch.from_numpy(data).view(dtype), about["shape"]
+        if about.get("channels_last"):
+            found = found.reshape([shape[0], *shape[2:], shape[1]]).movedim(-1, 1)
+        else:
+            found = found.reshape(shape)
         if about.get("device") == "cuda" and torch.cuda.is_available():
             found = found.cuda()
         return found.requires_grad_(bool(about.get("requires_grad")))
 
 
-def _format(value: torch.Tensor) -> str | None:
-    name = {4: "channels_last", 5: "channels_last_3d"}.get(value.dim())
-    if name is None or value.is_contiguous() or not value.is_contiguous(memory_format=_FORMATS[name]):
-        return None
-    return name
+def _channels_last(value: torch.Tensor) -> bool:
+    """Is it of images or volumes, and only in that order without gaps?"""
+    memory = {4: torch.channels_last, 5: torch.channels_last_3d}.get(value.dim())
+    return memory is not None and not value.is_contiguous() and value.is_contiguous(memory_format=memory)
 
 
 TENSORS = TensorKind()
