@@ -28,8 +28,19 @@ WRITER = Path(__file__).resolve().parents[1] / "helpers" / "checkpoint_writer.py
 KILLS = 30
 
 
-def said_until_killed(folder: Path, ranks: int, after_s: float) -> list[str]:
-    """Start a writer, kill it some time after it began to train, and return what it had said until then."""
+def is_written_to(folder: Path) -> bool:
+    """Has a checkpoint been begun that is newer than all whole ones?"""
+    return max(numbers(folder), default=0) > max(whole(folder), default=0)
+
+
+def said_until_killed(folder: Path, ranks: int, after_s: float, amid: bool) -> list[str]:
+    """Start a writer, kill it some time after it began to train, and return what it had said until then.
+
+    Args:
+        folder, ranks: the writer's.
+        after_s: how long after.
+        amid: and then wait until it has begun another checkpoint.
+    """
     lines: list[str] = []
     began = threading.Event()
     command = [sys.executable, str(WRITER), str(folder), str(ranks), "4"]
@@ -44,6 +55,9 @@ def said_until_killed(folder: Path, ranks: int, after_s: float) -> list[str]:
         reader.start()
         started = began.wait(30)
         time.sleep(after_s if started else 0)
+        until = time.monotonic() + 10
+        while amid and started and not is_written_to(folder) and time.monotonic() < until:
+            time.sleep(0.0005)
         writer.kill()
         reader.join(30)
         errors = writer.stderr.read() if writer.stderr else ""
@@ -55,11 +69,11 @@ def said_until_killed(folder: Path, ranks: int, after_s: float) -> list[str]:
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_kill_9_leaves_the_last_whole_one(ranks: int, tmp_path: Path) -> None:
-    """30 times, at any moment: what is read is one step's, not older than what was announced; the next job is there."""
+    """15 times, at any moment: what is read is one step's, not older than what was announced; the next job is there."""
     moments = random.Random(ranks)
     amid_a_write = before = 0
-    for _ in range(KILLS // 2):
-        began, *announced = said_until_killed(tmp_path, ranks, moments.uniform(0.0, 0.4))
+    for kill in range(KILLS // 2):
+        began, *announced = said_until_killed(tmp_path, ranks, moments.uniform(0.0, 0.4), amid=bool(kill % 2))
         assert began == f"from {before}", "each job goes on from what the one before has left"
         newest = max([int(line.split()[1]) for line in announced], default=0)
         found = newest_whole(tmp_path, (NUMPY,))
@@ -71,10 +85,10 @@ def test_kill_9_leaves_the_last_whole_one(ranks: int, tmp_path: Path) -> None:
         step = values["step"]
         assert step >= before
         assert (set(values["large"]), set(values["small"]), values["words"]) == ({step}, {step}, [str(step)])
-        amid_a_write += numbers(tmp_path)[-1] > manifest["number"]
+        amid_a_write += is_written_to(tmp_path)
         before = step
     assert before > 0
-    assert amid_a_write > KILLS // 6, "the kills came amid writes, and not between them"
+    assert amid_a_write >= 3, "the kills came amid writes, and not between them"
 
 
 def test_a_rank_that_is_killed_amid_its_part(tmp_path: Path) -> None:
