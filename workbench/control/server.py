@@ -154,6 +154,10 @@ class ControlServer(threading.Thread):
                 self._inquiry = None
             self._tell(out)
 
+    def sockets(self) -> list[socket.socket]:
+        """The connections of the other ranks."""
+        return [connection.socket for connection in list(self._ranks.values())]
+
     def hear(self, event: Event) -> None:
         """Rank 0's own events; from its engine's thread."""
         with self._lock:

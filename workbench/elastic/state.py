@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterable
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
+from workbench.context import HOLDER
+
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error, and scripts know it by Horovod's name
     """The ranks of this job change; raised by a commit, on all ranks at once.
@@ -83,6 +85,8 @@ class State:
         """
         self.save()
         self.commits += 1
+        if context := HOLDER.find():
+            context.passes("in commit")
         self.check_host_updates()
 
     def check_host_updates(self) -> None:
