@@ -95,7 +95,7 @@ class Chaos:
     Example:
         >>> chaos = parse("seed=7,kills=2,states=announced+in-commit", ranks=3)
         >>> [fault.words for fault in chaos.plan()]
-        ['at=kill:in-commit:0:3', 'at=kill:announced:2:3']
+        ['at=kill:in-commit:0:2', 'at=kill:announced:0:3']
         >>> parse(chaos.text) == chaos
         True
     """
@@ -126,10 +126,12 @@ class Chaos:
         dice.shuffle(acts)
         found, deck = list(self.named), list[str]()
         for act in acts:
-            if not deck:
-                deck = [state for state in self.states if state != JOIN or self.ranks > 1] or list(self.states)
-                dice.shuffle(deck)
-            state = deck.pop()
+            joins = not found or found[-1].ends_epoch  # else no new epoch begins, and no rank joins one
+            if not any(joins or one != JOIN for one in deck):
+                fresh = [state for state in self.states if state != JOIN or self.ranks > 1] or list(self.states)
+                dice.shuffle(fresh)
+                deck = [*deck, *fresh]
+            state = deck.pop(max((i for i, one in enumerate(deck) if joins or one != JOIN), default=0))
             rank = dice.randrange(min(1, self.ranks - 1), self.ranks) if state == JOIN else dice.randrange(self.ranks)
             nth = 1 if state == JOIN else dice.randint(1, _OFTEN)
             found.append(Fault(act, state, rank, nth, _USUAL_S.get(act, 0.0)))

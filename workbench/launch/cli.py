@@ -243,8 +243,8 @@ def _run(args: argparse.Namespace) -> int:
         from workbench.launch.start import mpi
 
         mpi.ask_library()  # it answers while what follows is imported
-    from workbench.launch.hosts.ranks_on_hosts import ranks_on
     from workbench.launch.chaos import with_chaos
+    from workbench.launch.hosts.ranks_on_hosts import ranks_on
     from workbench.launch.start.run import run
 
     for line in flags.warnings(args):

@@ -14,7 +14,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -45,8 +44,10 @@ class Record:
         self._folder, self._own = Path(folder), dict[int, int]()
 
     def has(self, number: int) -> bool:
-        """Has it happened?"""
-        return (self._folder / str(number)).exists() if self.shared else number in self._own
+        """Has it happened? Nothing happens any more where the folder was removed."""
+        if not self.shared:
+            return number in self._own
+        return (self._folder / str(number)).exists() or not self._folder.exists()
 
     def claim(self, number: int, epoch: int) -> bool:
         """It happens now, in this epoch; False if it has happened already."""
@@ -61,7 +62,11 @@ class Record:
 
     def epoch(self, number: int) -> int:
         """In which epoch it has happened."""
-        return int((self._folder / str(number)).read_text() or 0) if self.shared else self._own[number]
+        if not self.shared:
+            return self._own[number]
+        with suppress(OSError):
+            return int((self._folder / str(number)).read_text() or 0)
+        return 0
 
 
 class Player:
@@ -98,6 +103,11 @@ class Player:
         """This process has this rank now, in this epoch; 0: the job is not elastic, and has one."""
         self._rank, self._size, self._epoch = rank, size, epoch
         self._passed = self._commits = 0
+
+    def stop(self) -> None:
+        """No fault happens any more."""
+        self._plan = []
+        self.forget_steps()
 
     def passes(self, state: str) -> None:
         """The rank passes a state, and perhaps fails."""
@@ -189,10 +199,15 @@ def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.so
         sockets: the rank's connections, those that a cut ends.
     """
     mine = player(text, os.getpid())
-    mine.begins(bootstrap.rank, bootstrap.size, getattr(bootstrap, "epoch", 0))
-    mine.cut = lambda: cut(sockets())
+    enter(mine, bootstrap, sockets)
     mine.passes(JOIN)
     return mine
+
+
+def enter(mine: Player, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> None:
+    """The player's rank, and its connections, are those of this epoch now."""
+    mine.begins(bootstrap.rank, bootstrap.size, getattr(bootstrap, "epoch", 0))
+    mine.cut = lambda: cut(sockets())
 
 
 # --- where the states are ---------------------------------------------------------------------------------
@@ -272,4 +287,4 @@ def cut(sockets: Sequence[socket.socket]) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-__all__ = ["Player", "Record", "begin", "cut", "player", "say", "watch"]
+__all__ = ["Player", "Record", "begin", "cut", "enter", "player", "say", "watch"]
