@@ -78,7 +78,7 @@ class Player:
 
     Attributes:
         cut: ends this rank's connections.
-        forget_steps: ends the watch over torch's optimizers.
+        forget_steps: ends the watch over torch's optimizers; None as long as there is none.
 
     Example:
         >>> said = []
@@ -96,7 +96,7 @@ class Player:
         self._rank = self._size = self._epoch = 0
         self._next, self._ended_epoch = 0, 0
         self._passed, self._commits = 0, 0
-        self.forget_steps: Callable[[], None] = lambda: None
+        self.forget_steps: Callable[[], None] | None = None
         self.cut: Callable[[], None] = lambda: None
 
     def begins(self, rank: int, size: int, epoch: int = 0) -> None:
@@ -107,7 +107,8 @@ class Player:
     def stop(self) -> None:
         """No fault happens any more."""
         self._plan = []
-        self.forget_steps()
+        if self.forget_steps:
+            self.forget_steps()
 
     def passes(self, state: str) -> None:
         """The rank passes a state, and perhaps fails."""
@@ -252,25 +253,27 @@ class _Observer(Observer):
 
 def watch(engine: Engine, mine: Player) -> Callable[[], None]:
     """Have an engine tell of the states that its rank passes; returns what ends that."""
-    passes = mine.passes
+
+    def passes(state: str) -> None:
+        if mine.forget_steps is None:  # a script may import torch after init()
+            mine.forget_steps = _watch_steps(mine.passes)
+        mine.passes(state)
+
     control, observer = engine._control, engine._observer
     engine._control = cast(Control, _Control(control, passes))
     engine._observer = _Observer(observer, passes)
-    mine.forget_steps()  # in the last epoch
-    mine.forget_steps = _watch_steps(passes)
 
     def end() -> None:
         engine._control, engine._observer = control, observer
-        mine.forget_steps()
 
     return end
 
 
-def _watch_steps(passes: Callable[[str], None]) -> Callable[[], None]:
+def _watch_steps(passes: Callable[[str], None]) -> Callable[[], None] | None:
     """A torch optimizer is about to step. Not ours, which reduces first and has another one step then."""
     torch = sys.modules.get("torch.optim.optimizer")
     if torch is None:
-        return lambda: None
+        return None
 
     def before(optimizer: Any, *args: Any) -> None:
         if not type(optimizer).__module__.startswith("workbench."):
