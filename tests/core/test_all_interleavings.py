@@ -87,6 +87,13 @@ def test_a_rank_leaves_while_others_wait(settings: Settings) -> None:
     look(Job([("x", "y", WAIT), ("y", "x", WAIT), ("x", WAIT)], settings), 2_000)
 
 
+@pytest.mark.parametrize("settings", [OFF, ON], ids=["plain", "steady"])
+@pytest.mark.timeout(120)
+def test_a_rank_leaves_and_dies_with_tensors_in_flight(settings: Settings) -> None:
+    """A rank that does not wait for its tensors does its part while it leaves; if it dies then, the others hear it."""
+    look(Job([("x", "y", WAIT), ("x", "y")], settings, deaths=1), 1_000)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("settings", [pytest.param(OFF, id="plain"), once_more(ON)])
 @pytest.mark.timeout(300)

@@ -201,7 +201,7 @@ def test_a_training_survives(chaos: str, ranks: int, framework: str) -> None:
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_a_training_survives_for_long(ranks: int, framework: str) -> None:
     """As above, 300 kills over all states: five in six of them with numpy, whose ranks start sooner."""
-    kills = max(1, KILLS * (5 if framework == "numpy" else 1) // 18)
+    kills = -(-KILLS * (5 if framework == "numpy" else 1) // 18)
     words = f"seed={ranks},kills={kills}" + (f",{WITHOUT_STEP}" if framework == "numpy" else "")
     train(words, ranks, framework, limit_s=1750.0)
 

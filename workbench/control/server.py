@@ -249,7 +249,7 @@ class ControlServer(threading.Thread):
             if self._inquiry is not None:
                 self._inquiry.answer(event.rank, event.text)
             return Decision()
-        if isinstance(event, Left):
+        if isinstance(event, Left) and not event.clean:  # else its engine works for the others still
             self._watch.forget(event.rank)
         try:
             if isinstance(event, Announce) and self._timeline.on:
