@@ -51,6 +51,7 @@ _IN_API = (
 )
 # Elsewhere than in workbench.api.
 _HOMES = {
+    "chaos": "workbench.elastic.chaos",
     "doctor": "workbench.cluster.checkup",
     "empty": "workbench.training.memory",
     "fingerprint": "workbench.observe.fingerprint",
@@ -64,6 +65,7 @@ if TYPE_CHECKING:
     from workbench.api import *  # noqa: F403
     from workbench.built import mpi_threads_supported as mpi_threads_supported
     from workbench.cluster.checkup import doctor as doctor
+    from workbench.elastic.chaos import chaos as chaos
     from workbench.observe.fingerprint import fingerprint as fingerprint
     from workbench.observe.notebook_timeline import timeline as timeline
     from workbench.observe.who_has import who_has as who_has

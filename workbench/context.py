@@ -99,6 +99,7 @@ class Context:
     requests: dict[Any, Any] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
+    passes: Callable[[str], None] = lambda state: None  # is told that the rank passes a state, see faults/chaos
     absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     _raised: bool = False
@@ -255,6 +256,10 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     if prepare:
         prepare(timeline, settings, bootstrap.rank)
     undo.callback(timeline.close)
+    if settings.chaos:
+        from workbench.faults import chaos  # whoever does not ask for faults does not load what makes them
+
+        player = chaos.begin(settings.chaos, bootstrap, control.sockets)
     bootstrap.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
     control.introduce(settings.init_timeout_s, server.missing if server else None, bootstrap.look)
     undo.pop_all()
@@ -279,6 +284,10 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
         timeline,
         gpu_operations,
     )
+
+    if settings.chaos:
+        context.passes = player.passes
+        chaos.watch(engine, player)
 
     def begin() -> None:
         HOLDER.set(context, thread_only=True)

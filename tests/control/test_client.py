@@ -332,14 +332,14 @@ def test_a_rank_that_is_stopped_is_named_at_once_and_lost_in_the_end(
 
 
 def test_who_says_good_bye_may_go(start: Callable[..., Job], interface: str) -> None:
-    """A connection that ends after Left is no loss: the others' names that do not need this rank go on."""
+    """A connection that ends after an engine has ended is no loss: others that do not need the rank go on."""
     job = start(2, interface, peer_timeout_s=60.0)
     hand, client = ByHand(job, 1), job.client(0)
     job.ranks.append(client)
     hand.send(Beat(1, "elsewhere", 1))
     client.introduce(20.0)
-    hand.send(Announce(1, (ask("x"),)))
     hand.send(Left(1))
+    hand.send(Left(1, clean=False))
     hand.connection.close()
     assert end(client, timeout_s=0.5) == ""
     client.send(Announce(0, (ask("x"),)))

@@ -404,10 +404,30 @@ def test_a_lost_rank_ends_the_job_once() -> None:
 
 
 def test_a_rank_that_said_good_bye_cannot_be_lost() -> None:
-    """The end of a process that had left is no loss."""
+    """The end of a process whose engine had ended is no loss."""
     coordinator = Coordinator(2)
     coordinator.take(Left(1), 0.0)
+    coordinator.take(Left(1, clean=False), 0.0)
     assert coordinator.take(Lost(1, "it has ended"), 0.0) == []
+
+
+def test_a_rank_that_only_wants_to_leave_can_be_lost() -> None:
+    """Its engine works for the others until it ends: what waits for it is told."""
+    coordinator = Coordinator(2)
+    coordinator.take(Announce(1, (Request("x", Kind.BARRIER),)), 0.0)
+    coordinator.take(Left(1), 0.0)
+    (response,) = coordinator.responses(coordinator.take(Lost(1, "it was killed"), 0.0))
+    assert response.error[0] == "PeerLostError"
+
+
+def test_what_a_rank_leaves_behind_fails() -> None:
+    """Its engine has ended, and others had not announced yet what it had: they get an error, and no sum without it."""
+    coordinator = Coordinator(2)
+    coordinator.take(Announce(1, (Request("x", Kind.BARRIER),)), 0.0)
+    coordinator.take(Left(1), 0.0)
+    (response,) = coordinator.responses(coordinator.take(Left(1, clean=False), 0.0))
+    assert response.error[0] == "ShutDownError"
+    assert "Rank 1 has left the job while 'x' was in flight" in response.error[1]
 
 
 @PROPERTY

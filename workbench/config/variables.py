@@ -53,6 +53,7 @@ class Settings:
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         control_address: address on which rank 0 listens; found by itself when empty.
+        chaos: faults that ranks do to themselves; what ``workbench run --chaos`` was told. Empty: none.
         bind: what the launcher binds ranks to: one of :data:`BINDINGS`.
     """
 
@@ -81,6 +82,7 @@ class Settings:
     timeline: str = ""
     timeline_mark_cycles: int = 0
     control_address: str = ""
+    chaos: str = ""
     bind: str = "auto"
 
 

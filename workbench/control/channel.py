@@ -41,6 +41,9 @@ class Rank0Channel(Protocol):
     def lost(self) -> str:
         """Why rank 0 counts as lost; empty if it does not."""
 
+    def sockets(self) -> list[socket.socket]:
+        """What it is made of; on rank 0 the connections of all others."""
+
     def close(self) -> None:
         """Give everything back; what was said still arrives."""
 
@@ -113,6 +116,10 @@ class SocketChannel:
         """See :class:`Rank0Channel`."""
         return "its connection ended without a word" if self._connection.closed else self._watch.why
 
+    def sockets(self) -> list[socket.socket]:
+        """See :class:`Rank0Channel`."""
+        return [self._connection.socket]
+
     def close(self) -> None:
         """See :class:`Rank0Channel`."""
         self._connection.close()
@@ -167,6 +174,10 @@ class LocalChannel:
     def lost(self) -> str:
         """See :class:`Rank0Channel`."""
         return "" if self._got or self._server.is_alive() else "its coordinator has ended"
+
+    def sockets(self) -> list[socket.socket]:
+        """See :class:`Rank0Channel`."""
+        return self._server.sockets()
 
     def close(self) -> None:
         """See :class:`Rank0Channel`."""

@@ -128,6 +128,10 @@ class ControlClient:
         self.seen = self._newest
         self._inbox.clear()
 
+    def sockets(self) -> list[socket.socket]:
+        """Its connection to rank 0; on rank 0 those of all others."""
+        return self._channel.sockets()
+
     def close(self) -> None:
         """Give sockets back; what was sent still arrives."""
         self._channel.close()

@@ -154,6 +154,10 @@ class ControlServer(threading.Thread):
                 self._inquiry = None
             self._tell(out)
 
+    def sockets(self) -> list[socket.socket]:
+        """The connections of the other ranks."""
+        return [connection.socket for connection in list(self._ranks.values())]
+
     def hear(self, event: Event) -> None:
         """Rank 0's own events; from its engine's thread."""
         with self._lock:
@@ -245,7 +249,7 @@ class ControlServer(threading.Thread):
             if self._inquiry is not None:
                 self._inquiry.answer(event.rank, event.text)
             return Decision()
-        if isinstance(event, Left):
+        if isinstance(event, Left) and not event.clean:  # else its engine works for the others still
             self._watch.forget(event.rank)
         try:
             if isinstance(event, Announce) and self._timeline.on:

@@ -13,6 +13,7 @@ from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
 from workbench import api
+from workbench.context import HOLDER
 from workbench.elastic.checkpoint import Checkpoints, Notice
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind, encode
 from workbench.errors import CheckpointError
@@ -103,6 +104,8 @@ class State:
         """
         self.save()
         self.commits += 1
+        if context := HOLDER.find():
+            context.passes("in commit")
         self._tell(self._notice)
 
     def check_host_updates(self) -> None:

@@ -46,6 +46,7 @@ class SupervisingCoordinator:
         self._attendance, self._stall = Attendance(grace_s), stall or StallInspector(0, 0)
         self._newest = float("-inf")  # when the last name was announced
         self.over = False
+        self._gone: set[int] = set()  # ranks whose engines have ended
 
     def take(self, event: Event, now: float) -> Decision:
         """Account for one event; what all ranks do next."""
@@ -70,6 +71,8 @@ class SupervisingCoordinator:
                 decision += self._end_join(rank)
             case Ended(rank) | Left(rank):
                 decision += self._end_join(rank) + self._clean_up()
+        if isinstance(event, Left) and not event.clean:
+            decision += self._without_engine(event.rank)
         decision += self.expire(now)
         if isinstance(event, Left) and not self.over:
             ended = self._inner.take(event, now)
@@ -146,9 +149,19 @@ class SupervisingCoordinator:
         errors = {key: ("RankFailedError", text.format(rank, key[1], traceback.rstrip())) for key in keys}
         return self._inner.decide([Response("cell", Kind.RENUMBER)]) + self._inner.fail(errors)
 
+    def _without_engine(self, rank: int) -> Decision:
+        """A rank's data plane has ended: what it has announced, and others have not, can never be done."""
+        self._gone.add(rank)
+        text = "Rank {} has left the job while {!r} was in flight, so it was given up. Wait for it before shutdown()."
+        keys = announced_by(self._inner.waiting, rank)
+        return self._inner.fail({key: ("ShutDownError", text.format(rank, key[1])) for key in keys})
+
     def _lose(self, rank: int, why: str, now: float) -> Decision:
-        """A dead rank breaks the data plane: everything in flight ends, on every rank, until the next init()."""
-        if rank in self._attendance.left or self.over:
+        """A dead rank breaks the data plane: everything in flight ends, on every rank, until the next init().
+
+        One that has said that it leaves still does its part for the others, until its engine ends.
+        """
+        if rank in self._gone or self.over:
             return Decision()
         self.over = True
         settled = self._inner.settle(now)  # what would be complete ends, too: the dead rank's part may be missing

@@ -243,6 +243,7 @@ def _run(args: argparse.Namespace) -> int:
         from workbench.launch.start import mpi
 
         mpi.ask_library()  # it answers while what follows is imported
+    from workbench.launch.chaos import with_chaos
     from workbench.launch.hosts.ranks_on_hosts import ranks_on
     from workbench.launch.start.run import run
 
@@ -256,17 +257,20 @@ def _run(args: argparse.Namespace) -> int:
     ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
     printer = Printer(sys.stdout, sys.stderr, n, timestamps, folder, labels)
-    outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
+    with with_chaos(args.chaos, task, False, say) as task:
+        outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
     if outcome.text:
         say(outcome.text)
     return outcome.code
 
 
 def _run_elastic(args: argparse.Namespace) -> int:
+    from workbench.launch.chaos import with_chaos
     from workbench.launch.elastic.command import run_elastic
 
     n, targets = _targets(args)
-    outcome = run_elastic(args, _task(args, n, targets), targets, say)
+    with with_chaos(args.chaos, _task(args, n, targets), True, say) as task:
+        outcome = run_elastic(args, task, targets, say)
     if outcome.text:
         say(outcome.text)
     return outcome.code

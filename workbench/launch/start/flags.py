@@ -116,6 +116,9 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--log-with-timestamp",), "the opposite", const=False, dest="log_without_timestamp"),
         Flag(("--verbose",), "say what is started, and how"),
     ],
+    "faults": [
+        Flag(("--chaos",), "seed=7,kills=20,… ranks fail by plan: kills, stops, delays, cuts, states=…, at=…", str),
+    ],
     "tuning": [
         *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
         *_numbers(float, cycle_time_ms="how long an announcement waits when more gradients are known to come"),

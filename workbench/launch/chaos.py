@@ -1,0 +1,64 @@
+"""``workbench run --chaos``: hands the plan to the ranks, and says at the end how much of it has happened."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from workbench import config
+from workbench.common.chaos import parse
+from workbench.common.text import count
+from workbench.launch.start.starters import Task
+
+
+@contextlib.contextmanager
+def with_chaos(text: str | None, task: Task, elastic: bool, say: Callable[[str], None]) -> Iterator[Task]:
+    """Within the block: the task, whose ranks fail as ``--chaos`` says.
+
+    Args:
+        text: of the option; None: it was not given.
+        task: what is started.
+        elastic: does the job go on when a rank is lost?
+        say: gets the launcher's own messages.
+
+    Raises:
+        ValueError: the text makes no sense.
+    """
+    if text is None:
+        yield task
+        return
+    with _shared_folder() as folder:
+        chaos = parse(text, task.n, folder)
+        plan = chaos.plan()
+        say(f"chaos: {count(len(plan), 'fault')}, planned for {count(task.n, 'rank')}; the same again: --chaos {text}")
+        if chaos.kills and not elastic:
+            say("chaos: this job is not elastic, so the first kill ends it; with --min-np it goes on without the rank.")
+        try:
+            yield dataclasses.replace(task, env={**task.env, "WORKBENCH_CHAOS": chaos.text})
+        finally:
+            done = len(list(Path(folder).iterdir()))
+            rest = f"; the next would have been {plan[done].words}" if done < len(plan) else ""
+            say(f"chaos: {done} of {count(len(plan), 'fault')} happened{rest}.")
+
+
+@contextlib.contextmanager
+def _shared_folder() -> Iterator[str]:
+    """A new folder; where hosts share folders, likely one of those. It is removed."""
+    for place in config.private_folders():
+        with contextlib.suppress(OSError):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folder = tempfile.mkdtemp(prefix="chaos-", dir=place)
+            break
+    else:
+        folder = tempfile.mkdtemp(prefix="workbench-chaos-")
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+__all__ = ["with_chaos"]
