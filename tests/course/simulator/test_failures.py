@@ -90,7 +90,7 @@ def test_what_was_sent_before_still_arrives() -> None:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_deaths_at_any_time(seed: int) -> None:
-    """Up to all but one die at times drawn by the seed: each survivor has the sum of one epoch, and two runs are the same."""
+    """Up to all but one die at times drawn by the seed: each survivor has an epoch's sum; two runs are the same."""
     drawn = random.Random(seed)
     n = drawn.choice([2, 3, 4, 5, 8])
     whole = simulate(n, until_it_is_done).time_s
