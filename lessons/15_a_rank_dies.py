@@ -303,10 +303,10 @@ state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, weights=np.zeros
 @elastic.run
 def train(state):
     while state.step < 20:
-        if state.step == 7 and hvd.size() == 3 and hvd.rank() == victim:
-            os.kill(os.getpid(), signal.SIGKILL)  # kill -9
         mine = np.arange(SHARDS)[hvd.rank() :: hvd.size()]
         shards = hvd.allgather(mine, name="shards")
+        if state.step == 7 and hvd.size() == 3 and hvd.rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)  # kill -9, amid the step
         parts = hvd.allgather(np.array([gradient(state.weights, state.step, shard) for shard in mine]), name="parts")
         total = np.zeros_like(state.weights)
         for place in np.argsort(shards):  # in the order of the shards
@@ -318,9 +318,11 @@ def train(state):
 
 
 train(state)
+same = hvd.fingerprint({"weights": state.weights})
 if hvd.rank() == 0:
     np.save(target, state.weights)
     print(f"{state.step} steps: {state.sizes.count(3)} by three ranks, {state.sizes.count(2)} by two")
+    print(f"the {hvd.size()} ranks have the same weights, bit by bit: {bool(same)}")
 
 # %% [markdown]
 # Three processes: once undisturbed, once with a `kill -9` of rank 1, once of rank 0. (With the last option the launcher
@@ -338,7 +340,8 @@ for victim in (-1, 1, 0):
     for line in done.stderr.splitlines():
         if "was lost" in line and line.startswith("workbench:"):
             print(line)
-    print(done.stdout.rpartition("<stdout>:")[2], end="")
+    for line in done.stdout.splitlines():
+        print(line.partition("<stdout>:")[2])
     found[victim] = np.load(f"{victim}.npy").tobytes()
 print("the same bits in all three:", len(set(found.values())) == 1)
 

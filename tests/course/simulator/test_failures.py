@@ -128,7 +128,7 @@ def test_nothing_of_an_old_epoch_arrives_in_a_new_one() -> None:
 
 
 def test_a_death_while_others_wait_in_shrink() -> None:
-    """They do not wait for the second one: the new communicator has neither."""
+    """They do not wait for the second one, but go on when they know: the new communicator has neither."""
 
     def function(comm: Any) -> Any:
         if comm.rank == 3:
@@ -137,8 +137,9 @@ def test_a_death_while_others_wait_in_shrink() -> None:
             comm.barrier()
         return comm.shrink().members
 
-    run = simulate(4, function, kills=[Kill(0, at_s=0.0), Kill(3, at_s=1.0)])
+    run = simulate(4, function, kills=[Kill(0, at_s=0.0), Kill(3, at_s=1.0)], notice_s=0.5, alpha_s=0.0)
     assert run.results == [None, (1, 2), (1, 2), None]
+    assert run.clocks == [0.0, 1.5, 1.5, 1.0]
 
 
 def test_one_that_has_returned_is_not_waited_for() -> None:

@@ -63,6 +63,20 @@ def test_a_lost_shard_is_an_error() -> None:
         simulate(3, train, lambda held, alive: {rank: held[rank] for rank in alive}, kills=[Kill(1, message=1)])
 
 
+def by_the_order_of_a_dict(held: Any, alive: Any) -> Any:
+    """Right for whoever asks alone; two ranks give different answers."""
+    now = {rank: sorted(held[rank]) for rank in alive}
+    for shard in sorted(shard for rank in held if rank not in now for shard in held[rank]):
+        now[min(now, key=lambda rank: len(now[rank]))].append(shard)
+    return now
+
+
+def test_ranks_that_disagree_are_an_error() -> None:
+    """They know each other in different orders, so an answer that depends on it shows in the training, too."""
+    with pytest.raises(ValueError, match="not each of 0 … 7 once"):
+        simulate(4, train, by_the_order_of_a_dict, kills=[Kill(1, message=1)])
+
+
 def test_shards_are_dealt_out_in_turns() -> None:
     """Also to members whose numbers have gaps; together they are all shards."""
     held = deal([1, 4, 5])

@@ -236,8 +236,8 @@ class World:
     def compute(self, rank: int, seconds: float, label: str) -> None:
         """See :meth:`Comm.compute`."""
         self.turn(rank)
-        if not seconds >= 0:
-            raise ValueError(f"compute({seconds}): time does not run backwards.")
+        if not 0 <= seconds < NEVER:
+            raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")
         begin = self.clocks[rank]
         self.clocks[rank] = min(begin + seconds, self.failures.due_s(rank))
         self.log.computed.append(Computed(rank, begin, self.clocks[rank], label))
@@ -259,11 +259,18 @@ class World:
         came, self._polls = self._shrinking, 0
         if not living or set(living) != set(came):
             return
-        agreed = max(one.posted for one in came.values()) + 2 * self.alpha_s * (len(living) - 1).bit_length()
+        known = [one.posted for one in came.values()] + [self._known_s(rank) for rank in range(self.size)]
+        agreed = max(known) + 2 * self.alpha_s * (len(living) - 1).bit_length()
         self.failures.epochs.append(tuple(living))
         for one in came.values():
             one.data, one.ends = len(self.failures.epochs) - 1, agreed
         self._shrinking, self._sends, self._recvs = {}, [], []
+
+    def _known_s(self, rank: int) -> float:
+        """When the others know that a rank is not to come any more; 0 if it lives."""
+        if rank in self.failures.died:
+            return self.failures.died[rank] + self.failures.notice_s
+        return self.clocks[rank] if rank in self._finished else 0.0
 
     def _die(self, rank: int) -> NoReturn:
         """End this rank's thread, and take back what it has not begun to send."""
