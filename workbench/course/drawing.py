@@ -32,10 +32,11 @@ def space_time(run: Run, title: str = "") -> Figure:
         Broadcast: 1 message between 2 ranks, 20.0 µs; rank 0 sends 1, rank 1 sends 0
     """
     tracks, arrows = _tracks(run)
+    deaths = "".join(f"rank {rank} is killed at {duration(_us(at_s))}; " for rank, at_s in sorted(run.died.items()))
     counts = ", ".join(f"rank {rank} sends {sent}" for rank, (sent, _) in enumerate(run.sent()))
     total = len(run.messages)
     text = (
-        f"{title or 'Messages'}: {count(total, 'message')} between {run.size} ranks, "
+        f"{title or 'Messages'}: {deaths}{count(total, 'message')} between {run.size} ranks, "
         f"{duration(run.time_s * 1e6)}; {counts}"
     )
     return Figure(svg(tracks, arrows, text), text)
@@ -57,6 +58,9 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
         tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
         for rank in range(run.size)
     ]
+    for rank, at_s in run.died.items():
+        row = sum(until > at_s for until in free[rank])
+        bars[rank].append(Bar((0, -1), "", ("",), 0, (), None, _us(at_s), row, "", "killed"))
     return [Track(rank, tuple(bars[rank]), computed[rank]) for rank in range(run.size)], arrows
 
 

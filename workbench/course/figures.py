@@ -18,8 +18,15 @@ _STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.famil
 _COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
 
 
-def curves(series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str) -> Figure:
+def curves(
+    series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str, x: Sequence[float] | None = None
+) -> Figure:
     """Several curves over one axis; later ones are thinner and dashed, so that equal curves both show.
+
+    Args:
+        series: the values by name.
+        xlabel, ylabel, title: what is written on the picture.
+        x: where the values lie; 0, 1, 2 … without it.
 
     Example:
         >>> curves({"a": [3, 2, 1]}, "step", "loss", "Falling")
@@ -28,7 +35,12 @@ def curves(series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, titl
     with _Canvas() as (figure, axes):
         for i, (label, values) in enumerate(series.items()):
             axes.plot(
-                values, label=label, color=_COLOURS[i % len(_COLOURS)], lw=4 / (1 + i), ls="-" if i == 0 else "--"
+                range(len(values)) if x is None else x,
+                values,
+                label=label,
+                color=_COLOURS[i % len(_COLOURS)],
+                lw=4 / (1 + i),
+                ls="-" if i == 0 else "--",
             )
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
         axes.legend(frameon=False)

@@ -1,8 +1,10 @@
 """Ranks that are threads of one process, on a virtual clock: every run is the same, and shows each message."""
 
+from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator
+from workbench.course.simulator.failures import Kill, RankDiedError
 from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
-from workbench.course.simulator.scheduler import ALPHA_S, BETA_S, EAGER_BYTES, Comm, simulate
+from workbench.course.simulator.scheduler import ALPHA_S, BETA_S, EAGER_BYTES, simulate
 
 __all__ = [
     "ALPHA_S",
@@ -12,7 +14,9 @@ __all__ = [
     "Communicator",
     "Computed",
     "DeadlockError",
+    "Kill",
     "Message",
+    "RankDiedError",
     "Run",
     "simulate",
 ]

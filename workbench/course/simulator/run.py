@@ -65,6 +65,7 @@ class Run:
         computed: likewise.
         unwaited: (rank, peer, verb) of isend, irecv and their like that nobody has waited for.
         unreceived: (source, dest, verb) of what was sent, and never asked for.
+        died: by rank, when it was killed.
     """
 
     size: int
@@ -74,6 +75,7 @@ class Run:
     computed: list[Computed] = field(default_factory=list)
     unwaited: list[tuple[int, int, str]] = field(default_factory=list)
     unreceived: list[tuple[int, int, str]] = field(default_factory=list)
+    died: dict[int, float] = field(default_factory=dict)
 
     @property
     def time_s(self) -> float:

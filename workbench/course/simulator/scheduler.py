@@ -5,7 +5,8 @@ ready rank with the lowest clock. If all ranks wait, that is a deadlock; the err
 
 The clock. A message of m bytes takes α + β·m seconds, one at a time into a rank and one at a time out of it. A large
 one (more than ``eager_bytes``) leaves when its receiver is there, as MPI's rendezvous; a small one leaves at once.
-Computing takes no time, unless the function says ``comm.compute(seconds)``.
+Computing takes no time, unless the function says ``comm.compute(seconds)``. Ranks die as ``kills`` says; see
+``failures.py``.
 
     >>> def hello(comm):
     ...     return comm.sendrecv(comm.rank, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
@@ -17,22 +18,22 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Any
-
-import numpy as np
+from typing import Any, NoReturn
 
 from workbench.course.judging.deadline import Halt, halt
-from workbench.course.simulator.communicator import ANY, Array, Communicator, Pending, nbytes
+from workbench.course.simulator.comm import Comm
+from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadlock import Wait, explain
+from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
+from workbench.course.simulator.request import Request, fits
 from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
-from workbench.errors import DeadlineError, WorkbenchError
+from workbench.errors import DeadlineError
 from workbench.faults.blocked_threads import users_line
 
 ALPHA_S, BETA_S = 20e-6, 1e-9
 """A message's latency, and its time per byte: MPI between two cores, roughly."""
 EAGER_BYTES = 8192
 _POLLS = 10_000  # that find nothing, while nothing else happens
-_NEVER = float("inf")
 
 
 def simulate(
@@ -44,6 +45,8 @@ def simulate(
     eager_bytes: int = EAGER_BYTES,
     deadline_s: float = 20.0,
     link: Callable[[int, int], tuple[float, float]] | None = None,
+    kills: Sequence[Kill] = (),
+    notice_s: float = NOTICE_S,
 ) -> Run:
     """Run ``function(comm, *args)`` on n ranks.
 
@@ -55,13 +58,17 @@ def simulate(
         eager_bytes: up to this size a message leaves though nobody waits for it.
         deadline_s: in real seconds; ends a loop that never communicates.
         link: (source, dest) → (α, β) of their messages, where links differ; instead of ``alpha_s`` and ``beta_s``.
+        kills: which ranks die, and when.
+        notice_s: virtual seconds from a death until the others know.
 
     Raises:
         DeadlockError: nobody can go on.
         DeadlineError: it takes too long.
+        RankDiedError: a rank is dead, and another one did not catch that.
         Exception: what the function raised on the first rank that raised; ``error.rank`` says which.
 
     Example:
+        >>> import numpy as np
         >>> def ring(comm):
         ...     comm.send(np.ones(10_000), dest=(comm.rank + 1) % comm.size)
         ...     return comm.recv(source=(comm.rank - 1) % comm.size)
@@ -76,110 +83,33 @@ def simulate(
     """
     if n < 1:
         raise ValueError(f"There must be at least one rank, not {n}.")
-    return _World(n, alpha_s, link or (lambda source, dest: (alpha_s, beta_s)), eager_bytes).run(
-        function, args, deadline_s
-    )
+    links = link or (lambda source, dest: (alpha_s, beta_s))
+    return World(n, alpha_s, links, eager_bytes, Failures(n, kills, notice_s)).run(function, args, deadline_s)
 
 
-class Comm(Communicator):
-    """A simulated rank's communicator; see :class:`workbench.course.simulator.communicator.Communicator`.
-
-    It is a Link as well, so :mod:`workbench.collectives` runs on it.
-    """
-
-    def __init__(self, world: _World, rank: int) -> None:
-        self._world, self.rank, self.size = world, rank, world.size
-
-    @property
-    def now(self) -> float:
-        """This rank's clock, in virtual seconds."""
-        return self._world.clocks[self.rank]
-
-    def compute(self, seconds: float, label: str = "") -> None:
-        """Spend virtual time."""
-        self._world.turn(self.rank)
-        if not seconds >= 0:
-            raise ValueError(f"compute({seconds}): time does not run backwards.")
-        begin = self.now
-        self._world.clocks[self.rank] += seconds
-        self._world.log.computed.append(Computed(self.rank, begin, self.now, label))
-
-    def sendrecv(self, *args: Any, **options: Any) -> Any:
-        """As mpi4py's; with two arrays or None, ``sendrecv(send, dest, recv, source)``, as a Link's."""
-        if len(args) == 4 and not options and isinstance(args[0] if args[0] is not None else args[2], np.ndarray):
-            return self._as_link(*args)
-        return super().sendrecv(*args, **options)
-
-    def _as_link(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        pending = [] if send is None else [self.post_send(send, dest, 0, "sendrecv")]
-        pending += [] if recv is None else [self.post_recv(recv, source, 0, "sendrecv")]
-        self.finish(pending, "sendrecv")
-
-    def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
-        return self._world.post_send(self.rank, data, dest, tag, verb)
-
-    def post_recv(self, buffer: Array | None, source: int, tag: int, verb: str) -> Pending:
-        """See :class:`Communicator`."""
-        return self._world.post_recv(self.rank, buffer, source, tag, verb)
-
-    def finish(self, pending: Sequence[Pending], verb: str) -> list[Any]:
-        """See :class:`Communicator`."""
-        return [one.wait() for one in pending]
-
-
-class _Request(Pending):
-    """A send or a receive that was posted."""
-
-    def __init__(self, world: _World, rank: int, peer: int, tag: int, verb: str, sends: bool) -> None:
-        self.world, self.rank, self.peer, self.tag, self.verb, self.sends = world, rank, peer, tag, verb, sends
-        self.posted, self.begins, self.ends, self.where = world.clocks[rank], _NEVER, _NEVER, ""
-        self.data: Any = None  # what is sent, or has come
-        self.array: Array | None = None  # the caller's own
-        self.waited = False
-        if verb[0] in "iI":
-            world._posted.append(self)
-
-    def wait(self) -> Any:
-        """See :class:`Pending`."""
-        self.waited = True
-        self.world.wait(self)
-        if self.array is None:
-            return None if self.sends else self.data
-        if self.sends and not _same(self.array, self.data):
-            raise WorkbenchError(
-                f"Rank {self.rank}: the array given to {self.verb}(dest={self.peer}) was changed before wait(). Until "
-                "then it belongs to the message: real ranks would send wrong numbers, sometimes. Wait first, or copy."
-            )
-        if not self.sends:
-            _fill(self.array, self.data, self)
-        self.array = None
-        return None
-
-    def test(self) -> tuple[bool, Any]:
-        """See :class:`Pending`."""
-        if not self.world.poll(self):
-            return False, None
-        return True, self.wait()
-
-    Wait, Test = wait, test
-
-
-class _World:
+class World:
     """All ranks, and the baton. Only the thread that holds it touches anything."""
 
     def __init__(
-        self, size: int, alpha_s: float, link: Callable[[int, int], tuple[float, float]], eager_bytes: int
+        self,
+        size: int,
+        alpha_s: float,
+        link: Callable[[int, int], tuple[float, float]],
+        eager_bytes: int,
+        failures: Failures,
     ) -> None:
         self.size, self.alpha_s, self.link, self.eager_bytes = size, alpha_s, link, eager_bytes
-        self.log = Run(size, [None] * size)
+        self.failures = failures
+        self.log = Run(size, [None] * size, died=failures.died)
         self.clocks = [0.0] * size
-        self._sends: list[_Request] = []  # posted, not matched
-        self._recvs: list[_Request] = []
-        self._posted: list[_Request] = []  # by isend, irecv and their like
+        self._sends: list[Request] = []  # posted, not matched
+        self._recvs: list[Request] = []
+        self._posted: list[Request] = []  # by isend, irecv and their like
+        self._shrinking: dict[int, Request] = {}  # by rank, who waits in shrink()
+        self._counts = [0] * size  # messages sent
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]
-        self._waiting: dict[int, _Request] = {}
+        self._waiting: dict[int, Request] = {}
         self._finished: set[int] = set()
         self._halted: set[int] = set()
         self._polls = 0  # since anything else has happened
@@ -220,15 +150,21 @@ class _World:
         try:
             self._pause(rank)
             self.log.results[rank] = function(Comm(self, rank), *args)
+        except Died:
+            pass
         except Halt:
             return
         except BaseException as error:  # noqa: BLE001 - raised by simulate()
-            if self._error is None:
-                error.rank = rank  # type: ignore[attr-defined]
-                self._error = error
-            self._end()
-            return
+            if rank not in self.failures.died:  # else an error of its last moments, which nobody hears
+                if self._error is None:
+                    error.rank = rank  # type: ignore[attr-defined]
+                    self._error = error
+                self._end()
+                return
+        if rank in self.failures.died:
+            self.log.results[rank] = None
         self._finished.add(rank)
+        self._settle()
         self._polls = 0
         self._pass_on()
 
@@ -249,18 +185,25 @@ class _World:
         if first is not None and first != rank:
             self._gates[first].release()
             self._pause(rank)
+        if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
+            self._die(rank)
 
     def _next(self) -> int | None:
         """The rank with the lowest clock among those that can go on."""
-        able = [rank for rank in range(self.size) if rank not in self._finished and not self._stuck(rank)]
-        return min(able, key=lambda rank: (self._time(rank), rank), default=None)
-
-    def _stuck(self, rank: int) -> bool:
-        return rank in self._waiting and self._waiting[rank].ends == _NEVER
+        able = [(self._time(rank), rank) for rank in range(self.size) if rank not in self._finished]
+        return min((one for one in able if one[0] < NEVER), default=(NEVER, None))[1]
 
     def _time(self, rank: int) -> float:
-        waiting = self._waiting.get(rank)
-        return max(self.clocks[rank], waiting.ends) if waiting else self.clocks[rank]
+        """When a rank goes on: with what it waits for, with the news that it waits in vain, or to die."""
+        waiting, clock = self._waiting.get(rank), self.clocks[rank]
+        if waiting is None or rank in self.failures.died:
+            return clock
+        ends = waiting.ends if waiting.ends < NEVER else self._hopeless_s(waiting)
+        return min(max(clock, ends), max(clock, self.failures.due_s(rank)))
+
+    def _hopeless_s(self, request: Request) -> float:
+        """When it is known that a message will not come; infinity if it still may."""
+        return NEVER if request.verb == "shrink" else self.failures.noticed_s(request.epoch)
 
     def _pass_on(self) -> None:
         following = self._next()
@@ -288,12 +231,72 @@ class _World:
             self._gates[rank].release()
             raise Halt
 
+    # --- who lives ------------------------------------------------------------------------------------
+
+    def compute(self, rank: int, seconds: float, label: str) -> None:
+        """See :meth:`Comm.compute`."""
+        self.turn(rank)
+        if not 0 <= seconds < NEVER:
+            raise ValueError(f"compute({seconds}): time does not run backwards, nor end.")
+        begin = self.clocks[rank]
+        self.clocks[rank] = min(begin + seconds, self.failures.due_s(rank))
+        self.log.computed.append(Computed(rank, begin, self.clocks[rank], label))
+        if self.clocks[rank] == self.failures.due_s(rank):
+            self._die(rank)
+
+    def shrink(self, rank: int, epoch: int) -> int:
+        """See :meth:`Comm.shrink`; the number of the new epoch."""
+        self.turn(rank)
+        request = Request(self, rank, epoch, ANY, ANY, "shrink", sends=False)
+        self._shrinking[rank] = request
+        self._settle()
+        self.wait(request)
+        return int(request.data)
+
+    def _settle(self) -> None:
+        """Begin a new epoch if all who live have come for it. What was on its way in the old one is gone."""
+        living = [rank for rank in range(self.size) if rank not in self._finished and rank not in self.failures.died]
+        came, self._polls = self._shrinking, 0
+        if not living or set(living) != set(came):
+            return
+        known = [one.posted for one in came.values()] + [self._known_s(rank) for rank in range(self.size)]
+        agreed = max(known) + 2 * self.alpha_s * (len(living) - 1).bit_length()
+        self.failures.epochs.append(tuple(living))
+        for one in came.values():
+            one.data, one.ends = len(self.failures.epochs) - 1, agreed
+        self._shrinking, self._sends, self._recvs = {}, [], []
+
+    def _known_s(self, rank: int) -> float:
+        """When the others know that a rank is not to come any more; 0 if it lives."""
+        if rank in self.failures.died:
+            return self.failures.died[rank] + self.failures.notice_s
+        return self.clocks[rank] if rank in self._finished else 0.0
+
+    def _die(self, rank: int) -> NoReturn:
+        """End this rank's thread, and take back what it has not begun to send."""
+        if rank not in self.failures.died:
+            self.failures.died[rank] = self.clocks[rank]
+            self._sends = [one for one in self._sends if one.rank != rank or one.ends < NEVER]
+            self._recvs = [one for one in self._recvs if one.rank != rank]
+            self._shrinking.pop(rank, None)
+            self._settle()
+        raise Died
+
+    def _alive(self, rank: int, epoch: int, verb: str) -> None:
+        """Raise if this rank knows that one of its epoch is dead."""
+        if self.failures.noticed_s(epoch) <= self.clocks[rank]:
+            raise self.failures.error(rank, epoch, verb)
+
     # --- messages -------------------------------------------------------------------------------------
 
-    def post_send(self, rank: int, data: Any, dest: int, tag: int, verb: str) -> _Request:
+    def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
         self.turn(rank)
-        request = _Request(self, rank, dest, tag, verb, sends=True)
+        if self.failures.due_instead_of(rank, self._counts[rank]):
+            self._die(rank)
+        self._alive(rank, epoch, verb)
+        self._counts[rank] += 1
+        request = Request(self, rank, epoch, dest, tag, verb, sends=True)
         if verb[0].isupper():
             request.array, data = data, data.copy()
         request.data = data
@@ -303,36 +306,42 @@ class _World:
         self._match()
         return request
 
-    def post_recv(self, rank: int, buffer: Array | None, source: int, tag: int, verb: str) -> _Request:
+    def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Request:
         """A message is asked for."""
         self.turn(rank)
-        request = _Request(self, rank, source, tag, verb, sends=False)
+        self._alive(rank, epoch, verb)
+        request = Request(self, rank, epoch, source, tag, verb, sends=False)
         request.array = buffer
         self._recvs.append(request)
         self._match()
         return request
 
-    def wait(self, request: _Request) -> None:
+    def wait(self, request: Request) -> None:
         """Until the request is done; meanwhile the others run."""
         rank = request.rank
-        if request.ends == _NEVER:
+        if request.ends == NEVER:
             request.where = users_line()
         self._waiting[rank] = request
-        while request.ends == _NEVER or self._next() != rank:
+        while self._next() != rank:
             self._pass_on()
             self._pause(rank)
+        self.clocks[rank] = self._time(rank)
         del self._waiting[rank]
-        self.clocks[rank] = max(self.clocks[rank], request.ends)
+        if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
+            self._die(rank)
+        if request.ends == NEVER:
+            self._alive(rank, request.epoch, request.verb)
 
-    def poll(self, request: _Request) -> bool:
+    def poll(self, request: Request) -> bool:
         """Is it done by now? Asking costs a little time, in which others can go on."""
         rank = request.rank
         self.clocks[rank] += self.alpha_s / 10
         self.turn(rank)
         if request.ends <= self.clocks[rank]:
             return True
+        self._alive(rank, request.epoch, request.verb)
         self._polls += 1
-        if self._polls > _POLLS and request.ends == _NEVER:
+        if self._polls > _POLLS and request.ends == NEVER:
             request.where = users_line()
             self._waiting[rank] = request
             self._pass_on()
@@ -343,47 +352,26 @@ class _World:
         """Bring sends and receives together, in the order in which they were posted."""
         self._polls = 0
         for recv in list(self._recvs):
-            send = next((one for one in self._sends if _fit(one, recv)), None)
+            send = next((one for one in self._sends if fits(one, recv)), None)
             if send is not None:
                 self._sends.remove(send)
                 self._recvs.remove(recv)
-                if send.ends == _NEVER:
+                if send.ends == NEVER:
                     self._move(send, max(send.posted, recv.posted))
                 recv.data, recv.ends = send.data, max(recv.posted, send.ends)
                 self._log(send, recv)
 
-    def _move(self, send: _Request, ready: float) -> None:
+    def _move(self, send: Request, ready: float) -> None:
         """The message's transfer time; a rank sends one message at a time and receives one at a time."""
         alpha_s, beta_s = self.link(send.rank, send.peer)
         send.begins = max(ready, self._out_free[send.rank], self._in_free[send.peer])
         send.ends = send.begins + alpha_s + beta_s * nbytes(send.data)
         self._out_free[send.rank] = self._in_free[send.peer] = send.ends
 
-    def _log(self, send: _Request, recv: _Request) -> None:
+    def _log(self, send: Request, recv: Request) -> None:
         on_the_way, size = (send.begins, send.ends), nbytes(send.data)
         message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, recv.posted, send.verb)
         self.log.messages.append(message)
-
-
-def _fit(send: _Request, recv: _Request) -> bool:
-    return send.peer == recv.rank and recv.peer in (ANY, send.rank) and (recv.tag < 0 or recv.tag == send.tag)
-
-
-def _same(a: Array, b: Array) -> bool:
-    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
-
-
-def _fill(target: Array, data: Any, request: _Request) -> None:
-    if not isinstance(data, np.ndarray):
-        raise TypeError(
-            f"Rank {request.rank}: {request.verb}() got an object that send() sent; receive it with recv()."
-        )
-    if data.dtype != target.dtype or data.size > target.size:
-        raise ValueError(
-            f"Rank {request.rank}: {request.verb}(source={request.peer}) has room for {target.size} × {target.dtype}, "
-            f"but {data.size} × {data.dtype} came. Give it an array of the sender's dtype that is large enough."
-        )
-    target.reshape(-1)[: data.size] = data.reshape(-1)
 
 
 __all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]

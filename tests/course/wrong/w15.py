@@ -1,0 +1,160 @@
+"""Wrong solutions of lesson 15, each with what the check must say."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+
+def forgets_the_ranks(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(2 * commit_s * mtbf_s) / step_s))
+
+
+def more_ranks_live_longer(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(2 * commit_s * mtbf_s * ranks) / step_s))
+
+
+def forgets_the_two(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(commit_s * mtbf_s / ranks) / step_s))
+
+
+def twice_the_root(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(2 * math.sqrt(commit_s * mtbf_s / ranks) / step_s))
+
+
+def no_root(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(2 * commit_s * mtbf_s / ranks / step_s))
+
+
+def root_of_the_mtbf_alone(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(mtbf_s / ranks) / step_s))
+
+
+def root_of_the_steps_too(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks / step_s)))
+
+
+def constant(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return 1000
+
+
+def in_seconds(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(2 * commit_s * mtbf_s / ranks)))
+
+
+def restart_is_a_commit(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return max(1, round(math.sqrt(2 * (commit_s + restart_s) * mtbf_s / ranks) / step_s))
+
+
+def never_in_a_long_step(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return int(math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s)
+
+
+def not_whole(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
+    return math.sqrt(2 * commit_s * mtbf_s / ranks) / step_s
+
+
+def loses_the_shards_of_the_dead(held: Any, alive: Any) -> Any:
+    return {rank: sorted(held[rank]) for rank in sorted(alive)}
+
+
+def everybody_takes_them(held: Any, alive: Any) -> Any:
+    free = [shard for rank in held if rank not in alive for shard in held[rank]]
+    return {rank: sorted([*held[rank], *free]) for rank in sorted(alive)}
+
+
+def the_first_takes_all(held: Any, alive: Any) -> Any:
+    now = {rank: sorted(held[rank]) for rank in sorted(alive)}
+    free = [shard for rank in held if rank not in now for shard in held[rank]]
+    now[min(now)] = sorted(now[min(now)] + free)
+    return now
+
+
+def begins_again_for_each_of_the_dead(held: Any, alive: Any) -> Any:
+    now = {rank: sorted(held[rank]) for rank in sorted(alive)}
+    ranks = list(now)
+    for dead in sorted(rank for rank in held if rank not in now):
+        for place, shard in enumerate(sorted(held[dead])):
+            now[ranks[place % len(ranks)]].append(shard)
+    return {rank: sorted(shards) for rank, shards in now.items()}
+
+
+def deals_all_anew(held: Any, alive: Any) -> Any:
+    shards = sorted(shard for mine in held.values() for shard in mine)
+    return {rank: shards[place :: len(alive)] for place, rank in enumerate(sorted(alive))}
+
+
+def new_numbers_for_the_ranks(held: Any, alive: Any) -> Any:
+    shards = sorted(shard for mine in held.values() for shard in mine)
+    return {rank: shards[rank :: len(alive)] for rank in range(len(alive))}
+
+
+def keeps_an_entry_for_the_dead(held: Any, alive: Any) -> Any:
+    return {rank: sorted(shards) if rank in alive else [] for rank, shards in held.items()}
+
+
+def as_the_dict_happens_to_be(held: Any, alive: Any) -> Any:
+    now = {rank: sorted(held[rank]) for rank in alive}
+    for rank in held:
+        for shard in held[rank]:
+            if rank not in now:
+                fewest = min(now, key=lambda one: len(now[one]))
+                now[fewest] = sorted([*now[fewest], shard])
+    return now
+
+
+def draws_lots(held: Any, alive: Any) -> Any:
+    now = {rank: sorted(held[rank]) for rank in sorted(alive)}
+    for shard in sorted(shard for rank in held if rank not in now for shard in held[rank]):
+        fewest = min(now, key=lambda rank: (len(now[rank]), random.random()))
+        now[fewest] = sorted([*now[fewest], shard])
+    return now
+
+
+def changes_held(held: Any, alive: Any) -> Any:
+    free = sorted(shard for rank in held if rank not in alive for shard in held[rank])
+    for shard in free:
+        held[min(sorted(alive), key=lambda rank: len(held[rank]))].append(shard)
+    return {rank: sorted(held[rank]) for rank in alive}
+
+
+def not_in_order(held: Any, alive: Any) -> Any:
+    now = {rank: sorted(held[rank]) for rank in sorted(alive)}
+    for shard in sorted(shard for rank in held if rank not in now for shard in held[rank]):
+        now[min(now, key=lambda rank: (len(now[rank]), rank))].append(shard)
+    return now
+
+
+WRONG = {
+    "15.commit_every": [
+        (
+            forgets_the_ranks,
+            "with ranks=16 yours is 16,000, with ranks=64 it is 16,000; expected half as many: n ranks",
+        ),
+        (more_ranks_live_longer, "expected half as many: n ranks fail n times as often as one"),
+        (forgets_the_two, "Too often. What does a failure undo: a whole interval, or less on average?"),
+        (twice_the_root, "Too seldom. What does a failure undo on average"),
+        (no_root, "the square root of the MTBF"),
+        (root_of_the_mtbf_alone, "the square root of what a commit costs"),
+        (root_of_the_steps_too, "the interval in seconds stays, and is half as many steps"),
+        (constant, "with ranks=16 yours is 1,000, with ranks=64 it is 1,000"),
+        (in_seconds, "Is yours in seconds?"),
+        (restart_is_a_commit, "the square root of what a commit costs"),
+        (never_in_a_long_step, "is 0: one step is the least"),
+        (not_whole, "and no whole number"),
+    ],
+    "15.reshard": [
+        (loses_the_shards_of_the_dead, "shard 1 is held by nobody"),
+        (everybody_takes_them, "shard 0 is held by ranks [1, 2]: its samples would count 2 times"),
+        (the_first_takes_all, "every step would wait for rank 0"),
+        (begins_again_for_each_of_the_dead, "every step would wait for rank"),
+        (deals_all_anew, "yours moves it, and its state, for nothing"),
+        (new_numbers_for_the_ranks, "yours has the ranks [0, 1], alive are [1, 2]"),
+        (keeps_an_entry_for_the_dead, "yours has the ranks [0, 1], alive are [0]"),
+        (as_the_dict_happens_to_be, "sort before you deal"),
+        (draws_lots, "one rank finds that rank"),
+        (changes_held, "held is another afterwards"),
+        (not_in_order, "not in increasing order"),
+    ],
+}

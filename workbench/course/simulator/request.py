@@ -1,0 +1,75 @@
+"""A send or a receive on the virtual clock."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench.course.simulator.communicator import ANY, Array, Pending
+from workbench.course.simulator.failures import NEVER
+from workbench.errors import WorkbenchError
+
+if TYPE_CHECKING:
+    from workbench.course.simulator.scheduler import World
+
+
+class Request(Pending):
+    """A send or a receive that was posted."""
+
+    def __init__(self, world: World, rank: int, epoch: int, peer: int, tag: int, verb: str, sends: bool) -> None:
+        self.world, self.rank, self.epoch, self.peer, self.tag = world, rank, epoch, peer, tag
+        self.verb, self.sends = verb, sends
+        self.posted, self.begins, self.ends, self.where = world.clocks[rank], NEVER, NEVER, ""
+        self.data: Any = None  # what is sent, or has come
+        self.array: Array | None = None  # the caller's own
+        self.waited = False
+        if verb[0] in "iI":
+            world._posted.append(self)
+
+    def wait(self) -> Any:
+        """See :class:`Pending`."""
+        self.waited = True
+        self.world.wait(self)
+        if self.array is None:
+            return None if self.sends else self.data
+        if self.sends and not _same(self.array, self.data):
+            raise WorkbenchError(
+                f"Rank {self.rank}: the array given to {self.verb}(dest={self.peer}) was changed before wait(). Until "
+                "then it belongs to the message: real ranks would send wrong numbers, sometimes. Wait first, or copy."
+            )
+        if not self.sends:
+            _fill(self.array, self.data, self)
+        self.array = None
+        return None
+
+    def test(self) -> tuple[bool, Any]:
+        """See :class:`Pending`."""
+        if not self.world.poll(self):
+            return False, None
+        return True, self.wait()
+
+    Wait, Test = wait, test
+
+
+def fits(send: Request, recv: Request) -> bool:
+    """Is this receive made for this send?"""
+    same = send.epoch == recv.epoch
+    return same and send.peer == recv.rank and recv.peer in (ANY, send.rank) and (recv.tag < 0 or recv.tag == send.tag)
+
+
+def _same(a: Array, b: Array) -> bool:
+    return bool(np.array_equal(a, b, equal_nan=a.dtype.kind in "fc"))
+
+
+def _fill(target: Array, data: Any, request: Request) -> None:
+    if not isinstance(data, np.ndarray):
+        raise TypeError(
+            f"Rank {request.rank}: {request.verb}() got an object that send() sent; receive it with recv()."
+        )
+    if data.dtype != target.dtype or data.size > target.size:
+        raise ValueError(
+            f"Rank {request.rank}: {request.verb}(source={request.peer}) has room for {target.size} × {target.dtype}, "
+            f"but {data.size} × {data.dtype} came. Give it an array of the sender's dtype that is large enough."
+        )
+    target.reshape(-1)[: data.size] = data.reshape(-1)
