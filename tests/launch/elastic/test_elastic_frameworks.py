@@ -120,3 +120,12 @@ def test_a_host_joins_and_one_leaves(
     expected = int(words[1]) * (30 if which == "keras" else 1)
     assert steps_of(job, expected) <= {"[1, 2, 3]", "[1, 3, 2]"}
     assert "was lost" not in job.text()
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("samples", [900, 1001])
+def test_every_sample_is_used_once(start: Start, samples: int) -> None:
+    """Of each epoch, among the steps that were committed: over kills of ranks that had used others since a commit."""
+    job = start("sampler", "--samples", str(samples), "--epochs", "4")
+    kill_each(job, (0, 1, 2), 0.7)
+    assert all("3" in sizes for sizes in steps_of(job, 4))
