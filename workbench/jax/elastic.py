@@ -83,7 +83,7 @@ class _Packed(tuple[Any, str]):
 def _packed(leaf: Any) -> Any:
     if not isinstance(leaf, jax.Array):
         return leaf
-    if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # these cannot be pickled
+    if jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key):  # these cannot be pickled
         return _Packed((np.asarray(jax.random.key_data(leaf)), str(jax.random.key_impl(leaf))))
     return _Packed((np.asarray(leaf), ""))
 

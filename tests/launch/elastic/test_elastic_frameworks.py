@@ -28,9 +28,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
     """``start("torch", "--steps", "400", run=["-np", "3"])``."""
     jobs: list[Job] = []
 
-    def begin(
-        which: str, *words: str, run: tuple[str, ...] = ("-np", "3", "--min-np", "1"), **env: str
-    ) -> Job:
+    def begin(which: str, *words: str, run: tuple[str, ...] = ("-np", "3", "--min-np", "1"), **env: str) -> Job:
         script = SCRIPTS / f"{which}_elastic.py"
         needed = {"tensorflow2": ["tensorflow"], "pytorch": ["torch"], "jax": ["jax", "optax"]}.get(which, [])
         for module in [*needed, *([env["KERAS_BACKEND"], "keras"] if "KERAS_BACKEND" in env else [])]:

@@ -27,9 +27,7 @@ LR = 0.05
 
 
 def net():
-    model = keras.Sequential(
-        [keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(3)]
-    )
+    model = keras.Sequential([keras.Input((8,)), keras.layers.Dense(16, activation="tanh"), keras.layers.Dense(3)])
     return model
 
 
