@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
+from workbench.config import Settings
 from workbench.context import HOLDER, Context, start, telling_failures
 from workbench.core.messages import Raised
 from workbench.errors import WorkbenchError
@@ -40,7 +43,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
             with telling_failures(bootstrap):
                 there, absent = fitting(process_sets, bootstrap)
                 sets = collect(there, bootstrap)
-            context = start(bootstrap, settings, begin_timeline)
+            context = start(bootstrap, _with_a_file_of_its_own(settings, bootstrap), begin_timeline)
         except WorkbenchError as error:
             if not (isinstance(bootstrap, ElasticBootstrap) and bootstrap.over()):
                 raise
@@ -64,6 +67,16 @@ def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[Proc
         if one.ranks and max(one.ranks) >= bootstrap.size:
             log.warning("elastic: the process set %s has to wait: there are %d ranks now.", one.ranks, bootstrap.size)
     return there, absent
+
+
+def _with_a_file_of_its_own(settings: Settings, bootstrap: Bootstrap) -> Settings:
+    """Each epoch has its own timeline, and none is written over: ``t.json``, then ``t.epoch2.json`` and so on."""
+    if not isinstance(bootstrap, ElasticBootstrap) or bootstrap.epoch < 2 or not settings.timeline:
+        return settings
+    if settings.timeline.lower() == "dynamic":
+        return settings
+    path = Path(settings.timeline)
+    return replace(settings, timeline=str(path.with_name(f"{path.stem}.epoch{bootstrap.epoch}{path.suffix}")))
 
 
 def _listen(bootstrap: Bootstrap, context: Context) -> None:

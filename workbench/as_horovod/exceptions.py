@@ -3,6 +3,8 @@
 from workbench.elastic import HostsUpdatedInterrupt
 from workbench.errors import CollectiveError as HorovodInternalError
 
+WorkersAvailableException = HostsUpdatedInterrupt  # as Horovod called it first
+
 
 def get_version_mismatch_message(name: str, version: str, installed_version: str) -> str:
     """What Horovod says when it was compiled with another version of a framework.
@@ -26,5 +28,6 @@ __all__ = [
     "HorovodInternalError",
     "HorovodVersionMismatchError",
     "HostsUpdatedInterrupt",
+    "WorkersAvailableException",
     "get_version_mismatch_message",
 ]

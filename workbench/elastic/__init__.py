@@ -134,11 +134,15 @@ def run_fn(
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
         cause: Exception
-        resets, commits = 0, -1
+        resets, commits, begun_anew = 0, -1, False
         final = lasting_errors() if lasting is None else lasting
         with notifications.listening(state), leaving_on_sigterm():
             while True:
                 try:
+                    if begun_anew:  # callbacks may call collectives, and so fail as training does
+                        begun_anew = False
+                        with own_errors():
+                            state.on_reset()
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
                     with own_errors():
                         result = func(state, *args, **kwargs)
@@ -161,7 +165,7 @@ def run_fn(
                 except Dismissed:
                     state.on_leave()
                     raise
-                state.on_reset()
+                begun_anew = True
 
     return wrapper  # type: ignore[return-value]  # may be given as state=, too, which Concatenate cannot say
 

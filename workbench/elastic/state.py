@@ -249,10 +249,6 @@ class State:
         pairs = ((name, theirs[name], ours[name]) for name in ours if name in theirs)
         return wrong + [f"{name} is {its} there and {here} here" for name, its, here in pairs if its != here]
 
-    def _shapes(self, values: dict[str, Any]) -> dict[str, str]:
-        arrays = encode({name: values[name] for name in self._of_fixed_shape()}, self._array_kinds)[1]
-        return {each.name: f"{each.about['dtype']}, shape {tuple(each.about['shape'])}" for each in arrays}
-
     def _copies(self) -> dict[str, Any]:
         """The last commit by attribute, of plain values and arrays. A later save makes others, and changes none."""
         raise CheckpointError(f"{type(self).__name__} has no checkpoints: write _copies() and _take(values) for it.")

@@ -4,6 +4,7 @@ Every verb works at once and within ``jit``, on arrays and on pytrees.
 """
 
 from workbench.common.moved import moved
+from workbench.jax import elastic
 from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter
 from workbench.jax.optimizer import DistributedOptimizer, broadcast_parameters, distributed_value_and_grad
 from workbench.jax.tensors import Compression
@@ -25,5 +26,6 @@ __all__ = [
     "broadcast_object",
     "broadcast_parameters",
     "distributed_value_and_grad",
+    "elastic",
     "reducescatter",
 ]

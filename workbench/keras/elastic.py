@@ -27,6 +27,9 @@ from workbench.keras.backend import broadcast_variables, own_errors, state_of
 from workbench.keras.flavour import assign, build, keras, values_of
 from workbench.training.objects import broadcast_object
 
+# By a name of its own: scripts may call unnamed collectives before, and newcomers more or fewer than survivors.
+_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+
 Logs = dict[str, Any] | None
 
 
@@ -61,7 +64,7 @@ class KerasState(ObjectState):
         self.model, self.optimizer = model, optimizer if optimizer is not None else getattr(model, "optimizer", None)
         if self.optimizer is not None and model.built:
             build(self.optimizer, model.trainable_variables)
-        super().__init__(broadcast_object, api.rank, **kwargs)
+        super().__init__(_broadcast, api.rank, **kwargs)
         self.save()
 
     def save(self) -> None:

@@ -19,6 +19,9 @@ from workbench.tensorflow.functions import broadcast_variables
 from workbench.tensorflow.tensors import own_errors
 from workbench.training.objects import broadcast_object
 
+# By a name of its own: scripts may call unnamed collectives before, and newcomers more or fewer than survivors.
+_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+
 
 def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
     """Make a training function elastic; see :func:`workbench.elastic.run`.
@@ -51,7 +54,7 @@ class TensorFlowState(ObjectState):
                 tf.compat.v1.assign(each, place) for each, place in zip(self._variables, self._places, strict=True)
             ]
             self._broadcast = broadcast_variables(self._variables, 0)
-        super().__init__(broadcast_object, api.rank, **kwargs)
+        super().__init__(_broadcast, api.rank, **kwargs)
         self.save()
 
     def save(self) -> None:

@@ -13,6 +13,7 @@ nothing is copied.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,7 +141,8 @@ class GradientList:
     def _arrays(self, dense: dict[str, Array]) -> _Arrays:
         """The same memory as in the step before, where the gradients are alike."""
         where = {name: on_gpu(each) for name, each in dense.items()}
-        known = id(HOLDER.get().engine), *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
+        job = weakref.ref(HOLDER.get().engine)  # an id may be that of an engine that has ended
+        known = job, *((name, each.shape, each.dtype, where[name]) for name, each in dense.items())
         if self._plan[0] != known:
             pieces = []
             for name in sorted(dense):

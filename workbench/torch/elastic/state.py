@@ -52,6 +52,9 @@ class StateHandler:
     def reset(self) -> None:
         """Fit what depends on rank and size to the new job."""
 
+    lost = False
+    """Has the value lost with other ranks what only the last commit has? Set by :meth:`reset`."""
+
     def set_value(self, value: Any) -> None:
         """Another value takes its place."""
         self.value = value
@@ -129,6 +132,7 @@ class OptimizerStateHandler(StateDictHandler):
         """End a step that was broken off: gradients that were in flight will not be waited for any more."""
         if isinstance(self.value, DistributedOptimizer):
             self.value.abandon_step()
+            self.lost = self.value.leave_lost_shards()
 
 
 class SamplerStateHandler(StateDictHandler):
@@ -236,6 +240,8 @@ class TorchState(ObjectState):
         """Fit samplers and optimizers to the new job."""
         for handler in self._handlers.values():
             handler.reset()
+        if any(handler.lost for handler in self._handlers.values()):
+            self.restore()  # a sharded optimizer's state; all goes back to its commit, or weights would be newer
 
     def _copies(self) -> dict[str, Any]:
         copies = super()._copies()

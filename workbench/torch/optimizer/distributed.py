@@ -266,6 +266,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """
         self._distributed.abandon()
 
+    def leave_lost_shards(self) -> bool:
+        """If it is sharded, and the job has begun anew since: be as before the first step, with the weights of now.
+
+        Returns:
+            True if it was; the state has to be loaded then, for a part of it was other ranks'.
+        """
+        return self._distributed.leave_lost_shards()
+
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many passes from the next step on."""
         if passes < 1:

@@ -149,6 +149,18 @@ class GradientHooks:
         self.synchronized = False
         self.alone = is_alone(self.grads.process_set)  # the job may be another one
 
+    def leave_lost_shards(self) -> bool:
+        """In another job than that of the shards: whole parameters again, without state. False if there are none."""
+        shards = self.shards
+        if shards is None or not shards.lost:
+            return False
+        for name in shards.names:
+            self.hooks[name].in_common = False
+        shards.dissolve()
+        self.grads.shards = None
+        self.grads.set_buckets([])
+        return True
+
     def forget_failed_cell(self) -> None:
         """After a cell that failed not all ranks have come as far: a step that began in it is given up.
 

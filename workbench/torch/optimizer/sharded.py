@@ -150,9 +150,23 @@ class Shards:
             for each in self._memory:
                 each.publish()
 
+    @property
+    def lost(self) -> bool:
+        """Have they been made for a job that has ended?"""
+        return self._job is not api.world()
+
+    def dissolve(self) -> None:
+        """Give the optimizer whole parameters again, in memory of this rank alone; the state of slices is gone."""
+        for group, params in zip(self._optimizer.param_groups, self._whole, strict=False):
+            group["params"] = params
+        for part in self._owned:
+            self._optimizer.state.pop(part, None)
+        for param in self._params.values():
+            param.data, param.grad = param.data.clone(), None
+
     def check(self) -> None:
         """Raise a RuntimeError if the slices are no longer what the model trains with."""
-        if self._job is not api.world():
+        if self.lost:
             raise RuntimeError(_LOST)
         for each in self._memory:
             for name, view in each.views.items():

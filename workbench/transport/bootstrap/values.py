@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from workbench.config import Settings
@@ -60,11 +61,17 @@ def _rebuilt(plain: Any) -> Any:
     if name == "bytes":
         return bytes.fromhex(content)
     kind, values = _KNOWN[name], tuple(map(_rebuilt, content))
-    hints = get_type_hints(kind)
-    for field, value in zip(fields(kind), values, strict=True):
-        if not _fits(value, hints[field.name]):
-            raise ValueError(f"{name}.{field.name} is {value!r:.80}")
+    for (field, hint), value in zip(_hints(kind), values, strict=True):
+        if not _fits(value, hint):
+            raise ValueError(f"{name}.{field} is {value!r:.80}")
     return kind(*values)
+
+
+@cache
+def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
+    """By field its type; to find them takes longer than all the rest of a decode."""
+    hints = get_type_hints(kind)
+    return tuple((field.name, hints[field.name]) for field in fields(kind))
 
 
 def _fits(value: Any, hint: Any) -> bool:

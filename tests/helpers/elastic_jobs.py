@@ -1,0 +1,74 @@
+"""A running ``workbench run --min-np``, whose ranks a test kills."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+
+class Job:
+    """A running elastic job.
+
+    Args:
+        folder: its working directory; what it prints goes to ``out`` there.
+        words: of ``workbench run``, with the command, whose second word is the script.
+        script: the ranks' file.
+        env: added to the environment.
+    """
+
+    def __init__(self, folder: Path, words: list[str], script: Path, env: dict[str, str] | None = None) -> None:
+        self.script, self.out = script, folder / "out"
+        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words]
+        with self.out.open("wb") as out:
+            self.process = subprocess.Popen(
+                command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(env or {})}
+            )
+
+    def text(self) -> str:
+        """What came so far."""
+        return self.out.read_text(errors="replace")
+
+    def wait_for(self, pattern: str, limit_s: float = 60.0, times: int = 1, after: int = 0) -> re.Match[str]:
+        """Until this was printed so many times since the first ``after`` characters; the last match."""
+        until = time.monotonic() + limit_s
+        while len(found := list(re.finditer(pattern, self.text()[after:]))) < times:
+            assert time.monotonic() < until, self.text()
+            assert self.process.poll() is None, self.text()
+            time.sleep(0.01)
+        return found[-1]
+
+    def ranks(self) -> dict[int, int]:
+        """By worker its process id."""
+        found = {}
+        for process in psutil.Process(self.process.pid).children(recursive=True):
+            try:
+                if process.cmdline()[1:2] == [str(self.script)]:
+                    found[int(process.environ()["WORKBENCH_WORKER"])] = process.pid
+            except (psutil.Error, KeyError):
+                continue
+        assert found, self.text()
+        return found
+
+    def kill(self, worker: int) -> int:
+        """SIGKILL; how much had been printed until then."""
+        printed = len(self.text())
+        os.kill(self.ranks()[worker], signal.SIGKILL)
+        return printed
+
+    def end(self, limit_s: float = 90.0) -> str:
+        """Wait for the end of the job; what it printed."""
+        self.code = self.process.wait(limit_s)
+        return self.text()
+
+    def close(self) -> None:
+        """End it if it is still running."""
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(10)
