@@ -118,6 +118,20 @@ class State:
     def reset(self) -> None:
         """Fit what depends on rank and size to the new job."""
 
+    def begin_exact(self, shards: int | None, seed: int) -> None:
+        """Train so that the bits do not depend on the number of ranks; see :mod:`workbench.elastic.exact`.
+
+        Raises:
+            ValueError: this kind of state cannot.
+        """
+        raise ValueError(
+            f"run(exact=True) needs a workbench.torch.elastic.TorchState with model and optimizer. This state is a "
+            f"{type(self).__name__}."
+        )
+
+    def settle(self) -> None:
+        """The training function has returned, on all ranks."""
+
 
 class ObjectState(State):
     """Plain Python objects; each keyword is an attribute.

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 
 from workbench import api
 from workbench.elastic.state import ObjectState
+from workbench.torch.elastic.exact import Exact
+from workbench.torch.elastic.kept import Kept
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.training.objects import broadcast_object
 
 # By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
-_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+_broadcast = functools.partial(broadcast_object, name="elastic")
 
 
 class StateHandler:
@@ -29,7 +31,12 @@ class StateHandler:
 
     Args:
         value: what the state's attribute holds.
+
+    Attributes:
+        root_rank: whose value :meth:`sync` takes; in exact mode a rank's that has the newest commit.
     """
+
+    root_rank = 0
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -43,7 +50,7 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give every rank what rank 0 has."""
+        """Give every rank what ``root_rank`` has."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -71,19 +78,20 @@ class StateDictHandler(StateHandler):
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self.save()
+        self._spare: Kept | None = None
+        self._kept = Kept(self.value.state_dict(), None)
 
     def save(self) -> None:
-        """Copy the state."""
-        self._saved = copy.deepcopy(self.value.state_dict())
+        """Copy the state, into the memory of the last copy but one: the last stays whole until this one is."""
+        self._kept, self._spare = Kept(self.value.state_dict(), self._spare), self._kept
 
     def restore(self) -> None:
         """Load a copy: an optimizer goes on working in the very tensors that it is given."""
-        self.value.load_state_dict(copy.deepcopy(self._saved))
+        self.value.load_state_dict(copy.deepcopy(self._kept.value))
 
     def sync(self) -> None:
         """Broadcast the state as one object."""
-        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict())))
+        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict()), self.root_rank))
 
 
 class ModelStateHandler(StateDictHandler):
@@ -98,9 +106,9 @@ class ModelStateHandler(StateDictHandler):
         """Broadcast tensors into their place, and what is no tensor as one object."""
         state = self.value.state_dict()
         extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
-        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, root_rank=0)
+        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, self.root_rank)
         if extra:
-            self.value.load_state_dict(_broadcast(extra), strict=False)
+            self.value.load_state_dict(_broadcast(extra, self.root_rank), strict=False)
 
 
 class OptimizerStateHandler(StateDictHandler):
@@ -116,7 +124,7 @@ class OptimizerStateHandler(StateDictHandler):
     def sync(self) -> None:
         """Broadcast hyperparameters, counters and tensors."""
         self.reset()
-        broadcast_optimizer_state(self.value, root_rank=0)
+        broadcast_optimizer_state(self.value, self.root_rank)
 
     def reset(self) -> None:
         """End a step that was broken off: gradients that were in flight will not be waited for any more."""
@@ -193,6 +201,8 @@ class TorchState(ObjectState):
         >>> hvd.shutdown()
     """
 
+    _exact: Exact | None = None
+
     def __init__(
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
     ) -> None:
@@ -205,22 +215,100 @@ class TorchState(ObjectState):
         self._handlers = handlers
 
     def save(self) -> None:
-        """Copy everything."""
+        """Copy everything; in exact mode, all ranks call it."""
+        if self._exact:
+            self._exact.exchange()
+        self.save_here()
+        if self._exact:
+            self._exact.version += 1
+
+    def save_here(self) -> None:
+        """Copy everything as it is on this rank."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
+        if self._exact:
+            self._exact.keep()
 
     def restore(self) -> None:
         """Put everything back as it was at the last commit; modules and optimizers in place."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+        if self._exact:
+            self._exact.restore()
 
     def sync(self) -> None:
-        """Rank 0's values as they are now, on every rank, and saved."""
+        """Rank 0's values as they are now, on every rank, and saved; in exact mode the newest commit of any rank."""
+        if self._exact:
+            self._exact.sync()
+            return
+        self.broadcast_from(0)
+        self.save_here()
+
+    def broadcast_from(self, root_rank: int) -> None:
+        """Give every rank what this one has now. All ranks call it."""
         for handler in self._handlers.values():
+            handler.root_rank = root_rank
             handler.sync()
-        super().sync()
+        if self._names:
+            self._set(_broadcast(self._values(), root_rank))
+
+    # --- exact mode -----------------------------------------------------------------------------------
+
+    def begin_exact(self, shards: int | None = None, seed: int = 0) -> None:
+        """What ``run(exact=True, shards=, seed=)`` does first. By hand: to load a checkpoint before it."""
+        if self._exact is None or (shards or self._exact.shards, seed) != (self._exact.shards, self._exact.seed):
+            self._exact = Exact(self, shards, seed)
+
+    @property
+    def exact(self) -> Exact:
+        """The logical shards.
+
+        Raises:
+            RuntimeError: this training is not exact.
+        """
+        if self._exact is None:
+            raise RuntimeError("state.shards() and state.exact need @hvd.elastic.run(exact=True).")
+        return self._exact
+
+    def shards(self) -> Iterator[int]:
+        """This rank's logical shards, for one step in exact mode.
+
+        Within the loop each shard has its own random state and its own buffers, and its gradient is kept apart. All
+        ranks go through the whole loop, then call ``optimizer.step()`` once.
+
+        Raises:
+            RuntimeError: this training is not exact.
+
+        Example:
+            >>> import workbench.torch as hvd
+            >>> hvd.init()
+            >>> model = torch.nn.Linear(1, 1)
+            >>> inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> state = TorchState(model, hvd.DistributedOptimizer(inner, model.named_parameters()))
+            >>> @hvd.elastic.run(exact=True, shards=2)
+            ... def train(state):
+            ...     while state.exact.step < 3:
+            ...         for shard in state.shards():
+            ...             state.model(torch.tensor([[shard + 1.0]])).sum().backward()
+            ...         state.optimizer.step()
+            ...         state.commit()
+            >>> train(state)
+            >>> state.exact.step, model.weight.grad.item()
+            (3, 1.5)
+            >>> hvd.shutdown()
+        """
+        return self.exact.each()
+
+    def settle(self) -> None:
+        """In exact mode: the modules' buffers of shard 0 on every rank, for an evaluation. All ranks call it."""
+        if self._exact:
+            self._exact.settle()
+
+    def handled(self) -> list[Any]:
+        """All that has a handler."""
+        return [handler.value for handler in self._handlers.values()]
 
     def reset(self) -> None:
         """Fit samplers and optimizers to the new job."""
