@@ -78,6 +78,7 @@ class Exact:
             one._distributed.exact = grads
         self._store = ShardStore(self._buffers(), self.shards)
         self._saved: tuple[int, torch.Tensor] = (0, self._store.bytes.clone())
+        self._loaded = False
         self._resident: int | None = None  # the shard whose buffers are in the modules
 
     @property
@@ -154,12 +155,12 @@ class Exact:
                 f"Exact mode: rank {api.rank()} has (shards, seed, bytes of buffers) {mine}, and rank {root} has "
                 f"{(shards, seed, nbytes)}. Give run(exact=True, shards=, seed=) the same numbers on all ranks."
             )
-        if version < 0:  # all shards begin with the buffers that rank 0 has
+        if version < 0 and not self._loaded:  # all shards begin with the buffers that rank 0 has
             self._store.fill(self._buffers())
-        elif nbytes:
+        if nbytes:
             self._store.bytes.copy_(torch.from_numpy(api.broadcast(view(self._store.bytes), root, "elastic.exact.all")))
         self._resident = None
-        self.version = version
+        self.version = max(version, 0)
         state.save_here()
 
     def state_dict(self) -> dict[str, Any]:
@@ -168,7 +169,7 @@ class Exact:
         return {"shards": self.shards, "seed": self.seed, "step": step, "buffers": buffers.clone()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from there, on any number of ranks.
+        """Go on from there, on any number of ranks. Before the first sync rank 0's counts, as for all of the state.
 
         Raises:
             ValueError: it has another number of shards, another seed or other buffers.
@@ -180,7 +181,7 @@ class Exact:
                 f"Exact mode: this training has (shards, seed, shape of buffers) {mine}, the checkpoint has {its}. "
                 "Give run(exact=True, shards=, seed=) the checkpoint's numbers."
             )
-        self.step = state_dict["step"]
+        self.step, self._loaded = state_dict["step"], True
         self._store.bytes.copy_(state_dict["buffers"])
         self._resident = None
 

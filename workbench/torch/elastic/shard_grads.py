@@ -25,6 +25,10 @@ _BEFORE_STEP = (
     "optimizer.step() came before the last of this rank's shards was done. In exact mode a step is: "
     "`for shard in state.shards(): loss_of(shard).backward()`, then optimizer.step() once, after the loop."
 )
+_OUTSIDE = (
+    "Exact mode: backward() was called outside of `for shard in state.shards():`. To train without it, make a new "
+    "DistributedOptimizer."
+)
 _SPARSE = (
     "Exact mode: the gradient of {!r} is sparse. Give DistributedOptimizer sparse_as_dense=True, or leave "
     "exact=True out of hvd.elastic.run."
@@ -84,16 +88,16 @@ class ShardGrads:
     def ready(self, name: str) -> None:
         """Backward has finished a gradient of this shard."""
         if self._row < 0 or self._done:
-            raise RuntimeError("Exact mode: backward() was called outside of `for shard in state.shards():`.")
-        if name in self._taken:
-            raise AssertionError(TOO_MANY_PASSES)
+            raise RuntimeError(_OUTSIDE)
         grad = self._hooks.grads.params[name].grad
-        if grad is None:
-            return
-        if grad.layout is not torch.strided:
+        if grad is not None and grad.layout is not torch.strided:
             if not self._hooks.grads.sparse.as_dense:
                 raise ValueError(_SPARSE.format(name))
             grad = grad.to_dense()
+        if grad is None or self.ordinary:
+            return
+        if name in self._taken:
+            raise AssertionError(TOO_MANY_PASSES)
         self._taken.add(name)
         for group in self._groups:
             if name in group.places:

@@ -96,10 +96,11 @@ class GradientHooks:
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient: a dense one goes to the reducer, a sparse one waits for ``step()``."""
-        if self.exact is not None and not self.exact.ordinary:
+        if self.exact is not None:
             if not self.keeping:
                 self.exact.ready(name)
-            return
+            if not self.exact.ordinary:
+                return
         if self.alone or self.adasum or self.grads.sparse.topk:
             return
         self.forget_failed_cell()
