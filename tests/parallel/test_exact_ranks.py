@@ -61,7 +61,7 @@ OPTIMIZERS: dict[str, Optimize] = {
 
 def loss(model: nn.Module, samples: np.ndarray[Any, Any], dtype: torch.dtype) -> torch.Tensor:
     """With random numbers of all three kinds."""
-    noise = random.random() + np.random.rand()  # noqa: NPY002 - what a user's transforms draw from
+    noise = random.random() + np.random.rand()
     x = X[samples].to(dtype) * (0.5 + noise)
     return F.cross_entropy(model(x), Y[samples])
 

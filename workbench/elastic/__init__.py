@@ -235,7 +235,7 @@ def _run_exactly(
         state.settle()
         return result
 
-    elastic = run_fn(train, restart, reset_limit)
+    elastic: Callable[Concatenate[S, P], T] = run_fn(train, restart, reset_limit)  # type: ignore[arg-type]  # as below
 
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -70,7 +70,7 @@ def seed_for(seed: int, step: int, shard: int) -> int:
     """
     words = np.random.SeedSequence(seed, spawn_key=(step, shard)).generate_state(4)
     random.seed(int(words[0]))
-    np.random.seed(int(words[1]))  # noqa: NPY002 - what users' transforms draw from
+    np.random.seed(int(words[1]))
     return int(words[2]) << 31 | int(words[3]) >> 1
 
 
@@ -163,9 +163,7 @@ class ShardBatches:
         (2.0, 0.0)
     """
 
-    def __init__(
-        self, data: Sized | int, shards: int, batch_size: int, *, seed: int = 0, shuffle: bool = True
-    ) -> None:
+    def __init__(self, data: Sized | int, shards: int, batch_size: int, *, seed: int = 0, shuffle: bool = True) -> None:
         self.n = len(data) if isinstance(data, Sized) else data
         self.shards, self.batch_size, self.seed, self.shuffle = shards, batch_size, seed, shuffle
         if min(self.n, shards, batch_size) < 1:

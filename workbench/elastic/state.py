@@ -98,10 +98,13 @@ class State:
             if timestamp > latest:
                 latest, update = timestamp, update | what
         # Rank 0's knowledge decides: ranks that hear of it one step apart would not stop at the same step.
-        before, latest, update = self._bcast_object((before, latest, update))
+        before, latest, update = self._as_rank_0_knows(before, latest, update)
         self._last_updated_timestamp = latest
         if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=update == HostUpdate.REMOVED)
+
+    def _as_rank_0_knows(self, before: float, latest: float, update: int) -> tuple[float, float, int]:
+        return self._bcast_object((before, latest, update))  # type: ignore[no-any-return]
 
     def save(self) -> None:
         """Keep a copy of everything as it is now."""

@@ -17,8 +17,8 @@
 
     train(state)
 
-The loop itself, and which error leads where, is in :mod:`workbench.elastic`. With ``run(exact=True)`` the weights do not
-depend on the number of ranks, nor on deaths: see :mod:`workbench.torch.elastic.exact`.
+The loop itself, and which error leads where, is in :mod:`workbench.elastic`. With ``run(exact=True)`` the
+weights do not depend on the number of ranks, nor on deaths: see :mod:`workbench.torch.elastic.exact`.
 """
 
 from workbench.elastic import HostsUpdatedInterrupt, run

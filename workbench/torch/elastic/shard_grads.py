@@ -8,6 +8,7 @@ with its overlap. Gradients of 16 bits are an exception: the ordinary way rounds
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,6 +52,7 @@ class ShardGrads:
         self._hooks, self._shards, self._name = optimizer._distributed, shards, name
         check(optimizer)
         self._groups: list[_Group] = []
+        self._layout: Any = None
         self._row, self._taken, self._done = -1, set[str](), False
         self._present: list[set[str]] = []
         self.ordinary = False
