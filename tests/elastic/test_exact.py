@@ -38,9 +38,10 @@ def test_each_sample_once_in_an_epoch_over_any_sequence_of_sizes(seed: int) -> N
         for step in range(epoch * samples.steps, (epoch + 1) * samples.steps):
             for attempt in reversed(range(choose.randint(1, 3))):
                 taken = [samples(step, s).tolist() for own in owners(shards, choose.randint(1, 12)) for s in own]
-                assert max(map(len, taken)) - min(map(len, taken)) <= 1 and max(map(len, taken)) <= batch
+                assert max(map(len, taken)) - min(map(len, taken)) <= 1
+                assert max(map(len, taken)) <= batch
                 if not attempt:
-                    counts.update(sum(taken, []))
+                    counts.update(index for part in taken for index in part)
             weights = [samples.weight(step, shard) for shard in range(shards)]
             assert sum(weights) == pytest.approx(shards)
             total = sum(map(len, taken))
@@ -102,7 +103,8 @@ def test_commits_use_the_memory_of_older_ones_and_stay_whole() -> None:
         oracle = copy.deepcopy(model.state_dict())
         copies.append(kept.Kept(model.state_dict(), copies[-2] if len(copies) > 1 else None))
         mine = copies[-1].value
-        assert repr(mine) == repr(oracle) and mine._metadata == oracle._metadata
+        assert repr(mine) == repr(oracle)
+        assert mine._metadata == oracle._metadata
         places.append(mine["0.weight"].data_ptr())
         if step:
             assert copies[-2].value["0.weight"][0, 0] == step - 1

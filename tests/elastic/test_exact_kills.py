@@ -53,7 +53,8 @@ def train(state):
 
 train(state)
 assert state.taken == list(range(steps))  # each step counts once
-digest = hashlib.sha256(b"".join(v.reshape(-1).view(torch.uint8).numpy().tobytes() for v in model.state_dict().values()))
+trained = [value.reshape(-1).view(torch.uint8).numpy().tobytes() for value in model.state_dict().values()]
+digest = hashlib.sha256(b"".join(trained))
 for each in optimizer.state.values():
     digest.update(each["exp_avg"].numpy().tobytes())
 print(f"digest {digest.hexdigest()} rank {hvd.rank()}", flush=True)
@@ -124,7 +125,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def test_kills_change_no_bit(start: Start) -> None:
-    """Four ranks, of which seeded ones are killed at seeded moments, two of them at once; others come in their place."""
+    """Of four ranks seeded ones are killed at seeded moments, two of them at once; others come in their place."""
     (undisturbed,) = set(start("-np", "2", pause_s=0.0).digests())
     choose = random.Random(7)
     job = start("-np", "4", "--min-np", "1", "--reset-limit", "100", "--blacklist-cooldown-range", "0", "0")

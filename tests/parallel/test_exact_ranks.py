@@ -26,6 +26,7 @@ MB = 1 << 20
 
 
 def mlp() -> nn.Module:
+    """All of it travels inside an announcement."""
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 33), nn.ReLU(), nn.Linear(33, 3))
 
 
@@ -128,11 +129,13 @@ def bits(model: nn.Module) -> dict[str, bytes]:
 
 
 def made(build: Callable[[], nn.Module], dtype: torch.dtype = torch.float32) -> nn.Module:
+    """The same weights each time."""
     torch.manual_seed(11)
     return build().to(dtype)
 
 
 def same_as_serial(model: nn.Module, build: Callable[[], nn.Module], optimize: Optimize, shards: int) -> None:
+    """Compare to the bit with the oracle."""
     dtype = next(model.parameters()).dtype
     oracle, _ = serially(made(build, dtype), optimize, shards)
     mine, its = bits(model), bits(oracle)
@@ -249,6 +252,7 @@ def test_a_checkpoint_goes_on_where_it_was(n: int) -> None:
 
 
 def plain(**options: Any) -> Any:
+    """A model and its optimizer."""
     model = mlp()
     return model, hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), **options)
 

@@ -28,6 +28,7 @@ who has it, and that some of the others never came to the end of step k: they wo
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Sequence, Sized
 
@@ -54,7 +55,7 @@ def owners(shards: int, size: int) -> list[range]:
         raise ValueError(f"shards={shards}: exact training needs at least 1 logical shard.")
     each, more = divmod(shards, size)
     starts = [rank * each + min(rank, more) for rank in range(size + 1)]
-    return [range(start, stop) for start, stop in zip(starts, starts[1:], strict=False)]
+    return [range(start, stop) for start, stop in itertools.pairwise(starts)]
 
 
 def seed_for(seed: int, step: int, shard: int) -> int:

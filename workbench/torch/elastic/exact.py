@@ -93,7 +93,7 @@ class Exact:
             grads.begin(len(own))
         for shard in own:
             self._bring(shard)
-            torch.manual_seed(seed_for(self.seed, self.step, shard))
+            _seed(seed_for(self.seed, self.step, shard))
             for grads in self._grads:
                 grads.enter()
             yield shard
@@ -101,7 +101,7 @@ class Exact:
                 grads.leave()
         for grads in self._grads:
             grads.end()
-        torch.manual_seed(seed_for(self.seed, self.step, self.shards))  # alike on all ranks from here on
+        _seed(seed_for(self.seed, self.step, self.shards))  # alike on all ranks from here on
         self.step += 1
 
     # --- commits --------------------------------------------------------------------------------------
@@ -201,6 +201,13 @@ class Exact:
     def _put_back(self) -> None:
         if self._resident is not None:
             self._store.put(self._resident, self._buffers())
+
+
+def _seed(number: int) -> None:
+    """As torch.manual_seed, which also keeps a stack trace for each kind of device that is not in use yet."""
+    torch.default_generator.manual_seed(number)
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(number)
 
 
 class ShardStore:
