@@ -37,7 +37,9 @@ DEADLINE_S = 400.0
 # On one rank: what is done without others. On four: whatever needs more than two, and who is named where several are
 # missing. Sums and shapes on more ranks are in tests/contract, for each backend, and among the other ways.
 ALONE = ("world", "verbs", "state", "optimizer", "first_gradients", "buckets_ranks", "sharded_ranks", "lifecycle")
+ALONE += ("exact_ranks",)
 MANY = ("world", "errors", "order", "process_sets", "lifecycle", "fingerprint", "timeline_ranks", "timeline_picture")
+MANY += ("exact_ranks",)
 # What a rank says when another one has failed: not the cause, so it is shown last.
 _FOLLOW = re.compile(r"^E +.*\b(ShutDownError|RankFailedError|PeerLostError)\b", re.MULTILINE)
 

@@ -184,8 +184,17 @@ def _say(resets: int, limit: int | None, cause: Exception) -> None:
 @overload
 def run(func: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]: ...
 @overload
-def run(*, reset_limit: int | None) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]: ...
-def run(func: Any = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
+def run(
+    *, reset_limit: int | None = ..., exact: bool = ..., shards: int | None = ..., seed: int = ...
+) -> Callable[[Callable[Concatenate[S, P], T]], Callable[Concatenate[S, P], T]]: ...
+def run(
+    func: Any = None,
+    *,
+    reset_limit: int | None = RESET_LIMIT,
+    exact: bool = False,
+    shards: int | None = None,
+    seed: int = 0,
+) -> Any:
     """Make a training function elastic; see the module. ``@run`` and ``@run(reset_limit=3)`` both work.
 
     Call no collective before the decorated function: a rank that joins later starts with that function.
@@ -193,6 +202,14 @@ def run(func: Any = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
     Args:
         func: takes a :class:`State` first.
         reset_limit: see :func:`run_fn`.
+        exact: the weights' bits do not depend on how many ranks there are, nor on who dies when. PyTorch only; the
+            training function goes through ``state.shards()`` in each step. See :mod:`workbench.torch.elastic.exact`.
+        shards: in exact mode, how many logical shards the ranks share; by default the job's most ranks (``--max-np``),
+            or else as many as there are ranks. Ranks beyond it have no shard, and only help to add.
+        seed: in exact mode, of all random numbers that are drawn in a shard.
+
+    Raises:
+        ValueError: the decorated function, of a state that has no exact mode, or an optimizer that has no fixed order.
 
     Example:
         >>> failures = [CollectiveError("a rank has left the job")]
@@ -210,8 +227,29 @@ def run(func: Any = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
         >>> api.shutdown()
     """
     if func is None:
-        return functools.partial(run_fn, reset=restart, reset_limit=reset_limit)
+        return functools.partial(run, reset_limit=reset_limit, exact=exact, shards=shards, seed=seed)
+    if exact:
+        return _run_exactly(func, reset_limit, shards, seed)
     return run_fn(func, restart, reset_limit)
+
+
+def _run_exactly(
+    func: Callable[Concatenate[S, P], T], reset_limit: int | None, shards: int | None, seed: int
+) -> Callable[Concatenate[S, P], T]:
+    @functools.wraps(func)
+    def train(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        result = func(state, *args, **kwargs)
+        state.settle()
+        return result
+
+    elastic: Callable[Concatenate[S, P], T] = run_fn(train, restart, reset_limit)  # type: ignore[arg-type]  # as below
+
+    @functools.wraps(func)
+    def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        state.begin_exact(shards, seed)
+        return elastic(state, *args, **kwargs)
+
+    return wrapper  # type: ignore[return-value]  # as run_fn's
 
 
 __all__ = [

@@ -32,7 +32,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,8 +154,13 @@ class Checkpoints:
         self._last_number = max(self._last_number, *self._numbers()) + 1
         return Notice(self.newest, Attempt(self._last_number, commit, size, secrets.token_hex(4)), last=last)
 
-    def hear(self, notice: Notice, rank: int, values: Mapping[str, Any]) -> None:
-        """Do what rank 0 said. Every rank calls it, with the committed copy, which nobody changes any more.
+    def hear(self, notice: Notice, rank: int, values: Callable[[], Mapping[str, Any]]) -> None:
+        """Do what rank 0 said. Every rank calls it.
+
+        Args:
+            notice: rank 0's word.
+            rank: this one.
+            values: gives the committed copy, which nobody changes any more.
 
         Raises:
             CheckpointError: rank 0 has given up.
@@ -171,7 +176,7 @@ class Checkpoints:
         self._since, self._looked = self._since + (not notice.last), True
         if notice.attempt is not None:
             self._since, self._hurry = 0, threading.Event()
-            rest = (rank, values, self._hurry, self._thread)
+            rest = (rank, values(), self._hurry, self._thread)
             self._thread = threading.Thread(
                 target=self._write, args=(notice.attempt, *rest), name="checkpoint", daemon=True
             )

@@ -126,12 +126,17 @@ class State:
                 latest, update = timestamp, update | what
         # Rank 0's knowledge decides: ranks that hear of it one step apart would not stop at the same step.
         notice = notice_of(bool(update & HostUpdate.REMOVED))
-        before, latest, update, notice = self._bcast_object((before, latest, update, notice))
+        before, latest, update, notice = self._as_rank_0_knows(before, latest, update, notice)
         self._last_updated_timestamp = latest
         if notice is not None and self._checkpoints is not None:
-            self._checkpoints.hear(notice, self._rank(), self._copies())
+            self._checkpoints.hear(notice, self._rank(), self._lent)
         if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=update == HostUpdate.REMOVED)
+
+    def _as_rank_0_knows(
+        self, before: float, latest: float, update: int, notice: Notice | None
+    ) -> tuple[float, float, int, Notice | None]:
+        return self._bcast_object((before, latest, update, notice))  # type: ignore[no-any-return]
 
     def checkpoint(self, folder: str | os.PathLike[str], every: int = 1, keep: int = 2) -> Checkpoints:
         """Write commits to ``folder``, beside the training; and go on from the newest there, if there is any.
@@ -250,8 +255,12 @@ class State:
         return wrong + [f"{name} is {its} there and {here} here" for name, its, here in pairs if its != here]
 
     def _copies(self) -> dict[str, Any]:
-        """The last commit by attribute, of plain values and arrays. A later save makes others, and changes none."""
+        """The last commit by attribute, of plain values and arrays."""
         raise CheckpointError(f"{type(self).__name__} has no checkpoints: write _copies() and _take(values) for it.")
+
+    def _lent(self) -> dict[str, Any]:
+        """As :meth:`_copies`, for a thread that reads them for a while: no later commit may overwrite them."""
+        return self._copies()
 
     def _take(self, values: dict[str, Any]) -> None:
         """Let such values be the last commit, and go back to it."""
@@ -275,6 +284,20 @@ class State:
 
     def reset(self) -> None:
         """Fit what depends on rank and size to the new job."""
+
+    def begin_exact(self, shards: int | None, seed: int) -> None:
+        """Train so that the bits do not depend on the number of ranks; see :mod:`workbench.elastic.exact`.
+
+        Raises:
+            ValueError: this kind of state cannot.
+        """
+        raise ValueError(
+            f"run(exact=True) needs a workbench.torch.elastic.TorchState with model and optimizer. This state is a "
+            f"{type(self).__name__}."
+        )
+
+    def settle(self) -> None:
+        """The training function has returned, on all ranks."""
 
 
 class ObjectState(State):

@@ -17,10 +17,12 @@
 
     train(state)
 
-The loop itself, and which error leads where, is in :mod:`workbench.elastic`.
+The loop itself, and which error leads where, is in :mod:`workbench.elastic`. With ``run(exact=True)`` the
+weights do not depend on the number of ranks, nor on deaths: see :mod:`workbench.torch.elastic.exact`.
 """
 
 from workbench.elastic import HostsUpdatedInterrupt, run
+from workbench.elastic.exact import ShardBatches
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.elastic.state import (
     ModelStateHandler,
@@ -40,6 +42,7 @@ __all__ = [
     "ModelStateHandler",
     "OptimizerStateHandler",
     "SamplerStateHandler",
+    "ShardBatches",
     "StateDictHandler",
     "StateHandler",
     "TorchState",

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 
 from workbench import api
+from workbench.elastic.checkpoint import Notice
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind
 from workbench.elastic.state import ObjectState
 from workbench.errors import CheckpointError
+from workbench.torch.elastic.exact import Exact
+from workbench.torch.elastic.kept import Kept
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.elastic.stored import TENSORS
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
@@ -24,7 +28,7 @@ from workbench.torch.optimizer import DistributedOptimizer
 from workbench.training.objects import broadcast_object
 
 # By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
-_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+_broadcast = functools.partial(broadcast_object, name="elastic")
 
 
 class StateHandler:
@@ -32,7 +36,12 @@ class StateHandler:
 
     Args:
         value: what the state's attribute holds.
+
+    Attributes:
+        root_rank: whose value :meth:`sync` takes; in exact mode a rank's that has the newest commit.
     """
+
+    root_rank = 0
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -46,7 +55,7 @@ class StateHandler:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give every rank what rank 0 has."""
+        """Give every rank what ``root_rank`` has."""
         raise NotImplementedError
 
     def reset(self) -> None:
@@ -76,16 +85,29 @@ class StateDictHandler(StateHandler):
     """For everything with ``state_dict()`` and ``load_state_dict()``.
 
     Attributes:
-        saved: the last copy, which nothing changes; a checkpoint writes it.
+        saved: the last copy; the next but one overwrites it, unless it is :attr:`lent`.
+        lent: somebody reads the last copy for a while.
     """
 
     def __init__(self, value: Any) -> None:
         super().__init__(value)
-        self.save()
+        self._spare: Kept | None = None
+        self._kept, self.lent = Kept(self.value.state_dict(), None), False
+
+    @property
+    def saved(self) -> Any:
+        """See the class."""
+        return self._kept.value
+
+    @saved.setter
+    def saved(self, value: Any) -> None:
+        self._kept, self.lent = Kept(value, None), False
 
     def save(self) -> None:
-        """Copy the state."""
-        self.saved = copy.deepcopy(self.value.state_dict())
+        """Copy the state, into the memory of the last copy but one: the last stays whole until this one is."""
+        kept = Kept(self.value.state_dict(), self._spare)
+        self._spare = None if self.lent else self._kept
+        self._kept, self.lent = kept, False
 
     def restore(self) -> None:
         """Load a copy: an optimizer goes on working in the very tensors that it is given."""
@@ -93,7 +115,7 @@ class StateDictHandler(StateHandler):
 
     def sync(self) -> None:
         """Broadcast the state as one object."""
-        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict())))
+        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict()), self.root_rank))
 
 
 class ModelStateHandler(StateDictHandler):
@@ -108,9 +130,9 @@ class ModelStateHandler(StateDictHandler):
         """Broadcast tensors into their place, and what is no tensor as one object."""
         state = self.value.state_dict()
         extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
-        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, root_rank=0)
+        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, self.root_rank)
         if extra:
-            self.value.load_state_dict(_broadcast(extra), strict=False)
+            self.value.load_state_dict(_broadcast(extra, self.root_rank), strict=False)
 
 
 class OptimizerStateHandler(StateDictHandler):
@@ -126,7 +148,7 @@ class OptimizerStateHandler(StateDictHandler):
     def sync(self) -> None:
         """Broadcast hyperparameters, counters and tensors."""
         self.reset()
-        broadcast_optimizer_state(self.value, root_rank=0)
+        broadcast_optimizer_state(self.value, self.root_rank)
 
     def reset(self) -> None:
         """End a step that was broken off: gradients that were in flight will not be waited for any more."""
@@ -205,6 +227,7 @@ class TorchState(ObjectState):
     """
 
     _array_kinds: Sequence[ArrayKind] = (NUMPY, TENSORS)
+    _exact: Exact | None = None
 
     def __init__(
         self, model: torch.nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None, **kwargs: Any
@@ -218,23 +241,101 @@ class TorchState(ObjectState):
         self._handlers = handlers
 
     def save(self) -> None:
-        """Copy everything."""
+        """Copy everything; in exact mode, all ranks call it."""
+        if self._exact:
+            self._exact.exchange()
+        self.save_here()
+        if self._exact:
+            self._exact.version += 1
+
+    def save_here(self) -> None:
+        """Copy everything as it is on this rank."""
         for handler in self._handlers.values():
             handler.save()
         super().save()
+        if self._exact:
+            self._exact.keep()
 
     def restore(self) -> None:
         """Put everything back as it was at the last commit; modules and optimizers in place."""
         for handler in self._handlers.values():
             handler.restore()
         super().restore()
+        if self._exact:
+            self._exact.restore()
 
     def sync(self) -> None:
-        """Rank 0's values as they are now, on every rank, and saved."""
+        """Rank 0's values as they are now, on every rank, and saved; in exact mode the newest commit of any rank."""
         self.resume()
+        if self._exact:
+            self._exact.sync()
+            return
+        self.broadcast_from(0)
+        self.save_here()
+
+    def broadcast_from(self, root_rank: int) -> None:
+        """Give every rank what this one has now. All ranks call it."""
         for handler in self._handlers.values():
+            handler.root_rank = root_rank
             handler.sync()
-        super().sync()
+        if self._names:
+            self._set(_broadcast(self._values(), root_rank))
+
+    # --- exact mode -----------------------------------------------------------------------------------
+
+    def begin_exact(self, shards: int | None = None, seed: int = 0) -> None:
+        """What ``run(exact=True, shards=, seed=)`` does first. By hand: to load a checkpoint before it."""
+        if self._exact is None or (shards or self._exact.shards, seed) != (self._exact.shards, self._exact.seed):
+            self._exact = Exact(self, shards, seed)
+
+    @property
+    def exact(self) -> Exact:
+        """The logical shards.
+
+        Raises:
+            RuntimeError: this training is not exact.
+        """
+        if self._exact is None:
+            raise RuntimeError("state.shards() and state.exact need @hvd.elastic.run(exact=True).")
+        return self._exact
+
+    def shards(self) -> Iterator[int]:
+        """This rank's logical shards, for one step in exact mode.
+
+        Within the loop each shard has its own random state and its own buffers, and its gradient is kept apart. All
+        ranks go through the whole loop, then call ``optimizer.step()`` once.
+
+        Raises:
+            RuntimeError: this training is not exact.
+
+        Example:
+            >>> import workbench.torch as hvd
+            >>> hvd.init()
+            >>> model = torch.nn.Linear(1, 1)
+            >>> inner = torch.optim.SGD(model.parameters(), lr=0.1)
+            >>> state = TorchState(model, hvd.DistributedOptimizer(inner, model.named_parameters()))
+            >>> @hvd.elastic.run(exact=True, shards=2)
+            ... def train(state):
+            ...     while state.exact.step < 3:
+            ...         for shard in state.shards():
+            ...             state.model(torch.tensor([[shard + 1.0]])).sum().backward()
+            ...         state.optimizer.step()
+            ...         state.commit()
+            >>> train(state)
+            >>> state.exact.step, model.weight.grad.item()
+            (3, 1.5)
+            >>> hvd.shutdown()
+        """
+        return self.exact.each()
+
+    def settle(self) -> None:
+        """In exact mode: the modules' buffers of shard 0 on every rank, for an evaluation. All ranks call it."""
+        if self._exact:
+            self._exact.settle()
+
+    def handled(self) -> list[Any]:
+        """All that has a handler."""
+        return [handler.value for handler in self._handlers.values()]
 
     def reset(self) -> None:
         """Fit samplers and optimizers to the new job."""
@@ -251,16 +352,33 @@ class TorchState(ObjectState):
                     f"{name!r} has a {type(handler).__name__}: a checkpoint needs one that is a StateDictHandler."
                 )
             copies = {**copies, name: handler.saved}
-        return copies
+        return {**copies, "exact": self._exact.state_dict()} if self._exact else copies
+
+    def _lent(self) -> dict[str, Any]:
+        for handler in self._handlers.values():
+            if isinstance(handler, StateDictHandler):
+                handler.lent = True
+        return self._copies()
 
     def _take(self, values: dict[str, Any]) -> None:
         for name, handler in self._handlers.items():
             if isinstance(handler, StateDictHandler):
                 handler.saved = values[name]
         super()._take(values)
+        if self._exact:
+            self._exact.load_state_dict(values["exact"])
 
     def _of_fixed_shape(self) -> Sequence[str]:
         return [name for name, handler in self._handlers.items() if isinstance(handler, ModelStateHandler)]
+
+    def _as_rank_0_knows(
+        self, before: float, latest: float, update: int, notice: Notice | None
+    ) -> tuple[float, float, int, Notice | None]:
+        if self._checkpoints is not None:
+            return super()._as_rank_0_knows(before, latest, update, notice)
+        # As three numbers: an object would be two broadcasts, in each commit.
+        told = api.broadcast(np.array([before, latest, update], np.float64), 0, "elastic.hosts").tolist()
+        return told[0], told[1], int(told[2]), None
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Another model or optimizer in the place of one is saved from now on."""

@@ -161,6 +161,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
             RuntimeError: another DistributedOptimizer has taken the parameters over.
         """
         mine = self._distributed
+        if mine.exact is not None and closure is not None:
+            raise ValueError("Exact mode: step() takes no closure. What evaluates the model again knows no shards.")
         if mine.adasum:
             self._reduce()
             params = {name: mine.grads.params[name] for name in mine.trained()}

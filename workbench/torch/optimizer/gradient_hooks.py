@@ -14,6 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import torch
 
@@ -29,6 +30,22 @@ from workbench.torch.optimizer.sharded import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
 from workbench.training.buckets import bucket_bytes
 from workbench.training.step_reducer import GradientReducer
+
+
+class InShards(Protocol):
+    """Gradients that are kept apart by logical shard; see :mod:`workbench.torch.elastic.shard_grads`."""
+
+    ordinary: bool
+    """Is the ordinary reduction in the order of the shards, so that nothing has to be kept apart?"""
+
+    def ready(self, name: str) -> None:
+        """Backward has finished a gradient."""
+
+    def check_done(self) -> None:
+        """Raise RuntimeError unless all of this rank's shards are done."""
+
+    def synchronize(self) -> None:
+        """Reduce all, and put the results into ``.grad``."""
 
 
 class GradientHooks:
@@ -47,7 +64,10 @@ class GradientHooks:
         zeros: gradients before there are any.
         should_synchronize, synchronized: see ``skip_synchronize()``.
         keeping: nothing is submitted now, see ``no_sync()``.
+        exact: in exact mode of elastic training, the gradients by logical shard.
     """
+
+    exact: InShards | None = None
 
     def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool = False) -> None:
         self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
@@ -76,6 +96,11 @@ class GradientHooks:
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient: a dense one goes to the reducer, a sparse one waits for ``step()``."""
+        if self.exact is not None:
+            if not self.keeping:
+                self.exact.ready(name)
+            if not self.exact.ordinary:
+                return
         if self.alone or self.adasum or self.grads.sparse.topk:
             return
         self.forget_failed_cell()
@@ -96,6 +121,11 @@ class GradientHooks:
                 "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from "
                 "it. Use the new one."
             )
+        if self.exact is not None:
+            self.exact.check_done()
+            if not self.exact.ordinary:
+                self.exact.synchronize()
+                return
         trained, grads, sparse = self.trained(), self.grads, self.grads.sparse
         if self.alone or self.adasum:
             for name in trained if sparse.dims is None else ():

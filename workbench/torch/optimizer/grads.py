@@ -44,6 +44,7 @@ class Grads:
         groups: names that are submitted together; no bucket is made then.
 
     Attributes:
+        predivided: is there a factor before the sum?
         buckets: for each name the bucket that it lives in, if it does.
         shards: what each rank updates, if sharded.
         sparse: what is gathered.
@@ -62,7 +63,8 @@ class Grads:
     ) -> None:
         self.params, self.compression, self.op, self.process_set = params, compression, op, process_set
         self._fields: dict[str, Any] = {"op": op, "process_set": process_set}
-        if predivide != 1.0:
+        self.predivided = predivide != 1.0
+        if self.predivided:
             self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
         self.sparse = SparseGradients(params, compression, op, sparse_as_dense, process_set)
         self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields)
