@@ -14,13 +14,13 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Protocol
 
 import torch
 
 from workbench import api
 from workbench.api import Adasum, Average, Sum
 from workbench.context import HOLDER
+from workbench.elastic.exact import InShards
 from workbench.errors import CollectiveError
 from workbench.process_sets import is_alone
 from workbench.torch.optimizer.compiled import not_traced
@@ -30,22 +30,6 @@ from workbench.torch.optimizer.sharded import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
 from workbench.training.buckets import bucket_bytes
 from workbench.training.step_reducer import GradientReducer
-
-
-class InShards(Protocol):
-    """Gradients that are kept apart by logical shard; see :mod:`workbench.torch.elastic.shard_grads`."""
-
-    ordinary: bool
-    """Is the ordinary reduction in the order of the shards, so that nothing has to be kept apart?"""
-
-    def ready(self, name: str) -> None:
-        """Backward has finished a gradient."""
-
-    def check_done(self) -> None:
-        """Raise RuntimeError unless all of this rank's shards are done."""
-
-    def synchronize(self) -> None:
-        """Reduce all, and put the results into ``.grad``."""
 
 
 class GradientHooks:
