@@ -30,7 +30,7 @@ HEADER_BYTES = 8 << 10
 _BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128  # where they stand in the header
 _MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
 _LOOKS = 50  # before the first sleep, with the core offered to others in between: some 30 µs
-_TICK_S = 0.05
+_TICK_S = 0.01  # a rank that dies here is noticed so late
 
 
 class Node:
@@ -45,7 +45,7 @@ class Node:
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
         spare: places in it for the stage of a process set.
-        tick: called some twenty times a second amid a long wait; it may raise to end it.
+        tick: called some hundred times a second amid a long wait; it may raise to end it.
     """
 
     def __init__(self, arenas: Sequence[Arena], rank: int, timeout_s: float, pids: Sequence[int] = ()) -> None:
