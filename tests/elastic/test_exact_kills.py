@@ -150,3 +150,35 @@ def test_one_rank_is_left(start: Start) -> None:
         os.kill(pid, signal.SIGKILL)
     job.wait_for("begins with 1 at")
     assert set(job.digests()) == {undisturbed}, job.text()
+
+
+CHAOS = str(Path(__file__).parent / "scripts" / "exact_chaos.py")
+KILLS = int(os.environ.get("WORKBENCH_TEST_KILLS", "300"))  # of all cases together
+
+
+def digest_of(ranks: int, steps: int, *words: str, limit_s: float) -> tuple[int, str]:
+    """Train with :data:`CHAOS`; the steps and the digest on which all ranks agree that came to the end."""
+    run = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", str(ranks), *words, "python", CHAOS, str(steps)]
+    done = subprocess.run(run, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=limit_s)
+    found = set(re.findall(r"<stdout>:digest (\d+) (\w+) rank", done.stdout))
+    assert (done.returncode, len(found)) == (0, 1), done.stdout[-6000:]
+    if "--chaos" in words:
+        happened = re.search(r"chaos: (\d+) of (\d+) faults happened", done.stdout)
+        assert happened, done.stdout[-6000:]
+        assert happened[1] == happened[2], done.stdout[-6000:]
+    ((count, digest),) = found
+    return int(count), digest
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1500)
+@pytest.mark.parametrize("backend", ["auto", "gloo"])
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+def test_kills_at_all_states_change_no_bit(ranks: int, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeded kills at all named states, over shared memory and Gloo."""
+    monkeypatch.setenv("WORKBENCH_BACKEND", backend)
+    elastic = ["--min-np", "1", "--max-np", str(ranks), "--blacklist-cooldown-range", "0", "0"]
+    chaos = ["--chaos", f"seed={ranks},kills={-(-KILLS // 6)}"]
+    steps, digest = digest_of(ranks, 0, *elastic, *chaos, limit_s=1400)
+    monkeypatch.delenv("WORKBENCH_BACKEND")
+    assert digest_of(1, steps, limit_s=300) == (steps, digest)
