@@ -140,11 +140,11 @@ def main(words: list[str], env: Mapping[str, str]) -> None:
             command, theirs = marshal.load(file)
         env = {**env, **theirs}
     rank = next(env[name] for name in RANK_NAMES if name in env)
-    if RANK_NAMES[0] in env:  # a batch system tells all processes; the rank leaves by itself, and this follows
-        _signal.signal(15, _signal.SIG_IGN)
     bind(env.get(CORES, ""), int(rank))
     if where == BECOME:
         os.execvpe(command[0], command, pinned(env))
+    if RANK_NAMES[0] in env:  # a batch system tells all processes; the rank leaves by itself, and this follows
+        _signal.signal(15, _signal.SIG_IGN)
     try:  # noqa: SIM105 - contextlib would take a third of the start
         supervise(where, rank, command, pinned(env))
     except OSError:
