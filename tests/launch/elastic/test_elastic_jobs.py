@@ -196,6 +196,18 @@ def test_a_stopped_rank_is_ended_so_that_the_others_go_on(start: Start, monkeypa
     assert "200 200 [2, 3]" in done(text), text
 
 
+def test_a_rank_that_computes_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Long after its last word to the launcher, while another one dies: it lives, and the next epoch has it."""
+    monkeypatch.setenv("WORKBENCH_PEER_TIMEOUT_S", "2")
+    busy, dies = "time.sleep(5) if worker == '0'", "os.kill(os.getpid(), 9) if worker == '1'"
+    trouble = f"if state.step == 300: {busy} else {dies} else 0"
+    job = start("-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "60", "60", steps=320, trouble=trouble)
+    text = job.end()
+    assert job.code == 0, text
+    assert "has said nothing" not in text
+    assert done(text) == ["320 320 [2, 3]"] * 2, text
+
+
 def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     """The script's hosts are followed: two names of this machine, one of which comes and goes."""
     hosts = tmp_path / "hosts"

@@ -87,6 +87,7 @@ class ElasticRun:
         self._ending = Ending(0, GRACE_S)
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
         self._started, self._leaving = set[int](), set[int]()
+        self._asked: dict[int, float] = {}  # whether they live, since when
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", False  # has a worker ended well?
         self._begun = self._ping_at = time.monotonic()
@@ -271,7 +272,7 @@ class ElasticRun:
         self._short_since = (self._short_since or now) if stuck else None
         if now >= self._ping_at:
             self._ping_at = now + _PING_S
-            self._look_at_silent()
+            self._look_at_silent(now)
         if stuck and now >= self._reason_at:
             self._reason_at = now + _REASON_S
             if now - (self._short_since or now) > _REASON_S:
@@ -283,11 +284,14 @@ class ElasticRun:
         elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():
             self._fail(f"Fewer than {limits.least} ranks (--min-np) are left, and no host takes another.", now)
 
-    def _look_at_silent(self) -> None:
-        """Who is waited for has to show that it lives; a stopped process is killed, so the others can go on."""
-        awaited = self._members.awaited()
-        for worker in awaited:
-            if self._workers.silent_for(worker) > self._limits.peer_timeout_s:
+    def _look_at_silent(self, now: float) -> None:
+        """Who is waited for has to show that it lives; a stopped process is killed, so the others can go on.
+
+        Ranks that train have nothing to say, so the silence counts from the first question on.
+        """
+        self._asked = {worker: self._asked.get(worker, now) for worker in self._members.awaited()}
+        for worker, since in self._asked.items():
+            if min(self._workers.silent_for(worker), now - since) > self._limits.peer_timeout_s:
                 self._say(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
                 self._workers.signal([worker], SIGKILL)
             self._workers.tell(worker, Message("ping", {}))
