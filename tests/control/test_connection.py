@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 import pytest
 from hands import framed
 
-from workbench.control.connection import Connection, peer
+from workbench.common.ports import peer
+from workbench.control.connection import Connection
 
 Pair = tuple[Connection, socket.socket]
 

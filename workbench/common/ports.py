@@ -1,8 +1,9 @@
-"""Ports of this host."""
+"""Ports of this host, and who is at the other end of a socket."""
 
 from __future__ import annotations
 
 import socket
+import struct
 
 
 def family_of(address: str) -> socket.AddressFamily:
@@ -42,4 +43,12 @@ def listen(address: str, ports: tuple[int, int] = (0, 0), backlog: int = 1024) -
     raise OSError(f"no {which} is free at {address}: {why}")
 
 
-__all__ = ["family_of", "listen"]
+def peer(sock: socket.socket) -> tuple[int, int]:
+    """The process and the user at the other end of a socket of this machine; 0 and -1 if they cannot be told."""
+    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
+        return 0, -1
+    pid, user, _ = struct.unpack("iii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+    return pid, user
+
+
+__all__ = ["family_of", "listen", "peer"]

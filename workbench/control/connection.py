@@ -12,6 +12,8 @@ import socket
 import struct
 import time
 
+from workbench.common.ports import peer
+
 _LENGTH = struct.Struct(">I")
 _AT_ONCE = 1 << 18  # bytes read in one go; then others get their turn
 _LINGER_S = 1.0
@@ -121,11 +123,3 @@ class Connection:
         """Finish, and give the socket back."""
         self.finish()
         self.socket.close()
-
-
-def peer(sock: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end of a socket of this machine; 0 and -1 if they cannot be told."""
-    if sock.family != socket.AF_UNIX or not hasattr(socket, "SO_PEERCRED"):
-        return 0, -1
-    pid, user, _ = struct.unpack("iii", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
-    return pid, user

@@ -6,8 +6,8 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
+from workbench.common.ports import peer
 from workbench.common.text import rank_list
-from workbench.control.connection import peer
 from workbench.control.events import Beat, Lost
 from workbench.machine import has_ended, host_id
 

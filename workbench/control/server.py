@@ -19,11 +19,11 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from workbench import config
-from workbench.common.ports import listen
+from workbench.common.ports import listen, peer
 from workbench.common.turn import Turn
 from workbench.control.authentication import Seal
 from workbench.control.codec import decode_event, encode_decision
-from workbench.control.connection import Connection, peer
+from workbench.control.connection import Connection
 from workbench.control.events import Beat, Stack
 from workbench.control.liveness import LifeWatch
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Response

@@ -67,7 +67,7 @@ class Registration:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(path)
-            self.say("here", worker=worker, pid=os.getpid(), version=VERSION)
+            self.say("here", worker=worker, pid=os.getpid())
         except OSError as error:
             raise LaunchError(f"init(): the launcher of this elastic job is not at {path} any more: {error}") from None
         threading.Thread(target=self._listen, name="workbench-membership", daemon=True).start()

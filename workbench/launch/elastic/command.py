@@ -47,7 +47,7 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
             "--mpi: mpiexec ends all ranks when one is lost, so an elastic job starts plain processes. Leave --mpi out."
         )
     hosts = [(target.name, target.slots) for target in targets] or [("localhost", task.n)]
-    env = {**task.env, "WORKBENCH_MAX_NP": str(limits.most or task.n), "WORKBENCH_MIN_NP": str(limits.least)}
+    env = {**task.env, "WORKBENCH_MAX_NP": str(limits.most or task.n)}
     env["WORKBENCH_ELASTIC_TIMEOUT_S"] = str(limits.timeout_s + _LATER_S)
     task = dataclasses.replace(task, env=env, n=max(task.n, limits.most))
     make_room(6 * task.n + 64, f"{task.n} ranks need")

@@ -7,13 +7,13 @@ import os
 import selectors
 import shutil
 import socket
-import struct
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from workbench.common.messages import Decoder, Message, MessageError, encode
+from workbench.common.ports import peer
 
 NAME = "members"
 """The socket, in the job's folder."""
@@ -21,7 +21,6 @@ CUT = "cut"
 """Kind of the message that stands for the end of a worker's connection."""
 _LONGEST = 100  # of a path, which the system wants below 108 bytes
 _MOST_UNREAD = 64 << 20  # bytes that are kept for a worker that reads nothing
-_CREDENTIALS = struct.Struct("3i")
 
 
 @dataclass
@@ -111,8 +110,7 @@ class Desk:
             visitor, _ = self._listening.accept()
         except OSError:
             return
-        credentials = visitor.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-        if _CREDENTIALS.unpack(credentials)[1] != os.getuid():
+        if peer(visitor)[1] not in (-1, os.getuid()):  # the folder keeps others away, too
             visitor.close()
             return
         visitor.setblocking(False)

@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from signal import SIGKILL, SIGPIPE, SIGTERM, Signals
 from typing import Any
 
 from workbench.common.messages import Message
 from workbench.common.text import count
-from workbench.launch.elastic.desk import CUT
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.slots import Slots
@@ -49,7 +48,6 @@ class Limits:
         timeout_s: how long it waits for ``least`` ranks.
         rest_s: the shortest and the longest rest of a host after a failure.
         peer_timeout_s: a rank for which the others wait, and that says nothing for so long, is killed.
-        task_timeout_s: deadline of the whole job; None for none.
     """
 
     least: int = 1
@@ -58,7 +56,6 @@ class Limits:
     timeout_s: float = 600.0
     rest_s: tuple[float, float] = (1.0, 60.0)
     peer_timeout_s: float = 30.0
-    task_timeout_s: float | None = None
 
 
 class ElasticRun:
@@ -90,8 +87,8 @@ class ElasticRun:
         self._asked: dict[int, float] = {}  # whether they live, since when
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", False  # has a worker ended well?
-        self._begun = self._ping_at = time.monotonic()
-        self._reason_at = self._begun + _REASON_S
+        self._ping_at = time.monotonic()
+        self._reason_at = self._ping_at + _REASON_S
         self._short_since: float | None = None
 
     def attend(self) -> None:
@@ -109,7 +106,7 @@ class ElasticRun:
     def outcome(self) -> Outcome:
         """The result."""
         ending = self._ending
-        if self._failure or (self._last and not self._finished and not (ending.asked or ending.late)):
+        if self._failure or (self._last and not self._finished and not ending.asked):
             worker, how = self._last or (None, "")
             words = self._printer.last_words(worker) if worker is not None else ""
             text = self._failure or f"No rank is left. The last one: {how}."
@@ -119,7 +116,7 @@ class ElasticRun:
         if self._members.left and not ending.asked:
             text = "All ranks have left the job, on SIGTERM or because their hosts went, each after a commit."
             return Outcome(128 + SIGTERM, None, text)
-        return Outcome(ending.exit_code(None), None, text, ending.asked, ending.late)
+        return Outcome(ending.exit_code(None), None, text, ending.asked)
 
     def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
         """Handle what has happened."""
@@ -147,11 +144,14 @@ class ElasticRun:
         self._print(self._printer.flush)
 
     def _over(self) -> bool:
-        ending = self._ending
-        if ending.running:
-            return ending.over
-        over = self._failure or self._finished or self._members.left or ending.asked or ending.late
-        return bool(over or (self._next and not self._slots.may_start()))
+        if self._ending.running:
+            return self._ending.over
+        return self._closing or bool(self._next and not self._slots.may_start())
+
+    @property
+    def _closing(self) -> bool:
+        """The job is about to end: nothing more is started."""
+        return bool(self._failure or self._finished or self._members.left or self._ending.asked)
 
     # --- workers come and go --------------------------------------------------------------------------
 
@@ -171,19 +171,15 @@ class ElasticRun:
 
     def _fill(self, now: float) -> None:
         """Start workers in free slots, unless the job is about to end."""
-        if self._failure or self._finished or self._members.left or self._ending.asked or self._ending.late:
-            return
-        if not self._next and sum(host.slots for host in self._slots.hosts.values()) < self._limits.least:
+        if self._closing or (not self._next and self._slots.total < self._limits.least):
             return
         for host, slot in self._slots.free(now):
             worker, self._next = self._next, self._next + 1
-            index = list(self._slots.hosts).index(host)
-            before = sum(each.slots for each in list(self._slots.hosts.values())[:index])
             self._slots.take(worker, host, slot)
             self._printer.add(worker, host if len(self._slots.hosts) > 1 else "")
             self._ending.running.add(worker)
             self._send(self._members.started(worker, host))
-            self._workers.start(worker, Place(host, slot, before + slot))
+            self._workers.start(worker, Place(host, slot, self._slots.before(host) + slot))
 
     def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
         """A worker has ended; ``why`` if its host did, which has been said already."""
@@ -202,31 +198,26 @@ class ElasticRun:
         how = why or (f"it was killed by {_name(-code)}" if code < 0 else f"it ended with exit code {code}")
         who = f"worker {worker}" + (f" (rank {rank})" if rank >= 0 else "") + self._printer.where(worker)
         host = self._slots.failed(worker, belonged, now)
-        if not (self._failure or ending.asked or ending.late):
+        if not (self._failure or ending.asked):
             self._last = worker, f"{who}: {how}"
-        all_lost = belonged and self._members.epoch > 0
         self._send(self._members.gone(worker, how))
-        left = len(self._members.alive())
-        if not (ending.asked or ending.late or self._failure):
-            if not why:
-                self._say(f"{who} was lost: {how}. {count(left, 'worker')} left.")
-            if host and self._slots.hosts[host].given_up:
-                self._say(f"{host} is given up: its workers end before they belong to the job.")
-        if ending.asked or ending.late:
+        if self._failure or ending.asked:
             return
+        if not why:
+            self._say(f"{who} was lost: {how}. {count(len(self._members.alive()), 'worker')} left.")
+        if host and self._slots.hosts[host].given_up:
+            self._say(f"{host} is given up: its workers end before they belong to the job.")
         if code > 0 and self._finished:
             self._fail(f"{who} failed after others had finished: {how}.", now)
-        elif all_lost and not self._finished and not self._any_member():
+        elif belonged and self._members.left and not self._finished:
             self._fail(
                 f"All ranks of epoch {self._members.epoch} were lost, and with them what was trained; the last was "
                 f"{who}: {how}. Start the job again: it goes on from its newest checkpoint, if it wrote any.",
                 now,
             )
 
-    def _any_member(self) -> bool:
-        return any(self._members.rank_of(worker) >= 0 for worker in self._members.alive())
-
     def _hear(self, worker: int, message: Message) -> None:
+        """What a worker says; how it ended, its supervisor will say."""
         fields = message.fields
         match message.kind:
             case "come":
@@ -239,8 +230,6 @@ class ElasticRun:
                 self._send(self._members.value(worker, fields["epoch"], fields["number"], message.data))
             case "write":
                 self._send(self._members.wrote(worker, fields["epoch"], fields["name"], message.data))
-            case kind if kind == CUT:
-                pass  # its supervisor says how it ended
 
     def _send(self, out: Out) -> None:
         epoch = 0
@@ -261,13 +250,9 @@ class ElasticRun:
     # --- what is due ----------------------------------------------------------------------------------
 
     def _check(self, now: float) -> None:
-        limits = self._limits
-        if limits.task_timeout_s is not None and not self._ending.late and now - self._begun > limits.task_timeout_s:
-            self._ending.out_of_time(now)
-        why = self._members.why_waiting()
+        limits, why = self._limits, self._members.why_waiting()
         if not self._next:
-            slots = sum(host.slots for host in self._slots.hosts.values())
-            why = f"{count(slots, 'slot')} of at least {limits.least} (--min-np)"
+            why = f"{count(self._slots.total, 'slot')} of at least {limits.least} (--min-np)"
         stuck = why and (self._members.stands() or not self._next)
         self._short_since = (self._short_since or now) if stuck else None
         if now >= self._ping_at:
@@ -314,21 +299,16 @@ def _name(number: int) -> str:
     return Signals(number).name if number in set(Signals) else f"signal {number}"
 
 
-@contextlib.contextmanager
-def _stopping(workers: Workers, take: Callable[[Iterable[LauncherEvent | Heard]], None]) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        take(workers.stop())
-
-
 def run(
     limits: Limits, workers: Workers, discovery: Discovery, printer: Printer, say: Callable[[str], None]
 ) -> Outcome:
     """Run an elastic job to its end; see :class:`ElasticRun`."""
     job = ElasticRun(limits, workers, discovery, printer, say)
-    with contextlib.closing(printer), discovery, _stopping(workers, job.take):
-        job.attend()
+    with contextlib.closing(printer), discovery:
+        try:
+            job.attend()
+        finally:
+            job.take(workers.stop())
     return job.outcome()
 
 

@@ -62,6 +62,15 @@ class Slots:
         self.hosts: dict[str, Host] = {}
         self._where: dict[int, tuple[str, int]] = {}
 
+    @property
+    def total(self) -> int:
+        """How many slots there are, free or not."""
+        return sum(host.slots for host in self.hosts.values())
+
+    def before(self, name: str) -> int:
+        """How many slots the hosts before this one have."""
+        return sum(host.slots for host in list(self.hosts.values())[: list(self.hosts).index(name)])
+
     def found(self, slots: Mapping[str, int]) -> list[int]:
         """These hosts are there now, in this order.
 

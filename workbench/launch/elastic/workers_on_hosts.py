@@ -23,7 +23,7 @@ from workbench.common.messages import Message
 from workbench.errors import LaunchError
 from workbench.launch.elastic.workers_here import Heard, Place
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
+from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
 from workbench.launch.hosts.rehearsal import Seat, rehearse
 from workbench.launch.hosts.remote_shell import Shell
 from workbench.launch.ranks import job_folder
@@ -33,7 +33,6 @@ from workbench.launch.start.starters import Task
 
 _START_S = 30.0
 _END_S = 3.0  # deadline of the agents' last words
-_SHORTEST_SILENCE_S = 2.0
 
 
 @dataclass
@@ -75,7 +74,7 @@ class WorkersOnHosts:
         self._shells = {target.name: target.shell for target in plan.targets}
         self._slots = {target.name: target.slots for target in plan.targets}
         self._processes = ProcessTree(task.env)
-        self._silence_s = max(_SHORTEST_SILENCE_S, config.settings(task.env).peer_timeout_s)
+        self._silence_s = silence_s(task.env)
         self._hosts: dict[str, _Host] = {}
         self._where: dict[int, str] = {}
         self._heard: dict[int, float] = {}
@@ -260,10 +259,6 @@ class WorkersOnHosts:
 
     def _order(self, target: Target, seat: Seat) -> Message:
         self._begun += 1  # a host that comes again gets another folder, for its last agent may still clean up
-        env = host_environment(self._task.env, seat, seat)
-        for name in ("WORKBENCH_CONTROL_ADDRESS", "WORKBENCH_RENDEZVOUS_PORT", "MASTER_ADDR", "MASTER_PORT"):
-            if name not in self._task.env:
-                env.pop(name, None)  # rank 0 may be on any host
         mark = f"{self._processes.id}.{self._begun}"
         folder = Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}"
         fields = {
@@ -272,7 +267,7 @@ class WorkersOnHosts:
             "host": target.name,
             "slots": target.slots,
             "command": list(self._task.command),
-            "env": env,
+            "env": host_environment(self._task.env, seat),
             "threads": config.omp_threads() > 0,
             "gpus": self._plan.gpus,
             "silence_s": self._silence_s,

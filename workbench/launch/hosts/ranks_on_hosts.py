@@ -148,7 +148,7 @@ class RanksOnHosts:
         self._connections = Connections(self._targets, self._processes, os.getcwd())
         self._seats: list[Seat] = []
         self._files = dict(task.files)
-        self._silence_s = max(_SHORTEST_SILENCE_S, config.settings(task.env).peer_timeout_s)
+        self._silence_s = silence_s(task.env)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
@@ -304,13 +304,18 @@ class RanksOnHosts:
         return files
 
 
-def host_environment(env: Mapping[str, str], seat: Seat, first: Seat) -> dict[str, str]:
+def silence_s(env: Mapping[str, str]) -> float:
+    """So long an agent, or its launcher, may say nothing."""
+    return max(_SHORTEST_SILENCE_S, config.settings(env).peer_timeout_s)
+
+
+def host_environment(env: Mapping[str, str], seat: Seat, first: Seat | None = None) -> dict[str, str]:
     """The ranks' environment on a host: everything uses one interface, unless the user has said otherwise.
 
     Args:
         env: made for ranks of one machine.
         seat: the host.
-        first: the host of rank 0, where the others find it.
+        first: the host of rank 0, where the others find it; None where rank 0 may be on any.
     """
     loopback = {name for name, text in mpi.LOOPBACK.items() if env.get(name) == text}
     found = {name: text for name, text in env.items() if name not in loopback}
@@ -318,9 +323,12 @@ def host_environment(env: Mapping[str, str], seat: Seat, first: Seat) -> dict[st
     if "NCCL_SOCKET_IFNAME" in loopback:
         found["NCCL_SOCKET_IFNAME"] = f"={seat.interface}"  # without = it would take eth0.1 for eth0, too
     found.setdefault("OMPI_MCA_btl_tcp_if_include", seat.interface)
+    found["WORKBENCH_HOST_ADDRESS"] = seat.address
+    if first is None:
+        return found
     found.setdefault("WORKBENCH_CONTROL_ADDRESS", first.address)
-    found |= {"WORKBENCH_HOST_ADDRESS": seat.address, "WORKBENCH_RENDEZVOUS_PORT": str(first.ports[0])}
+    found["WORKBENCH_RENDEZVOUS_PORT"] = str(first.ports[0])
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["Plan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on"]
+__all__ = ["Plan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]
