@@ -233,6 +233,27 @@ def run(
     return run_fn(func, restart, reset_limit)
 
 
+def framework_run(own_errors: Callable[[], AbstractContextManager[None]], reset: Callable[[], Any] = restart) -> Any:
+    """A framework's own :func:`run`.
+
+    Args:
+        own_errors, reset: see :func:`run_fn`.
+    """
+
+    def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
+        """Make a training function elastic; see :func:`workbench.elastic.run`.
+
+        Args:
+            func: takes a state first.
+            reset_limit: see :func:`workbench.elastic.run_fn`.
+        """
+        if func is None:
+            return functools.partial(run, reset_limit=reset_limit)
+        return run_fn(func, reset, reset_limit, own_errors=own_errors)
+
+    return run
+
+
 def _run_exactly(
     func: Callable[Concatenate[S, P], T], reset_limit: int | None, shards: int | None, seed: int
 ) -> Callable[Concatenate[S, P], T]:
@@ -262,6 +283,7 @@ __all__ = [
     "Notifications",
     "ObjectState",
     "State",
+    "framework_run",
     "read_checkpoint",
     "restart",
     "run",

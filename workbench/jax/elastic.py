@@ -17,8 +17,6 @@ one of JAX's; :func:`run` makes ours of it again.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,21 +24,11 @@ import numpy as np
 
 from workbench import api
 from workbench import elastic as core
-from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import HostsUpdatedInterrupt, ObjectState
 from workbench.jax.tensors import own_errors
 from workbench.training.objects import broadcast_object
 
-
-def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
-    """Make a training function elastic; see :func:`workbench.elastic.run`.
-
-    Args:
-        func: takes a state first.
-        reset_limit: see :func:`workbench.elastic.run_fn`.
-    """
-    if func is None:
-        return functools.partial(run, reset_limit=reset_limit)
-    return core.run_fn(func, core.restart, reset_limit, own_errors=own_errors)
+run = core.framework_run(own_errors)
 
 
 class JaxState(ObjectState):

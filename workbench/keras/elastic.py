@@ -15,20 +15,16 @@ The loop, and which error leads where, is in :mod:`workbench.elastic`.
 
 from __future__ import annotations
 
-import functools
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from workbench import api
 from workbench import elastic as core
-from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import HostsUpdatedInterrupt, ObjectState
 from workbench.keras.backend import broadcast_variables, own_errors, state_of
 from workbench.keras.flavour import assign, build, keras, values_of
-from workbench.training.objects import broadcast_object
-
-# By a name of its own: scripts may call unnamed collectives before, and newcomers more or fewer than survivors.
-_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
+from workbench.training.objects import broadcast_state
 
 Logs = dict[str, Any] | None
 
@@ -39,16 +35,7 @@ def _restart() -> None:
     core.restart()
 
 
-def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
-    """Make a training function elastic; see :func:`workbench.elastic.run`.
-
-    Args:
-        func: takes a :class:`KerasState` first.
-        reset_limit: see :func:`workbench.elastic.run_fn`.
-    """
-    if func is None:
-        return functools.partial(run, reset_limit=reset_limit)
-    return core.run_fn(func, _restart, reset_limit, own_errors=own_errors)
+run = core.framework_run(own_errors, _restart)
 
 
 class KerasState(ObjectState):
@@ -64,7 +51,7 @@ class KerasState(ObjectState):
         self.model, self.optimizer = model, optimizer if optimizer is not None else getattr(model, "optimizer", None)
         if self.optimizer is not None and model.built:
             build(self.optimizer, model.trainable_variables)
-        super().__init__(_broadcast, api.rank, **kwargs)
+        super().__init__(broadcast_state, api.rank, **kwargs)
         self.save()
 
     def save(self) -> None:

@@ -6,33 +6,19 @@ TensorFlow's; :func:`run` makes ours of it again.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from workbench import api
 from workbench import elastic as core
-from workbench.elastic import RESET_LIMIT, HostsUpdatedInterrupt, ObjectState
+from workbench.elastic import HostsUpdatedInterrupt, ObjectState
 from workbench.tensorflow.functions import broadcast_variables
 from workbench.tensorflow.tensors import own_errors
-from workbench.training.objects import broadcast_object
+from workbench.training.objects import broadcast_state
 
-# By a name of its own: scripts may call unnamed collectives before, and newcomers more or fewer than survivors.
-_broadcast = functools.partial(broadcast_object, root_rank=0, name="elastic")
-
-
-def run(func: Callable[..., Any] | None = None, *, reset_limit: int | None = RESET_LIMIT) -> Any:
-    """Make a training function elastic; see :func:`workbench.elastic.run`.
-
-    Args:
-        func: takes a state first.
-        reset_limit: see :func:`workbench.elastic.run_fn`.
-    """
-    if func is None:
-        return functools.partial(run, reset_limit=reset_limit)
-    return core.run_fn(func, core.restart, reset_limit, own_errors=own_errors)
+run = core.framework_run(own_errors)
 
 
 class TensorFlowState(ObjectState):
@@ -54,7 +40,7 @@ class TensorFlowState(ObjectState):
                 tf.compat.v1.assign(each, place) for each, place in zip(self._variables, self._places, strict=True)
             ]
             self._broadcast = broadcast_variables(self._variables, 0)
-        super().__init__(_broadcast, api.rank, **kwargs)
+        super().__init__(broadcast_state, api.rank, **kwargs)
         self.save()
 
     def save(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 import pickle
 from typing import Any
@@ -62,5 +63,8 @@ def _dumps(obj: Any) -> bytes:
 def _loads(data: Any) -> Any:
     return pickle.load(io.BytesIO(data.tobytes()))
 
+
+broadcast_state = functools.partial(broadcast_object, name="elastic")
+"""Of elastic states. By a name of its own: ranks may have numbered different numbers of unnamed tensors by then."""
 
 __all__ = ["allgather_object", "broadcast_object"]

@@ -7,7 +7,6 @@ with ``state_dict()`` and ``load_state_dict()`` has one (schedulers, gradient sc
 from __future__ import annotations
 
 import copy
-import functools
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -25,10 +24,7 @@ from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.elastic.stored import TENSORS
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
-from workbench.training.objects import broadcast_object
-
-# By a name of its own: after a failure the ranks may have numbered different numbers of unnamed tensors.
-_broadcast = functools.partial(broadcast_object, name="elastic")
+from workbench.training.objects import broadcast_state
 
 
 class StateHandler:
@@ -115,7 +111,7 @@ class StateDictHandler(StateHandler):
 
     def sync(self) -> None:
         """Broadcast the state as one object."""
-        self.value.load_state_dict(_broadcast(copy.deepcopy(self.value.state_dict()), self.root_rank))
+        self.value.load_state_dict(broadcast_state(copy.deepcopy(self.value.state_dict()), self.root_rank))
 
 
 class ModelStateHandler(StateDictHandler):
@@ -132,7 +128,7 @@ class ModelStateHandler(StateDictHandler):
         extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
         broadcast_parameters({name: value for name, value in state.items() if name not in extra}, self.root_rank)
         if extra:
-            self.value.load_state_dict(_broadcast(extra, self.root_rank), strict=False)
+            self.value.load_state_dict(broadcast_state(extra, self.root_rank), strict=False)
 
 
 class OptimizerStateHandler(StateDictHandler):
@@ -236,7 +232,7 @@ class TorchState(ObjectState):
         values = {"model": model, "optimizer": optimizer, **kwargs}
         handlers = {name: handler for name, value in values.items() if (handler := _handler(value)) is not None}
         plain = {name: value for name, value in values.items() if name not in handlers}
-        super().__init__(_broadcast, api.rank, **plain)
+        super().__init__(broadcast_state, api.rank, **plain)
         self._add({name: handler.value for name, handler in handlers.items()})
         self._handlers = handlers
 
@@ -279,7 +275,7 @@ class TorchState(ObjectState):
             handler.root_rank = root_rank
             handler.sync()
         if self._names:
-            self._set(_broadcast(self._values(), root_rank))
+            self._set(broadcast_state(self._values(), root_rank))
 
     # --- exact mode -----------------------------------------------------------------------------------
 
