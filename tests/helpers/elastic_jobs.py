@@ -8,9 +8,12 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
+
+LAUNCHER = (sys.executable, "-m", "workbench.launch.cli", "run")
 
 
 class Job:
@@ -21,14 +24,22 @@ class Job:
         words: of ``workbench run``, with the command, whose second word is the script.
         script: the ranks' file.
         env: added to the environment.
+        launcher: starts ``workbench run``.
     """
 
-    def __init__(self, folder: Path, words: list[str], script: Path, env: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        words: list[str],
+        script: Path,
+        env: Mapping[str, str] | None = None,
+        launcher: Sequence[str] = LAUNCHER,
+    ) -> None:
         self.script, self.out = script, folder / "out"
-        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words]
+        null, both = subprocess.DEVNULL, {**os.environ, **(env or {})}
         with self.out.open("wb") as out:
             self.process = subprocess.Popen(
-                command, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env={**os.environ, **(env or {})}
+                [*launcher, *words], stdin=null, stdout=out, stderr=subprocess.STDOUT, cwd=folder, env=both
             )
 
     def text(self) -> str:

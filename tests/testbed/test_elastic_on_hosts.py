@@ -14,6 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from elastic_jobs import Job
 from hosts import Hosts
 from running import environment
 from test_run_in_slurm import WORKBENCH
@@ -46,30 +47,15 @@ print("done", state.step, flush=True)
 """
 
 
-class Job:
+class HostsJob(Job):
     """An elastic job whose launcher is on the first host."""
 
     def __init__(self, hosts: Hosts, folder: Path, words: tuple[str, ...], steps: int) -> None:
-        self.hosts, self.out = hosts, folder / "out"
-        variables = {"WORKBENCH_PEER_TIMEOUT_S": "4", "TMPDIR": str(folder)}
-        command = hosts.words(0, WORKBENCH, "run", *words, sys.executable, "-c", SCRIPT, str(steps))
-        with self.out.open("wb") as out:
-            self.process = subprocess.Popen(
-                command, env=environment() | variables, stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.STDOUT
-            )
-
-    def text(self) -> str:
-        """What came so far."""
-        return self.out.read_text(errors="replace")
-
-    def wait_for(self, pattern: str, limit_s: float = 60.0) -> re.Match[str]:
-        """Until this was printed."""
-        until = time.monotonic() + limit_s
-        while not (found := re.search(pattern, self.text())):
-            assert time.monotonic() < until, self.text()
-            assert self.process.poll() is None, self.text()
-            time.sleep(0.02)
-        return found
+        self.hosts, script = hosts, folder / "train.py"
+        script.write_text(SCRIPT)
+        env = environment() | {"WORKBENCH_PEER_TIMEOUT_S": "4", "TMPDIR": str(folder)}
+        command = [*words, sys.executable, str(script), str(steps)]
+        super().__init__(folder, command, script, env, hosts.words(0, WORKBENCH, "run"))
 
     def pid(self, worker: int) -> int:
         """The process of a worker."""
@@ -98,16 +84,16 @@ class Job:
         return text
 
 
-Start = Callable[..., Job]
+Start = Callable[..., HostsJob]
 
 
 @pytest.fixture
 def start(hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
     """``start("-H", "wb1:2,wb2:2", …)`` starts the training."""
-    jobs: list[Job] = []
+    jobs: list[HostsJob] = []
 
-    def begin(*words: str, steps: int = 600) -> Job:
-        jobs.append(Job(hosts, tmp_path, words, steps))
+    def begin(*words: str, steps: int = 600) -> HostsJob:
+        jobs.append(HostsJob(hosts, tmp_path, words, steps))
         return jobs[-1]
 
     yield begin

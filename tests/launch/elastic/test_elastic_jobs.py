@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from elastic_jobs import Job
 
 pytestmark = pytest.mark.timeout(150)
 TRAIN = """
@@ -45,48 +44,6 @@ print(f"done {state.step} {len(state.sizes)} {sorted(set(state.sizes))} rank {hv
 """
 
 
-class Job:
-    """A running ``workbench run``."""
-
-    def __init__(self, folder: Path, words: list[str], script: str) -> None:
-        self.script = folder / "train.py"
-        self.script.write_text(script)
-        self.out = folder / "out"
-        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words]
-        with self.out.open("wb") as out:
-            self.process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, cwd=folder)
-
-    def text(self) -> str:
-        """What came so far."""
-        return self.out.read_text(errors="replace")
-
-    def wait_for(self, pattern: str, limit_s: float = 60.0) -> re.Match[str]:
-        """Until this was printed."""
-        until = time.monotonic() + limit_s
-        while not (found := re.search(pattern, self.text())):
-            assert time.monotonic() < until, self.text()
-            assert self.process.poll() is None, self.text()
-            time.sleep(0.02)
-        return found
-
-    def ranks(self) -> dict[int, int]:
-        """By worker its process id."""
-        found = {}
-        for process in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if process.cmdline()[1:2] == [str(self.script)]:
-                    found[int(process.environ()["WORKBENCH_WORKER"])] = process.pid
-            except (psutil.Error, KeyError):
-                continue
-        assert found, self.text()
-        return found
-
-    def end(self, limit_s: float = 90.0) -> str:
-        """Wait for the end of the job; what it printed."""
-        self.code = self.process.wait(limit_s)
-        return self.text()
-
-
 Start = Callable[..., Job]
 
 
@@ -96,16 +53,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
     jobs: list[Job] = []
 
     def begin(*words: str, steps: int = 300, pause_s: float = 0.01, trouble: str = "pass") -> Job:
-        script = TRAIN.replace("TROUBLE", trouble)
-        command = ["python", str(tmp_path / "train.py"), str(steps), str(pause_s)]
-        jobs.append(Job(tmp_path, [*words, *command], script))
+        script = tmp_path / "train.py"
+        script.write_text(TRAIN.replace("TROUBLE", trouble))
+        jobs.append(Job(tmp_path, [*words, "python", str(script), str(steps), str(pause_s)], script))
         return jobs[-1]
 
     yield begin
     for job in jobs:
-        if job.process.poll() is None:
-            job.process.kill()
-            job.process.wait(10)
+        job.close()
 
 
 def done(text: str) -> list[str]:
@@ -119,7 +74,7 @@ def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     job = start("-np", "3", "--min-np", "1", steps=400)
     job.wait_for("begins with 3 at 0")
     time.sleep(0.3)
-    os.kill(job.ranks()[rank], signal.SIGKILL)
+    job.kill(rank)
     job.wait_for("epoch 2 begins with 2 ranks")
     text = job.end()
     assert job.code == 0, text
@@ -135,7 +90,7 @@ def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.M
     job = start("-np", "3", "--min-np", "1", trouble=trouble)
     job.wait_for("begins with 3 at 0")
     time.sleep(0.3)
-    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.kill(0)
     job.wait_for("epoch 2 begins with 2 ranks")
     text = job.end()
     assert job.code == 0, text
@@ -246,7 +201,7 @@ def test_other_code_is_refused(start: Start) -> None:
     job = start("-np", "2", "--min-np", "1", "--blacklist-cooldown-range", "0", "0", steps=500)
     job.wait_for("begins with 2 at 0")
     job.script.write_text(job.script.read_text() + "# edited")
-    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.kill(0)
     job.wait_for("worker 2 was refused: its script is .*, and the others' ")
     text = job.end()
     assert job.code == 0, text
@@ -258,7 +213,7 @@ def test_the_limit_of_resets(start: Start) -> None:
     """With Horovod's words."""
     job = start("-np", "2", "--min-np", "1", "--reset-limit", "0", steps=10_000)
     job.wait_for("begins with 2 at 0")
-    os.kill(job.ranks()[1], signal.SIGKILL)
+    job.kill(1)
     text = job.end(30)
     assert job.code != 0
     assert "number of resets during elastic job exceeded limit: 0" in text
@@ -269,7 +224,7 @@ def test_too_few_for_too_long(start: Start) -> None:
     words = ["--min-np", "2", "--elastic-timeout", "3", "--blacklist-cooldown-range", "60", "60"]
     job = start("-np", "2", *words, steps=10_000)
     job.wait_for("begins with 2 at 0")
-    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.kill(0)
     text = job.end(30)
     assert job.code != 0
     assert "waited longer than 3 s (--elastic-timeout): 1 worker of at least 2 (--min-np)." in text
@@ -308,10 +263,10 @@ def test_process_sets_live_on_where_their_ranks_do(start: Start) -> None:
     job = start("-np", "3", "--min-np", "1", "--blacklist-cooldown-range", "2", "2", trouble=trouble, steps=600)
     job.wait_for("begins with 3 at 0")
     time.sleep(0.3)
-    os.kill(job.ranks()[2], signal.SIGKILL)
+    job.kill(2)
     job.wait_for("epoch 2 begins with 2 ranks")
     time.sleep(0.3)
-    os.kill(job.ranks()[0], signal.SIGKILL)
+    job.kill(0)
     job.wait_for("the process set .0, 1. has to wait: there are 1 ranks now")
     text = job.end()
     assert job.code == 0, text

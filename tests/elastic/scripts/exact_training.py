@@ -2,7 +2,7 @@
 
 ::
 
-    exact_chaos.py STEPS        0: until the faults have happened
+    exact_training.py STEPS [PAUSE_S]        0 steps: until the faults have happened
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from workbench.common.chaos import parse
 
 torch.set_num_threads(1)
 hvd.init()
-steps, chaos = int(sys.argv[1]), os.environ.get("WORKBENCH_CHAOS", "")
+steps, pause_s = int(sys.argv[1]), float((*sys.argv, "0.005")[2])
+chaos = os.environ.get("WORKBENCH_CHAOS", "")
 generator = torch.Generator().manual_seed(1)
 X, Y = torch.randn(101, 1, 8, 8, generator=generator), torch.randint(0, 3, (101,), generator=generator)
 torch.manual_seed(0 if hvd.rank() == 0 else os.getpid())  # the first sync makes them alike
@@ -31,7 +32,7 @@ model = torch.nn.Sequential(
     *(torch.nn.Flatten(), torch.nn.Linear(216, 3)),
 )
 optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
-state = hvd.elastic.TorchState(model, optimizer, taken=0)
+state = hvd.elastic.TorchState(model, optimizer, taken=[])
 samples = hvd.elastic.ShardBatches(X, shards=4, batch_size=3)
 
 
@@ -46,6 +47,7 @@ def over(step: int) -> bool:
 @hvd.elastic.run(exact=True, shards=4)
 def train(state: Any) -> None:
     """One commit after each step."""
+    print(f"begins with {hvd.size()} at {state.exact.step}", flush=True)
     while not over(state.exact.step):
         step = state.exact.step
         for shard in state.shards():
@@ -53,13 +55,13 @@ def train(state: Any) -> None:
             if len(part):
                 (F.cross_entropy(model(X[part]), Y[part]) * samples.weight(step, shard)).backward()
         optimizer.step()
-        state.taken += 1
+        state.taken.append(step)
         state.commit()
-        time.sleep(0.005)
+        time.sleep(pause_s)
 
 
 train(state)
-assert state.taken == state.exact.step  # each step counts once
+assert state.taken == list(range(state.exact.step))  # each step counts once
 trained = [*model.state_dict().values(), *(each["exp_avg"] for each in optimizer.state.values())]
 digest = hashlib.sha256(b"".join(value.reshape(-1).view(torch.uint8).numpy().tobytes() for value in trained))
 print(f"digest {state.exact.step} {digest.hexdigest()} rank {hvd.rank()}", flush=True)
