@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
+from elastic_jobs import Job
 
 from workbench.elastic import read_checkpoint
 from workbench.elastic.checkpoint_files import whole
@@ -45,35 +43,14 @@ print(f"done {state.step} of {hvd.size()}", flush=True)
 """
 
 
-class Job:
-    """A running ``workbench run``, in a process group of its own."""
+class Saving(Job):
+    """A running ``workbench run`` whose ranks write checkpoints."""
 
     def __init__(self, folder: Path, words: str, steps: int, every: int = 3) -> None:
-        self.script, self.out = folder / "train.py", folder / "out"
-        self.script.write_text(TRAIN)
-        command = [sys.executable, "-m", "workbench.launch.cli", "run", *words.split(), "python", str(self.script)]
-        with self.out.open("wb") as out:
-            self.process = subprocess.Popen(
-                [*command, str(folder / "checkpoints"), str(steps), str(every)],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                cwd=folder,
-            )
-
-    def text(self) -> str:
-        """What came so far."""
-        return self.out.read_text(errors="replace")
-
-    def ranks(self) -> list[psutil.Process]:
-        """The processes that train."""
-        found = []
-        for each in psutil.Process(self.process.pid).children(recursive=True):
-            try:
-                if each.cmdline()[1:2] == [str(self.script)]:
-                    found.append(each)
-            except psutil.Error:
-                continue
-        return sorted(found, key=lambda each: each.create_time())
+        script = folder / "train.py"
+        script.write_text(TRAIN)
+        command = ["python", str(script), str(folder / "checkpoints"), str(steps), str(every)]
+        super().__init__(folder, [*words.split(), *command], script)
 
     def kill_all(self) -> None:
         """Launcher and ranks, by kill -9, as a machine that loses power."""
@@ -89,15 +66,15 @@ class Job:
 
 
 @pytest.fixture
-def jobs(tmp_path: Path) -> Iterator[list[Job]]:
+def jobs(tmp_path: Path) -> Iterator[list[Saving]]:
     """Those that a test has started; none is left."""
-    started: list[Job] = []
+    started: list[Saving] = []
     yield started
     for job in started:
         job.kill_all()
 
 
-def written_from(folder: Path, number: int, job: Job, limit_s: float = 60.0) -> None:
+def written_from(folder: Path, number: int, job: Saving, limit_s: float = 60.0) -> None:
     """Wait until a checkpoint of this number or a later one is whole."""
     until = time.monotonic() + limit_s
     while not (folder.exists() and (whole(folder) or [0])[-1] >= number):
@@ -106,15 +83,14 @@ def written_from(folder: Path, number: int, job: Job, limit_s: float = 60.0) -> 
         time.sleep(0.02)
 
 
-def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Job], tmp_path: Path) -> None:
+def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Saving], tmp_path: Path) -> None:
     """Rank 0 dies, then another: the next rank 0 takes the folder, and writes on; training ends with the right sum."""
     folder = tmp_path / "checkpoints"
-    job = Job(tmp_path, "-np 3 --min-np 2", 150)
+    job = Saving(tmp_path, "-np 3 --min-np 2", 150)
     jobs.append(job)
     written_from(folder, 2, job)
-    for which in (0, -1):
-        victim = job.ranks()[which]
-        os.kill(victim.pid, signal.SIGKILL)
+    for which in (min, max):
+        job.kill(which(job.ranks()))
         newest = whole(folder)[-1]
         written_from(folder, newest + 3, job)
     assert job.process.wait(120) == 0, job.text()
@@ -126,38 +102,35 @@ def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Job], tmp_path: Path)
     assert starts.count(0) == 3, "nobody went back to the beginning, nor to the disk"
 
 
-def test_more_deaths_than_survivors(jobs: list[Job], tmp_path: Path) -> None:
+def test_more_deaths_than_survivors(jobs: list[Saving], tmp_path: Path) -> None:
     """Launcher and all ranks are killed at once: another job, of other ranks, goes on from the newest checkpoint."""
     folder = tmp_path / "checkpoints"
-    job = Job(tmp_path, "-np 3 --min-np 2", 100_000)
+    job = Saving(tmp_path, "-np 3 --min-np 2", 100_000)
     jobs.append(job)
     written_from(folder, 3, job)
     job.kill_all()
     step = read_checkpoint(folder)["step"]
     assert step >= 5
-    again = Job(tmp_path, "-np 2 --min-np 1", step + 20)
+    again = Saving(tmp_path, "-np 2 --min-np 1", step + 20)
     jobs.append(again)
     assert again.process.wait(120) == 0, again.text()
     assert re.findall(r"begins with \d at (\d+)", again.text()) == [str(step)] * 2, again.text()
     assert read_checkpoint(folder)["step"] == step + 20
 
 
-def test_all_ranks_are_asked_to_leave(jobs: list[Job], tmp_path: Path) -> None:
+def test_all_ranks_are_asked_to_leave(jobs: list[Saving], tmp_path: Path) -> None:
     """SIGTERM to the launcher, which asks each: the commit at which they leave is on the disk, due or not."""
     folder = tmp_path / "checkpoints"
-    job = Job(tmp_path, "-np 2 --min-np 1", 100_000, every=100_000)
+    job = Saving(tmp_path, "-np 2 --min-np 1", 100_000, every=100_000)
     jobs.append(job)
-    until = time.monotonic() + 60
-    while job.text().count("begins with 2 at 0") < 2:
-        assert time.monotonic() < until, job.text()
-        time.sleep(0.05)
+    job.wait_for("begins with 2 at 0", times=2)
     time.sleep(0.5)
     assert whole(folder) == []
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(60) == 128 + signal.SIGTERM, job.text()
     step = read_checkpoint(folder)["step"]
     assert step > 1
-    again = Job(tmp_path, "-np 3 --min-np 1", step + 5)
+    again = Saving(tmp_path, "-np 3 --min-np 1", step + 5)
     jobs.append(again)
     assert again.process.wait(120) == 0, again.text()
     assert re.findall(r"begins with \d at (\d+)", again.text()) == [str(step)] * 3, again.text()
