@@ -35,7 +35,7 @@ from workbench.entries import entry as entry
 from workbench.entries import submit as submit
 from workbench.entries import wait_for as wait_for
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
-from workbench.joining import join_job, run_threads
+from workbench.joining import join_job, leave_job, run_threads
 from workbench.process_sets import (
     ProcessSet,
     add_process_set,
@@ -113,7 +113,7 @@ def leave() -> bool:
     if mine:
         context.finish_all()
     HOLDER.set(None)
-    return not mine or context.leave(context.settings.shutdown_timeout_s)
+    return not mine or leave_job(context)
 
 
 def is_initialized() -> bool:

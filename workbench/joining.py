@@ -13,6 +13,7 @@ from workbench.config import Settings
 from workbench.context import HOLDER, Context, start, telling_failures
 from workbench.core.messages import Raised
 from workbench.errors import WorkbenchError
+from workbench.observe.epochs import keep
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import ProcessSet, collect
 from workbench.transport.elastic import ElasticBootstrap
@@ -87,6 +88,13 @@ def _listen(bootstrap: Bootstrap, context: Context) -> None:
         bootstrap.watch(context.lost, NOTIFICATIONS.hosts_updated)
 
 
+def leave_job(context: Context) -> bool:
+    """Leave the job; False if not all ranks left together."""
+    if isinstance(context.bootstrap, ElasticBootstrap):
+        keep(context.bootstrap.epoch, context.rank, context.timeline.recorder)
+    return context.leave(context.settings.shutdown_timeout_s)
+
+
 def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:
     """Run ``function()`` on n ranks that are threads of this process, each with the whole runtime.
 
@@ -129,4 +137,4 @@ def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> l
         raise
 
 
-__all__ = ["join_job", "run_threads"]
+__all__ = ["join_job", "leave_job", "run_threads"]

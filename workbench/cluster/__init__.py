@@ -69,7 +69,7 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, place: Here | OnHosts, say: Callable[[str], None] = print) -> None:
+    def __init__(self, place: places.AnyPlace, say: Callable[[str], None] = print) -> None:
         self.n, self._asked, self._place, self._say = place.n, place, place, say
         self._new_job()
 
@@ -249,6 +249,7 @@ def up(
     *,
     hosts: Sequence[str] | str | None = None,
     slurm: Mapping[str, Any] | None = None,
+    min_np: int | None = None,
     sync: bool = False,
     gpus: Asked = None,
     timeout_s: float = 60.0,
@@ -277,6 +278,8 @@ def up(
             waits for longer is cancelled, by default after 600 s, as by Ctrl-C. While it waits, place and reason are
             shown. The hosts stay reserved over :func:`down` and ``up``, until :func:`release`, the end of the kernel,
             or of their time. In a notebook that runs in a Slurm job itself, that job's hosts are taken.
+        min_np: a cell under ``hvd.elastic.run`` goes on while so many engines live, and ``resize(n)`` brings others in;
+            on this machine only, and without MPI. See :mod:`workbench.cluster.elastic.cluster`.
         sync: copy the notebook's folder to the hosts first, but for what ``.gitignore`` names: where they share none.
         gpus: which GPU each rank sees, as its ``cuda:0``. By default all, and ``set_device(hvd.local_rank())`` chooses.
             ``"auto"``: one for each rank, in turn where there are more ranks; a number: the first so many; a sequence
@@ -288,7 +291,7 @@ def up(
     Raises:
         LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, a
             host cannot be used, Slurm grants nothing, or this is a rank itself. No process is left.
-        ValueError: ``n`` is less than 1, or both ``hosts`` and ``slurm`` are named.
+        ValueError: ``n`` is less than 1, ``min_np`` does not fit it or the place, or both ``hosts`` and ``slurm`` are named.
 
     Example:
         >>> c = up(2)  # doctest: +SKIP
@@ -306,7 +309,7 @@ def up(
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
     say = _speaker(quiet)
-    place = places.find(places.Wish(n, hosts, slurm, gpus, mpiexec), site.read(), say, release)
+    place = places.find(places.Wish(n, hosts, slurm, gpus, mpiexec, min_np), site.read(), say, release)
     for old in list(_running):
         if places.fits(old._asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:
@@ -317,13 +320,21 @@ def up(
     if sync and isinstance(place, OnHosts):
         copy_folder(place.plan.targets, os.getcwd(), say)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
-    cluster = Cluster(place, say)
+    cluster = _made_for(place, say)
     cluster._start_or_stop(timeout_s)
     _running.append(cluster)
     cells.ready_magics(cluster.view, cluster._engines.host_lost)
     for line in [place.describe("ready"), *place.notes(cluster._engines)]:
         say(line)
     return cluster
+
+
+def _made_for(place: places.AnyPlace, say: Callable[[str], None]) -> Cluster:
+    if isinstance(place, Here | OnHosts):
+        return Cluster(place, say)
+    from workbench.cluster.elastic.cluster import ElasticCluster  # which stands on this module
+
+    return ElasticCluster(place, say)
 
 
 def down() -> None:

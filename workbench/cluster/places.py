@@ -8,6 +8,7 @@ from typing import Any
 
 from workbench import config
 from workbench.cluster import reservation
+from workbench.cluster.elastic.engines import ElasticHere
 from workbench.cluster.engines_here import Here, Say
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Reservation
@@ -17,6 +18,8 @@ from workbench.launch.hosts.remote_shell import Here as NoShell
 from workbench.launch.site import Site
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, pin
+
+AnyPlace = Here | OnHosts | ElasticHere
 
 # The hosts that Slurm has reserved for this kernel, at most once: they outlive the engines.
 _held: list[Reservation] = []
@@ -31,9 +34,10 @@ class Wish:
     slurm: Mapping[str, Any] | None = None
     gpus: Asked = None
     mpiexec: str = ""
+    min_np: int | None = None
 
 
-def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Here | OnHosts:
+def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> AnyPlace:
     """The place that a notebook and the site file name; Slurm is asked for hosts, if need be.
 
     Args:
@@ -56,8 +60,16 @@ def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Her
     targets = _targets(list(site.hosts if named is None else named))
     if all(isinstance(target.shell, NoShell) for target in targets):
         n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, say)
+        if wish.min_np is not None:
+            return ElasticHere(n, _least(wish.min_np, n), pin(n, wish.gpus))
         return Here(n, tuple(mpi.command(n, wish.mpiexec, alone=True)), pin(n, wish.gpus))
     return _on(targets, wish, site, say)
+
+
+def _least(min_np: int, n: int) -> int:
+    if not 1 <= min_np <= n:
+        raise ValueError(f"min_np={min_np}: of {n} engines at least 1 and at most {n} can be needed.")
+    return min_np
 
 
 def _targets(listed: Sequence[str]) -> list[Target]:
@@ -72,6 +84,8 @@ def _targets(listed: Sequence[str]) -> list[Target]:
 
 def _on(targets: Sequence[Target], wish: Wish, site: Site, say: Say, held: Reservation | None = None) -> OnHosts:
     n = _allowed(wish.n or sum(target.slots for target in targets), site, say)
+    if wish.min_np is not None:
+        raise ValueError("min_np: engines that may die are on this machine only. On several hosts: workbench run.")
     networks = [site.interface] if site.interface else []
     gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
     plan = Plan(targets, networks, config.ports(), gpus)
@@ -105,14 +119,14 @@ def _reserved(slurm: Mapping[str, Any], site: Site, say: Say, give_back: Callabl
     return found
 
 
-def fits(running: Here | OnHosts, place: Here | OnHosts, gpus: Asked) -> bool:
+def fits(running: AnyPlace, place: AnyPlace, gpus: Asked) -> bool:
     """Is a cluster at the one place what is asked for by the other?"""
     if isinstance(running, Here) and isinstance(place, Here):
         return running.n == place.n and (gpus is None or running.pins == place.pins)
     return running == place
 
 
-def time_left(place: Here | OnHosts) -> list[str]:
+def time_left(place: AnyPlace) -> list[str]:
     """A line about the hosts' time, if it is limited."""
     return [place.reservation.line()] if isinstance(place, OnHosts) and place.reservation else []
 
@@ -133,4 +147,4 @@ def release() -> None:
         _held.pop()
 
 
-__all__ = ["Wish", "find", "fits", "held", "release", "time_left"]
+__all__ = ["AnyPlace", "Wish", "find", "fits", "held", "release", "time_left"]

@@ -36,7 +36,8 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api, config
 from workbench.elastic.checkpoint import Checkpoints, read_checkpoint
-from workbench.elastic.leaving import leaving_on_sigterm
+from workbench.elastic.leaving import end_engine, leaving_on_sigterm
+from workbench.elastic.notebook import needs_the_others
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
 from workbench.process_sets import registered
@@ -133,6 +134,7 @@ def run_fn(
 
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
+        needs_the_others(f"{getattr(func, '__name__', 'a function')}()")
         cause: Exception
         resets, commits, begun_anew = 0, -1, False
         final = lasting_errors() if lasting is None else lasting
@@ -164,6 +166,7 @@ def run_fn(
                     reset()
                 except Dismissed:
                     state.on_leave()
+                    end_engine()
                     raise
                 begun_anew = True
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from workbench.common.text import count
-from workbench.observe.tracks import PHASES, Bar, Span, Track, length, waited_s
+from workbench.observe.tracks import PHASES, Bar, Mark, Span, Track, length, waited_s
 
 # JupyterLab shows an SVG as large as it says, and in a window 1,280 wide it has room for 830.
 WIDTH, LEFT, RIGHT, TOP = 820.0, 100.0, 18.0, 50.0
@@ -39,9 +39,10 @@ COLOURS = {
 _STYLE = (
     ".wbt-ground{fill:#ffffff}.wbt-text{fill:#24292f}.wbt-line{stroke:#d5dae0}.wbt-mark{fill:#c8102e}"
     ".wbt-arrow{stroke:#24292f;stroke-width:1.2}.wbt-head{fill:#24292f}"
+    ".wbt-cut{stroke:#c8102e;stroke-width:1.5;stroke-dasharray:4 3}"
     "@media(prefers-color-scheme:dark)"
     "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}"
-    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}}"
+    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}.wbt-cut{stroke:#ff7b72}}"
 )
 
 
@@ -62,13 +63,21 @@ class Arrow:
     tooltip: str = ""
 
 
-def svg(tracks: Sequence[Track], arrows: Sequence[Arrow] = (), text: str = "") -> str:
+def svg(
+    tracks: Sequence[Track],
+    arrows: Sequence[Arrow] = (),
+    text: str = "",
+    marks: Sequence[Mark] = (),
+    noun: str = "rank",
+) -> str:
     """The document.
 
     Args:
         tracks: what the ranks did.
         arrows: what went from one to another.
         text: what it shows, in words; found from the tracks if empty.
+        marks: what happened to the job.
+        noun: what a track is called.
 
     Example:
         >>> reduce = Span("reduce", 0.0, 250.0)
@@ -77,12 +86,12 @@ def svg(tracks: Sequence[Track], arrows: Sequence[Arrow] = (), text: str = "") -
         >>> document.startswith("<svg"), "<title>reduce (MPI_ALLREDUCE): 250 µs" in document
         (True, True)
     """
-    end = length(tracks) or 1.0
+    end = max(length(tracks), *(mark.us for mark in marks), 0.0) or 1.0
     tops, bottom = [], TOP
     for track in tracks:
         tops.append(bottom)
         bottom += _height(track) + _MARGIN
-    text = text or describe(tracks)
+    text = text or describe(tracks, noun)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
         f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
@@ -94,14 +103,15 @@ def svg(tracks: Sequence[Track], arrows: Sequence[Arrow] = (), text: str = "") -
         '<g class="wbt-axis">',
         *_axis(end, bottom - _MARGIN / 2),
         "</g>",
-        *(line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end)),
+        *(line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end, noun)),
+        *(line for mark in marks for line in _mark(mark, tracks, tops, bottom - _MARGIN / 2, end)),
         *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
 
 
-def describe(tracks: Sequence[Track]) -> str:
+def describe(tracks: Sequence[Track], noun: str = "rank") -> str:
     """The picture in one line.
 
     Example:
@@ -109,7 +119,7 @@ def describe(tracks: Sequence[Track]) -> str:
         'Timeline: nothing recorded on 1 rank'
     """
     batches = {bar.batch for track in tracks for bar in track.bars}
-    ranks = count(len(tracks), "rank")
+    ranks = count(len(tracks), noun)
     if not batches:
         return f"Timeline: nothing recorded on {ranks}"
     waits = waited_s(tracks)
@@ -117,7 +127,7 @@ def describe(tracks: Sequence[Track]) -> str:
     text = f"Timeline: {count(len(batches), 'collective')} of {ranks}, {duration(length(tracks))}"
     if not waits[culprit]:
         return text
-    return f"{text}; the longest waits were for rank {culprit}: {duration(waits[culprit] * 1e6)} in all"
+    return f"{text}; the longest waits were for {noun} {culprit}: {duration(waits[culprit] * 1e6)} in all"
 
 
 def duration(us: float) -> str:
@@ -146,9 +156,9 @@ def size(nbytes: int) -> str:
     return f"{nbytes} bytes" if nbytes else "no data"
 
 
-def caption(span: Span, bar: Bar | None) -> str:
+def caption(span: Span, bar: Bar | None, noun: str = "rank") -> str:
     """A phase in a word or two."""
-    return f"wait for rank {bar.last}" if bar is not None and span.phase == "wait" else span.phase
+    return f"wait for {noun} {bar.last}" if bar is not None and span.phase == "wait" else span.phase
 
 
 def _legend(tracks: Sequence[Track]) -> Iterable[str]:
@@ -183,21 +193,22 @@ def _step(end: float) -> float:
     return next(power * factor for factor in (5, 2, 1) if power * factor <= end / 4)
 
 
-def _track(track: Track, tracks: Sequence[Track], top: float, end: float) -> Iterable[str]:
+def _track(track: Track, tracks: Sequence[Track], top: float, end: float, noun: str) -> Iterable[str]:
     theirs = [bar for bar in track.bars if bar.last is not None]
     yield f'<g data-rank="{track.rank}">'
-    yield _text(12, top + 14, f"rank {track.rank}", size=13)
+    yield _text(12, top + 14, f"{noun} {track.rank}", size=13)
     if theirs and theirs[0].announced >= 0:  # not so in a simulated run
         times = sum(bar.last == track.rank for bar in theirs)
         yield _text(12, top + 28, f"last in {times} of {len(theirs)}", size=10)
     for span in track.compute:
-        yield _span(span, None, top, _STRIP, end, f"compute: {duration(span.end - span.begin)}, nothing in flight")
+        idle = f"compute: {duration(span.end - span.begin)}, nothing in flight"
+        yield _span(span, None, top, _STRIP, end, noun, idle)
     for bar in track.bars:
         y = top + _STRIP + _GAP + bar.row * (_ROW + _GAP)
         for span in bar.spans:
-            yield _span(span, bar, y, _ROW, end, _tooltip(span, bar))
+            yield _span(span, bar, y, _ROW, end, noun, _tooltip(span, bar, noun))
         if bar.last == track.rank:
-            mark = _marker(_x(bar.announced, end), y - 4, _last_words(bar, tracks))
+            mark = _marker(_x(bar.announced, end), y - 4, _last_words(bar, tracks, noun))
             yield f"<g{_times(bar.announced, bar.announced)}>{mark}</g>"
         if bar.error:
             words = _text(_x(bar.announced, end) + 3, y + 13, f"✕ {bar.error}", size=10, kind="mark")
@@ -222,18 +233,18 @@ def _height(track: Track) -> float:
     return max(34.0, _STRIP + rows * (_ROW + _GAP))
 
 
-def _span(span: Span, bar: Bar | None, y: float, height: float, end: float, tooltip: str) -> str:
+def _span(span: Span, bar: Bar | None, y: float, height: float, end: float, noun: str, tooltip: str) -> str:
     x, width = _x(span.begin, end), max(0.4, _x(span.end, end) - _x(span.begin, end))
     fill, ink = COLOURS[span.phase]
-    words = caption(span, bar)
+    words = caption(span, bar, noun)
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{fill}"/>'
     fits = bar is not None and width > _LETTER * len(words) + 6
     inside = _text(x + width / 2, y + 13, words, anchor="middle", size=10, fill=ink) if fits else ""
     return f"<g{_times(span.begin, span.end)}><title>{clean(tooltip)}</title>{box}{inside}</g>"
 
 
-def _tooltip(span: Span, bar: Bar) -> str:
-    what = f"{caption(span, bar)} ({bar.activity})" if span.phase == "reduce" else caption(span, bar)
+def _tooltip(span: Span, bar: Bar, noun: str) -> str:
+    what = caption(span, bar, noun) + (f" ({bar.activity})" if span.phase == "reduce" else "")
     more = len(bar.names) - _NAMED
     names = ", ".join(bar.names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
     of = "" if bar.kind in ("send", "receive") else "of "
@@ -241,10 +252,23 @@ def _tooltip(span: Span, bar: Bar) -> str:
     return "\n".join(lines + ([f"ended with {bar.error}"] if bar.error else []))
 
 
-def _last_words(bar: Bar, tracks: Sequence[Track]) -> str:
+def _last_words(bar: Bar, tracks: Sequence[Track], noun: str) -> str:
     waits = {track.rank: other.took("wait") for track in tracks for other in track.bars if other.batch == bar.batch}
-    waited = [f"rank {rank} waited {duration(us)}" for rank, us in waits.items() if us]
-    return "\n".join([f"rank {bar.last} came last", *waited])
+    waited = [f"{noun} {rank} waited {duration(us)}" for rank, us in waits.items() if us]
+    return "\n".join([f"{noun} {bar.last} came last", *waited])
+
+
+def _mark(mark: Mark, tracks: Sequence[Track], tops: Sequence[float], bottom: float, end: float) -> Iterable[str]:
+    """A line through all tracks, or from its own track's top to its end."""
+    x = _x(mark.us, end)
+    above, below, y = TOP - 4, bottom, TOP - 6
+    for track, top in zip(tracks, tops, strict=True):
+        if track.rank == mark.rank:
+            above, below, y = top, top + _height(track), top + 14
+    yield f'<g class="wbt-moment"{_times(mark.us, mark.us)}><title>{clean(mark.text)}</title>'
+    yield f'<line class="wbt-cut" x1="{x:.2f}" x2="{x:.2f}" y1="{above:g}" y2="{below:g}"/>'
+    late = x > (LEFT + WIDTH) / 2
+    yield _text(x + (-4 if late else 4), y, mark.text, "end" if late else "", size=10, kind="mark") + "</g>"
 
 
 def _marker(x: float, y: float, tooltip: str) -> str:

@@ -16,7 +16,7 @@ import json
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +27,10 @@ from workbench.common.text import rank_list
 from workbench.context import HOLDER
 from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 from workbench.observe.drawing import caption, describe, svg
+from workbench.observe.epochs import Recorded, by_engine, past
 from workbench.observe.figure import Figure
 from workbench.observe.recorder import OWN, Snapshot
-from workbench.observe.tracks import Bar, Track, tracks, waited_s
+from workbench.observe.tracks import Bar, Mark, Track, begins_ns, named, tracks, waited_s
 
 
 class Picture(Figure):
@@ -38,18 +39,31 @@ class Picture(Figure):
     Args:
         snapshots: what the ranks have recorded, by rank.
         last: how many batches to show.
+        engines: of an elastic job, whose tracks are engines.
+        changes: (nanoseconds since 1970, what has happened, to which engine; -1 for all).
 
     Attributes:
         tracks: the same as data, see :mod:`workbench.observe.tracks`.
+        marks: what happened to an elastic job meanwhile.
 
     Example:
         >>> Picture([{"host": "a", "wall_ns": 0, "collectives": [], "answers": []}], last=20)
         Timeline: nothing recorded on 1 rank
     """
 
-    def __init__(self, snapshots: Sequence[Snapshot], last: int) -> None:
-        self.tracks = tracks(snapshots, last)
-        super().__init__(svg(self.tracks), describe(self.tracks))
+    def __init__(
+        self,
+        snapshots: Sequence[Snapshot],
+        last: int,
+        engines: Sequence[int] = (),
+        changes: Sequence[tuple[int, str, int]] = (),
+    ) -> None:
+        self.tracks, self.marks, noun = tracks(snapshots, last), list[Mark](), "engine" if engines else "rank"
+        if engines:
+            self.tracks = [named(track, engines) for track in self.tracks]
+            begin = begins_ns(snapshots, last)
+            self.marks = [Mark((when - begin) / 1000, text, engine) for when, text, engine in changes if when > begin]
+        super().__init__(svg(self.tracks, marks=self.marks, noun=noun), describe(self.tracks, noun))
 
     @property
     def lanes(self) -> list[Track]:
@@ -103,7 +117,10 @@ def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
     """
     cluster = _cluster()
     if cluster is not None and not (api.is_initialized() and api.size() > 1):
-        return Picture(_ask(cluster, last, timeout_s), last)
+        changes: list[Any] | None = getattr(cluster, "changes", None)
+        if changes is not None:
+            return _of_epochs(_ask(cluster, cluster.ready(), all_recorded, last, timeout_s), changes, last)
+        return Picture(_everybody(_ask(cluster, range(cluster.n), recorded, last, timeout_s)), last)
     return Picture(_gather(last), last)
 
 
@@ -112,6 +129,14 @@ def recorded(last: int) -> Snapshot | None:
     if not api.is_initialized():
         return None
     return HOLDER.get().timeline.recorder.snapshot(2 * last)
+
+
+def all_recorded(last: int) -> list[Recorded]:
+    """The same, and what this process has recorded in epochs that it has left."""
+    context = HOLDER.find()
+    now = recorded(last)
+    epoch = getattr(context.bootstrap, "epoch", 0) if context else 0
+    return past(2 * last) + ([{"epoch": epoch, "rank": api.rank(), "snapshot": now}] if now else [])
 
 
 def trace_events(shown: Sequence[Track]) -> Iterator[dict[str, Any]]:
@@ -160,26 +185,36 @@ def _cluster() -> Any:
     return module._running[-1] if module is not None and module._running else None
 
 
-def _ask(cluster: Any, last: int, timeout_s: float) -> list[Snapshot]:
-    """The engines' records, through the client."""
-    gone = [rank for rank in range(cluster.n) if rank not in cluster.client.ids]
+def _of_epochs(found: dict[int, list[Recorded]], changes: Sequence[Any], last: int) -> Picture:
+    lost = {each.engine for each in changes if each.engine >= 0}
+    engines = sorted(lost | set(found))
+    told = [(each.when_ns, each.text, each.engine) for each in changes]
+    return Picture(by_engine(found, engines), last, engines, told)
+
+
+def _everybody(found: dict[int, Snapshot | None]) -> list[Snapshot]:
+    without = [rank for rank, one in found.items() if one is None]
+    if without:
+        raise NotInitializedError(f"timeline(): call init() on all engines first; {rank_list(without)} did not.")
+    return [one for one in found.values() if one is not None]
+
+
+def _ask(cluster: Any, engines: Sequence[int], what: Callable[[int], Any], last: int, timeout_s: float) -> Any:
+    """The engines' records by engine, through the client."""
+    gone = [rank for rank in engines if rank not in cluster.client.ids]
     if gone:
         raise PeerLostError(f"timeline(): there is no engine any more for {rank_list(gone)}. See cluster.rescue().")
     until = time.monotonic() + timeout_s
-    answers = [cluster.client[rank].apply_async(recorded, last) for rank in range(cluster.n)]
-    for answer in answers:
+    answers = {rank: cluster.client[rank].apply_async(what, last) for rank in engines}
+    for answer in answers.values():
         answer.wait(max(0.01, until - time.monotonic()))
-    silent = [rank for rank, answer in enumerate(answers) if not answer.ready()]
+    silent = [rank for rank, answer in answers.items() if not answer.ready()]
     if silent:
         raise DeadlineError(
             f"timeline(): {rank_list(silent)} did not answer within {timeout_s:g} s. Is a cell still running there? "
             "Wait for it, or see cluster.rescue()."
         )
-    found: list[Snapshot | None] = [answer.get() for answer in answers]
-    without = [rank for rank, one in enumerate(found) if one is None]
-    if without:
-        raise NotInitializedError(f"timeline(): call init() on all engines first; {rank_list(without)} did not.")
-    return [one for one in found if one is not None]
+    return {rank: answer.get() for rank, answer in answers.items()}
 
 
 __all__ = ["Picture", "recorded", "timeline", "trace_events"]

@@ -16,7 +16,7 @@ The time in which a rank has no collective in flight is shown as ``compute``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 
 from workbench.observe.recorder import Answer, Collective, Snapshot
@@ -74,6 +74,20 @@ class Track:
     compute: tuple[Span, ...]
 
 
+@dataclass(frozen=True)
+class Mark:
+    """Something happened to the job, ``us`` after the picture's beginning.
+
+    Args:
+        text: what, for people.
+        rank: the track that it happened to; -1 for all.
+    """
+
+    us: float
+    text: str
+    rank: int = -1
+
+
 def tracks(snapshots: Sequence[Snapshot], last: int) -> list[Track]:
     """The last batches of all ranks, on rank 0's clock.
 
@@ -91,16 +105,30 @@ def tracks(snapshots: Sequence[Snapshot], last: int) -> list[Track]:
         >>> [[(span.phase, span.begin, span.end) for span in spans] for spans in shown]
         [[('wait', 0.0, 8.0), ('negotiate', 8.0, 9.0)], [('negotiate', 7.0, 9.0)]]
     """
+    known, shown = _known(snapshots, last)
+    who = {key: _last_to_come(key, known, snapshots[0]["answers"]) for key in shown}
+    zero = _zero(known, shown)
+    return [_track(rank, mine, shown, who, zero) for rank, mine in enumerate(known)]
+
+
+def begins_ns(snapshots: Sequence[Snapshot], last: int) -> int:
+    """When the picture begins, in nanoseconds since 1970."""
+    return _zero(*_known(snapshots, last)) + snapshots[0]["wall_ns"]
+
+
+def _known(snapshots: Sequence[Snapshot], last: int) -> tuple[list[dict[Id, Collective]], list[Id]]:
+    """By rank its batches, on rank 0's clock; and the last batches of all."""
     shifts = clock_shifts(snapshots)
     known = [
         {_id(one): _shifted(one, shift) for one in snap["collectives"]}
         for snap, shift in zip(snapshots, shifts, strict=True)
     ]
     ends = {key: max(mine[key]["done"] for mine in known if key in mine) for mine in known for key in mine}
-    shown = sorted(ends, key=lambda key: (ends[key], key))[max(0, len(ends) - last) :]
-    who = {key: _last_to_come(key, known, snapshots[0]["answers"]) for key in shown}
-    zero = min((_begin(mine[key]) for key in shown for mine in known if key in mine), default=0)
-    return [_track(rank, mine, shown, who, zero) for rank, mine in enumerate(known)]
+    return known, sorted(ends, key=lambda key: (ends[key], key))[max(0, len(ends) - last) :]
+
+
+def _zero(known: Sequence[dict[Id, Collective]], shown: Sequence[Id]) -> int:
+    return min((_begin(mine[key]) for key in shown for mine in known if key in mine), default=0)
 
 
 def clock_shifts(snapshots: Sequence[Snapshot]) -> list[int]:
@@ -119,6 +147,12 @@ def clock_shifts(snapshots: Sequence[Snapshot]) -> list[int]:
         else:
             shifts.append(round(median(apart)) if apart else first["wall_ns"] - snap["wall_ns"])
     return shifts
+
+
+def named(track: Track, names: Sequence[int]) -> Track:
+    """The same track, in which ranks are called by other numbers."""
+    bars = tuple(replace(bar, last=None if bar.last is None else names[bar.last]) for bar in track.bars)
+    return replace(track, rank=names[track.rank], bars=bars)
 
 
 def waited_s(shown: Sequence[Track]) -> dict[int, float]:

@@ -179,6 +179,12 @@ class Membership:
         came = self._came()
         return bool(came) and (not self._members() or any(each in came for each in self._members()))
 
+    def due(self) -> bool:
+        """Have members to come because one of them is lost or leaves, or because a newcomer waits?"""
+        members = self._members()
+        leaves = any(self._workers[each].leaving for each in members)
+        return bool(members) and (leaves or len(members) < len(self.ranks) or bool(set(self._came()) - set(members)))
+
     def why_waiting(self) -> str:
         """Why the next epoch has not begun, though workers wait for it; "" if none does."""
         came = self._came()

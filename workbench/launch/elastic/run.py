@@ -22,6 +22,7 @@ from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.membership import Membership, Out
+from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
 from workbench.launch.elastic.workers_here import Heard, Place, Workers
 from workbench.launch.ranks.ending import Ending
@@ -30,7 +31,6 @@ from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
 
 _LOOK_S = 0.25
-_PING_S = 1.0
 _REASON_S = 5.0  # between two looks at why nothing goes on
 GRACE_S = 25.0
 """From SIGTERM to SIGKILL: Slurm's and Kubernetes' own grace is 30 s."""
@@ -84,11 +84,10 @@ class ElasticRun:
         self._ending = Ending(0, GRACE_S)
         self._next, self._belonged, self._dismissed = 0, set[int](), set[int]()
         self._started, self._leaving = set[int](), set[int]()
-        self._asked: dict[int, float] = {}  # whether they live, since when
+        self._silence = Silence(workers, limits.peer_timeout_s, self._kill_silent)
         self._last: tuple[int, str] | None = None  # who was lost last, and how
         self._failure, self._finished = "", False  # has a worker ended well?
-        self._ping_at = time.monotonic()
-        self._reason_at = self._ping_at + _REASON_S
+        self._reason_at = time.monotonic() + _REASON_S
         self._short_since: float | None = None
 
     def attend(self) -> None:
@@ -255,9 +254,7 @@ class ElasticRun:
             why = f"{count(self._slots.total, 'slot')} of at least {limits.least} (--min-np)"
         stuck = why and (self._members.stands() or not self._next)
         self._short_since = (self._short_since or now) if stuck else None
-        if now >= self._ping_at:
-            self._ping_at = now + _PING_S
-            self._look_at_silent(now)
+        self._silence.look(self._members.awaited(), now)
         if stuck and now >= self._reason_at:
             self._reason_at = now + _REASON_S
             if now - (self._short_since or now) > _REASON_S:
@@ -269,17 +266,10 @@ class ElasticRun:
         elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():
             self._fail(f"Fewer than {limits.least} ranks (--min-np) are left, and no host takes another.", now)
 
-    def _look_at_silent(self, now: float) -> None:
-        """Who is waited for has to show that it lives; a stopped process is killed, so the others can go on.
-
-        Ranks that train have nothing to say, so the silence counts from the first question on.
-        """
-        self._asked = {worker: self._asked.get(worker, now) for worker in self._members.awaited()}
-        for worker, since in self._asked.items():
-            if min(self._workers.silent_for(worker), now - since) > self._limits.peer_timeout_s:
-                self._say(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
-                self._workers.signal([worker], SIGKILL)
-            self._workers.tell(worker, Message("ping", {}))
+    def _kill_silent(self, worker: int) -> None:
+        """A stopped process is killed, so that the others can go on."""
+        self._say(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
+        self._workers.signal([worker], SIGKILL)
 
     def _fail(self, text: str, now: float) -> None:
         """The job cannot go on."""

@@ -107,9 +107,7 @@ class ProcessTree:
 
     def running(self) -> bool:
         """Do all processes run? False in a forked child, which cannot know."""
-        return (
-            self.owned() and not self._stopped and all(process.poll() is None for process in self._processes.values())
-        )
+        return self.owned() and not self._stopped and not self.codes()
 
     def stopped(self) -> bool:
         """Has :meth:`stop` been called? Then the folder is deleted."""
@@ -121,7 +119,18 @@ class ProcessTree:
 
     def codes(self) -> dict[str, int]:
         """Those, with their exit codes."""
-        return {name: process.returncode for name, process in self._processes.items() if process.poll() is not None}
+        found = dict(self._processes)  # another thread may start one meanwhile
+        return {name: process.returncode for name, process in found.items() if process.poll() is not None}
+
+    def pid(self, name: str) -> int:
+        """Of a process.
+
+        Raises:
+            ProcessLookupError: it was ended.
+        """
+        if name not in self._processes:
+            raise ProcessLookupError(name)
+        return self._processes[name].pid
 
     def wait(self, what: str, done: Callable[[], bool], deadline: float) -> None:
         """Wait, asking every 20 ms at least, as long as all processes run.

@@ -1,0 +1,273 @@
+"""A cluster whose cells go on when an engine dies, and that takes in others: ``cluster.up(4, min_np=1)``.
+
+::
+
+    c = cluster.up(4, min_np=1)
+    %px train(state)         # kill -9 of an engine: "engine 2 is gone: it was killed by SIGKILL; 3 are left"
+    c.resize(4)              # a new engine, which runs the cells again that the others have run
+    %px train(state)         # with four
+
+A cell that trains in a function under ``hvd.elastic.run`` goes on with the engines that are left, and with those that
+come while it runs: ``%%px --noblock`` keeps the notebook free for ``resize``. Later cells run on the engines that live.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from workbench.cluster import Cluster, _left_s, _speaker, cells
+from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
+from workbench.cluster.elastic.history import History
+from workbench.cluster.elastic.watch import Change
+from workbench.common.text import count
+from workbench.elastic import notebook
+from workbench.errors import LaunchError, PeerLostError
+
+_LOOK_S = 0.02
+
+
+class ElasticCluster(Cluster):
+    """See the module.
+
+    Attributes:
+        view: on all engines that live, without newcomers that run earlier cells.
+    """
+
+    _engines: ElasticEngines
+    _place: ElasticHere
+
+    def __init__(self, place: ElasticHere, say: Callable[[str], None] = print) -> None:
+        self._history, self._joining = History(), list[Any]()
+        self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
+        self._lock = threading.RLock()  # ipyparallel tells of results on a thread of its own
+        super().__init__(place, say)
+
+    @property
+    def changes(self) -> list[Change]:
+        """The engines that were lost or have left, and the epochs that have begun, oldest first."""
+        return list(self._engines.watch.changes)
+
+    def ready(self) -> list[int]:
+        """The engines on which cells run: all that live, without newcomers that run earlier cells."""
+        with self._lock:
+            return [each for each in self._engines.watch.living() if each not in self._newcomers]
+
+    def healthy(self) -> bool:
+        """Do as many live as there should be, and does the hub know them?"""
+        living = self._engines.watch.living()
+        return self._job.running() and list(self.client.ids) == living and len(living) == self.n
+
+    def pids(self) -> list[int]:
+        """The processes of the engines that live, in the order of their ids."""
+        return [self._engines.watch.pid(each) for each in self._engines.watch.living()]
+
+    def status(self) -> str:
+        """Which engines live, and which rank each has."""
+        if self._job.stopped():
+            return "stopped"
+        living, ranks = self._engines.watch.living(), self._engines.watch.ranks()
+        named = [f"{each} (rank {ranks.index(each)})" if each in ranks else str(each) for each in living]
+        return f"{count(len(living), 'engine')} of {self.n}: {', '.join(named)}"
+
+    def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
+        """As many engines as there should be; those that live keep their variables. See :meth:`resize`."""
+        self.resize(self.n, timeout_s, quiet)
+
+    def resize(self, n: int, timeout_s: float = 60.0, quiet: bool = False) -> None:
+        """Start engines, or end some, until ``n`` live. Those that live keep their variables.
+
+        A newcomer runs the cells again that ``%px`` has run on all engines without an error, so far as it can alone,
+        see :mod:`workbench.elastic.notebook`; then what is running now. A function under ``hvd.elastic.run`` takes it
+        in at its next commit, and lets engines leave there. The others' weights come with ``state.sync()``, so at the
+        beginning of such a function, and not before.
+
+        Args:
+            n: how many.
+            timeout_s: deadline.
+            quiet: print nothing.
+
+        Raises:
+            LaunchError: the cluster was stopped, or the engines did not start in time.
+            ValueError: fewer than the least.
+        """
+        if self._job.stopped():
+            raise LaunchError("the cluster was stopped: call cluster.up().")
+        if n < self._place.least:
+            raise ValueError(f"resize({n}): a training needs {self._place.least} at least (min_np).")
+        deadline, watch, busy = time.monotonic() + timeout_s, self._engines.watch, bool(self._history.running())
+        self.n, self._asked = n, replace(self._place, n=n)
+        living = watch.living()
+        new, ended = self._start_more(n - len(living), deadline), living[n:]
+        watch.leave(ended)
+        for each in new:
+            self._repeat(each)
+        if not busy:
+            self._settle({*new, *ended}, deadline)
+        for line in self._report(new, ended, busy):
+            _speaker(quiet)(line)
+
+    # --- the start and the end --------------------------------------------------------------------------
+
+    def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
+        super()._connect(profile, connection_file, deadline)
+        self._engines.watch.say = self._say
+        forgive(self.client, self._newcomers)
+
+    def _verify(self, deadline: float) -> None:
+        """Wait for the engines' process ids."""
+        self.view = self.client.direct_view("all")
+        self.view.block = True
+        self._pids = self.view.apply_async(os.getpid).get(_left_s(deadline))
+        if list(self.client.ids) != list(range(self.n)):
+            raise LaunchError(f"the engines have the ids {self.client.ids}, and not 0 to {self.n - 1}.")
+        self._engines.are_up(self._pids)
+        self.view.execute = self._recorded(self.view.execute)
+
+    def _stop(self) -> None:
+        self._engines.watch.close()  # what ends from now on is not lost
+        super()._stop()
+
+    # --- cells ------------------------------------------------------------------------------------------
+
+    def _recorded(self, execute: Callable[..., Any]) -> Callable[..., Any]:
+        """Cells for all engines, which newcomers will run again."""
+
+        def run(code: str, silent: bool = True, targets: Any = None, block: bool | None = None, **options: Any) -> Any:
+            self._begin_epoch()
+            block = self.view.block if block is None else block
+            for_all = (self.view.targets if targets is None else targets) == "all"
+            with self._lock:
+                result = execute(code, silent=silent, targets=targets, block=False, **options)
+                if for_all:
+                    self._history.add(code, result)
+            result.add_done_callback(lambda done: self._begin_epoch())  # newcomers may wait for it
+            if block:
+                result.get()
+                result.wait_for_output()
+            return result
+
+        return run
+
+    def _begin_epoch(self) -> None:
+        """If engines were lost, leave, or wait to join, have all begin the next epoch before they run anything else."""
+        with self._lock:
+            if self._job.stopped() or not all(each.ready() for each in self._joining):
+                return
+            self._joining = []
+            if epoch := self._engines.watch.due():
+                for each in self._engines.watch.ranks():
+                    with contextlib.suppress(KeyError, PeerLostError):  # it is dying
+                        self._joining.append(self.client[each].apply_async(notebook.join_again, epoch))
+
+    # --- newcomers --------------------------------------------------------------------------------------
+
+    def _start_more(self, n: int, deadline: float) -> list[int]:
+        with self._lock:
+            new = [self._engines.begin() for _ in range(n)]
+            self._newcomers |= dict.fromkeys(new, 0)
+        while not set(new) <= set(self.client.ids):
+            if time.monotonic() > deadline or set(new) - set(self._engines.watch.living()):
+                report = self._engines.report()
+                for each in new:
+                    self._engines.watch.kill(each)
+                raise LaunchError(f"engines {', '.join(map(str, new))} did not start in time.\n{report}")
+            time.sleep(_LOOK_S)
+        return new
+
+    def _repeat(self, engine: int) -> None:
+        """Have a newcomer run the cells that the others have run, and once it has, those that run."""
+        with self._lock:
+            finished, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
+            if finished:
+                result = self.client[engine].apply_async(notebook.catch_up, finished)
+                result.add_done_callback(lambda done: self._repeated(engine, done))
+                return
+            for cell in self._history.running():
+                result = self.client[engine].execute(cell, silent=False, block=False)
+                result.add_done_callback(lambda done: self._tell(engine, done))
+            del self._newcomers[engine]
+
+    def _repeated(self, engine: int, done: Any) -> None:
+        self._tell(engine, done)
+        if engine in self._engines.watch.living():
+            self._repeat(engine)
+        else:
+            self._newcomers.pop(engine, None)
+
+    def _tell(self, engine: int, done: Any) -> None:
+        """What a newcomer could not do."""
+        error = done.exception()
+        found = done.result() if error is None else []
+        watch = self._engines.watch
+        if error is not None and watch.is_alive() and engine in watch.living():
+            self._say(f"engine {engine}: {error}")
+        for line, why in found if isinstance(found, list) else []:
+            self._say(f"engine {engine}: {line}  # {why}")
+
+    def _settle(self, changed: Collection[int], deadline: float) -> None:
+        """Where nothing runs: wait until newcomers belong to the job, and those that leave have left."""
+        while time.monotonic() < deadline:
+            self._begin_epoch()
+            waits = not all(each.ready() for each in self._joining) or self._engines.watch.due()
+            there, living = set(changed) & set(self.client.ids), set(self.ready())
+            if not waits and there <= living:
+                return
+            time.sleep(_LOOK_S)
+
+    def _report(self, new: Sequence[int], ended: Sequence[int], busy: bool) -> list[str]:
+        living = self._engines.watch.living()
+        leaving = [each for each in ended if each in living]
+        stay = [each for each in living if each not in leaving]
+        lines = [f"{count(len(stay), 'engine')}: {', '.join(map(str, stay))}"]
+        then = "the next commit takes it in" if busy else "it gets the others' weights in the next state.sync()"
+        lines += [f"engine {each} is new and runs the same cells; {then}" for each in new]
+        return lines + [f"engine {each} leaves at the next commit" for each in leaving]
+
+
+def forgive(client: Any, hidden: Collection[int]) -> None:
+    """Of an engine that dies, its part of a cell is empty, and later cells run without it.
+
+    Args:
+        client: the ``ipyparallel.Client``.
+        hidden: engines that do not belong to ``"all"``.
+    """
+    strand, find = client._handle_stranded_msgs, client._build_targets
+
+    def stranded(engine: int, uuid: str) -> None:
+        for msg_id in list(client._outstanding_dict[uuid]):
+            future = client._futures.get(msg_id)
+            if msg_id in client.results or future is None or future.header["msg_type"] != "execute_request":
+                continue
+            content = {"status": "ok", "execution_count": 0, "payload": [], "user_expressions": {}}
+            msg = client.session.msg("execute_reply", content=content)
+            msg["parent_header"]["msg_id"] = msg_id
+            msg["metadata"]["engine"] = uuid
+            client.metadata[msg_id]["engine_id"] = engine
+            client._handle_execute_reply(msg)
+            output = client._output_futures.get(msg_id)
+            if output and not output.done():
+                output.set_result(None)
+        strand(engine, uuid)  # what is no cell
+
+    def find_living(targets: Any) -> Any:
+        if targets == "all":
+            targets = [each for each in client._ids if each not in hidden]
+        elif isinstance(targets, (list, tuple, range)):
+            living = [each for each in targets if each in client._ids]
+            if targets and not living:
+                raise PeerLostError(cells.gone(list(targets)))
+            targets = living
+        return find(targets)
+
+    client._handle_stranded_msgs = stranded
+    client._build_targets = find_living
+
+
+__all__ = ["ElasticCluster", "forgive"]

@@ -1,0 +1,157 @@
+"""Engines of this machine that are lost and gained while cells run: plain processes, and not one job of mpiexec's."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workbench import config
+from workbench.cluster import engine_commands
+from workbench.cluster.elastic.watch import Watch, name_of
+from workbench.cluster.engines_here import Engines, Say
+from workbench.common.text import count
+from workbench.launch.elastic.desk import NAME
+from workbench.launch.elastic.workers_here import Place, placed, worker_variables
+from workbench.launch.ranks import supervisor
+from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.start import mpi
+from workbench.launch.start.binding import bind
+from workbench.launch.start.gpus import Gpu, Pins
+
+_ENGINE = ["workbench.launch.ranks.engine", "--timeout=60", "--IPEngine.wait_for_url_file=86400"]
+_TIMEOUT = "WORKBENCH_ELASTIC_TIMEOUT_S"
+
+
+@dataclass(frozen=True)
+class ElasticHere:
+    """This machine as the place of engines that may die.
+
+    Args:
+        n: how many at the start.
+        least: a training goes on while so many live.
+        pins: their GPUs.
+    """
+
+    n: int
+    least: int
+    pins: Pins
+
+    def engines(self) -> ElasticEngines:
+        """Engines that can be started here."""
+        return ElasticEngines(self)
+
+    def after_loss(self, engines: Engines, say: Say) -> ElasticHere:
+        """The place to start them anew."""
+        return self
+
+    def notes(self, engines: Engines) -> list[str]:
+        """Lines for whoever has started them."""
+        cores = mpi.usable_cores()
+        crowded = f"{self.n} ranks share {count(cores, 'core')}: fine for learning, not for timing"
+        return [line for line in (self.pins.line(), crowded if self.n > cores else "") if line]
+
+    def describe(self, state: str) -> str:
+        """One line that is the same in every run on one machine."""
+        return f"{count(self.n, 'engine')} {state}; a training goes on while {self.least} of them live"
+
+    def test(self) -> str:
+        """A command that tries alone what the engines need."""
+        return shlex.join([sys.executable, "-m", *_ENGINE[:1], "--help"])
+
+    @property
+    def gpus(self) -> tuple[Gpu | str, ...]:
+        """By rank the GPU that it sees."""
+        return self.pins.gpus
+
+
+class ElasticEngines:
+    """See :class:`workbench.cluster.engines_here.Engines`. An engine keeps its id, and no other ever gets it.
+
+    Args:
+        place: where and how many.
+
+    Attributes:
+        watch: knows who lives, and which of them train together.
+    """
+
+    mpi = False
+
+    def __init__(self, place: ElasticHere) -> None:
+        self._place, self._next, self._profile = place, 0, Path()
+        self._slots: dict[int, int] = {}  # of the engines that were started, by id
+        self.binding = bind(place.n, config.settings().bind)
+        self.job = ProcessTree(mpi.environment(mpi.threads_per_rank(place.n)))
+        self.job.env |= {"IPYTHONDIR": str(self.job.folder)} | engine_commands.signing() | dict(place.pins.env)
+        settings = config.settings()
+        self.watch = Watch(self.job, str(self.job.folder / NAME), place.least, settings.peer_timeout_s)
+        own = {
+            "WORKBENCH_MEMBERSHIP": self.watch.path,
+            "WORKBENCH_MIN_NP": str(place.least),
+            "WORKBENCH_MAX_NP": str(place.n),
+            # A cell that waits for engines that never come ends as one does in which the first init() waits.
+            _TIMEOUT: self.job.env.get(_TIMEOUT, str(settings.init_timeout_s)),
+        }
+        self._common = dict(self.job.env) | own
+
+    def start(self, profile: Path, deadline: float, say: Say) -> None:
+        """The engines start at once, and wait for the controller's file."""
+        self._profile = profile
+        self.job.start("controller", engine_commands.controller(profile))
+        for _ in range(self._place.n):
+            self.begin()
+        listens = profile / "security" / "ipcontroller-engine.json"
+        self.job.wait("the controller listened", lambda: engine_commands.complete(listens), deadline)
+        engine_commands.let_in(profile, listens)
+
+    def begin(self) -> int:
+        """Start one more engine; its id."""
+        taken = {self._slots[each] for each in self.watch.living()}
+        worker, slot = self._next, next(each for each in range(self._next + 1) if each not in taken)
+        self._next, self._slots[worker] = self._next + 1, slot
+        self.watch.add(worker)
+        variables = worker_variables(worker, Place("localhost", slot, slot))
+        self.job.env = self._common | variables | placed(self.binding, worker, slot)
+        words = [f"--profile-dir={self._profile}", f"--IPEngine.id={worker}"]
+        words += [f"--IPEngine.url_file={engine_commands.ready_file(self._profile)}"]
+        become = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME]
+        self.job.start(name_of(worker), [*become, sys.executable, "-m", *_ENGINE, *words])
+        self.job.env = dict(self._common)
+        return worker
+
+    def are_up(self, pids: Sequence[int]) -> None:
+        """From now on one that ends does not end the others."""
+        self.job.follow(pids)
+        self.watch.start()
+
+    def gone(self) -> list[int]:
+        """Engines that have died before all were up; of later ones the watch tells."""
+        if self.watch.is_alive():
+            return []
+        ended = self.job.ended()
+        return [worker for worker in self.watch.living() if name_of(worker) in ended]
+
+    def describe_lost(self, gone: Sequence[int]) -> str:
+        """Those in words."""
+        return f"{count(len(gone), 'engine')} ended: {', '.join(map(str, gone))}"
+
+    def host_lost(self, gone: Sequence[int]) -> str:
+        """None: the host is this one."""
+        return ""
+
+    def report(self) -> str:
+        """Of the job."""
+        return self.job.report()
+
+    def stop(self) -> None:
+        """The cores are free again, too."""
+        try:
+            self.watch.close()
+            self.job.stop()
+        finally:
+            self.binding.release()
+
+
+__all__ = ["ElasticEngines", "ElasticHere"]

@@ -1,0 +1,205 @@
+"""The membership of an elastic job whose workers are engines: held by a thread of the notebook's kernel."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import selectors
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from signal import SIGKILL, Signals
+
+from workbench.common.messages import Message
+from workbench.launch.elastic.desk import CUT, Desk
+from workbench.launch.elastic.membership import Membership, Out
+from workbench.launch.elastic.silence import Silence
+from workbench.launch.ranks.process_tree import ProcessTree
+
+_LOOK_S = 0.05  # between two looks at the engines' processes
+_DYING_S = 0.002  # the same, after an engine's connection was cut
+_REASON_S = 5.0  # between two looks at why nothing goes on
+_HAND_OVER_S = 20.0  # for an engine that leaves to write what it has to
+
+
+@dataclass(frozen=True)
+class Change:
+    """An epoch has begun, or an engine is gone.
+
+    Args:
+        when_ns: since 1970.
+        text: what has happened, for people.
+        engine: which is gone; -1 where an epoch begins.
+    """
+
+    when_ns: int
+    text: str
+    engine: int = -1
+
+
+class Watch(threading.Thread):
+    """See the module.
+
+    Args:
+        job: the engines' processes, each under the name :func:`name_of`.
+        path: of the socket at which they tell of themselves.
+        least: no epoch begins with fewer ranks.
+        peer_timeout_s: an engine for which the others wait, and that says nothing for so long, is killed.
+
+    Attributes:
+        say: prints a line; called on this thread.
+        changes: what has happened to the job.
+    """
+
+    def __init__(self, job: ProcessTree, path: str, least: int, peer_timeout_s: float) -> None:
+        super().__init__(name="workbench-elastic", daemon=True)
+        self._job, self._desk, self._least = job, Desk(path), least
+        self._members = Membership(least)
+        self.path, self.changes = self._desk.path, list[Change]()
+        self.say: Callable[[str], None] = lambda line: None
+        self._living, self._dismissed = set[int](), dict[int, float]()
+        self._lock, self._end = threading.RLock(), threading.Event()
+        self._silence = Silence(self._desk, peer_timeout_s, self.kill)
+        self._cut_at, self._reason_at = -1.0, time.monotonic() + _REASON_S
+
+    # --- called by the notebook -----------------------------------------------------------------------
+
+    def add(self, worker: int) -> None:
+        """An engine is about to be started."""
+        with self._lock:
+            self._living.add(worker)
+            self._members.started(worker, "localhost")
+
+    def leave(self, workers: Iterable[int]) -> None:
+        """These are to end: where they train, at their next commit; else at once."""
+        with self._lock:
+            workers = list(workers)
+            members = [each for each in workers if self._members.rank_of(each) >= 0]
+            for each in set(workers) - set(members):
+                self._dismissed[each] = -math.inf
+            self._send(self._members.leave(members))
+
+    def living(self) -> list[int]:
+        """The engines whose process runs, without those that have been sent away."""
+        with self._lock:
+            return sorted(self._living - set(self._dismissed))
+
+    def ranks(self) -> list[int]:
+        """The engines of the running epoch, by rank."""
+        with self._lock:
+            return [each for each in self._members.ranks if self._members.rank_of(each) >= 0]
+
+    def due(self) -> int:
+        """The running epoch, if its ranks have to begin the next one; else 0."""
+        with self._lock:
+            return self._members.epoch if self._members.due() else 0
+
+    def pid(self, worker: int) -> int:
+        """An engine's process."""
+        return self._job.pid(name_of(worker))
+
+    def kill(self, worker: int) -> None:
+        """End an engine's process."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid(worker), SIGKILL)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._end.set()
+        if self.is_alive():
+            self.join(5.0)
+
+    # --- this thread ----------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Until :meth:`close`."""
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(self._desk, selectors.EVENT_READ)
+            while not self._end.is_set():
+                dying = time.monotonic() < self._cut_at + 1.0
+                waiting.select(_DYING_S if dying else _LOOK_S)
+                with self._lock:
+                    for worker, message in self._desk.hear():
+                        with contextlib.suppress(KeyError, TypeError):  # it makes no sense
+                            self._hear(worker, message)
+                    self._look(time.monotonic())
+        self._desk.close()
+
+    def _hear(self, worker: int, message: Message) -> None:
+        fields, members = message.fields, self._members
+        match message.kind:
+            case "come":
+                self._send(members.came(worker, fields["about"]))
+            case "value":
+                self._send(members.value(worker, fields["epoch"], fields["number"], message.data))
+            case "write":
+                self._send(members.wrote(worker, fields["epoch"], fields["name"], message.data))
+            case "leaving":
+                self._send(members.leave([worker]))
+            case kind if kind == CUT:  # its process is about to end
+                self._cut_at = time.monotonic()
+
+    def _look(self, now: float) -> None:
+        """At the processes, and now and then at why ranks wait."""
+        if self._job.stopped():
+            return
+        for worker, since in self._dismissed.items():
+            if now > since + _HAND_OVER_S:
+                self.kill(worker)
+        for name, code in self._job.codes().items():
+            kind, _, number = name.partition(" ")
+            if kind == "engine" and number:
+                self._lose(int(number), code)
+        self._silence.look(self._members.awaited(), now)
+        if now > self._reason_at:
+            self._reason_at = now + _REASON_S
+            if self._members.stands() and (why := self._members.why_waiting()):
+                for worker in self._living:
+                    self._desk.tell(worker, Message("waiting", {"why": why}))
+
+    def _lose(self, worker: int, code: int) -> None:
+        self._job.end(name_of(worker))
+        self._living.discard(worker)
+        if self._dismissed.pop(worker, None) is not None:
+            how, text = "has left", f"engine {worker} has left"
+        else:
+            how = f"was killed by {Signals(-code).name}" if -code in set(Signals) else f"ended with exit code {code}"
+            n = len(self.living())
+            text = f"engine {worker} is gone: it {how}; {n} {'is' if n == 1 else 'are'} left"
+        self.changes.append(Change(time.time_ns(), text, worker))
+        self.say(text)
+        self._send(self._members.gone(worker, f"its engine {how}"))
+        if self._members.left or not self.living():
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Nobody is left of those who had trained: the next job has nothing to do with the last one."""
+        self._members = Membership(self._least)
+        for worker in self.living():
+            self._members.started(worker, "localhost")
+
+    def _send(self, out: Out) -> None:
+        begun = ""
+        for worker, message in out:
+            self._desk.tell(worker, message)
+            if message.kind == "epoch":
+                begun = f"epoch {message.fields['epoch']} begins with {message.fields['size']}"
+            elif message.kind == "dismissed":
+                self._dismissed[worker] = time.monotonic()
+        if begun:
+            self.changes.append(Change(time.time_ns(), begun))
+
+
+def name_of(worker: int) -> str:
+    """The name of an engine's process.
+
+    Example:
+        >>> name_of(3)
+        'engine 3'
+    """
+    return f"engine {worker}"
+
+
+__all__ = ["Change", "Watch", "name_of"]

@@ -1,0 +1,121 @@
+"""Engines of a notebook come and go: those that are there begin the next epoch, newcomers run the cells again.
+
+The others have computed together; a newcomer is alone. So it leaves out what cannot be done alone, and runs the rest:
+imports, functions, data, models. A statement is left out as soon as it calls
+
+* a collective, such as ``broadcast_parameters``: the others are not there;
+* a function under ``elastic.run``: what was trained comes with the next sync, or is over.
+
+``init()`` joins the job: the others take the newcomer in at their next commit, and wait in ``state.sync()`` for it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+from workbench import api
+from workbench.context import HOLDER
+from workbench.elastic.leaving import end_engine
+from workbench.errors import WorkbenchError
+from workbench.process_sets import registered
+from workbench.transport.elastic import Dismissed, ElasticBootstrap
+
+_catches_up = False
+
+
+class LeftOutError(WorkbenchError):
+    """A newcomer cannot do this alone."""
+
+
+def needs_the_others(what: str) -> None:
+    """Raise if this process is a newcomer that runs earlier cells.
+
+    Raises:
+        LeftOutError: it is.
+
+    Example:
+        >>> needs_the_others("train()")
+    """
+    if _catches_up:
+        raise LeftOutError(f"{what} needs the other engines")
+
+
+def join_again(epoch: int) -> None:
+    """On an engine: begin the next epoch with the others, unless that was done since.
+
+    Args:
+        epoch: the one that has lost ranks, or is to take in others.
+    """
+    context = HOLDER.find()
+    if context is None or not isinstance(context.bootstrap, ElasticBootstrap) or context.bootstrap.epoch > epoch:
+        return
+    sets = registered()
+    api.leave()
+    try:
+        api.init(process_sets=sets)
+    except Dismissed:
+        end_engine()
+
+
+def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
+    """On an engine: run the cells; for each statement that has failed or was left out its first line, and why.
+
+    Args:
+        cells: their text, as it stands in the notebook.
+    """
+    global _catches_up
+    from IPython import get_ipython
+
+    shell, without = get_ipython(), list[tuple[str, str]]()
+    _catches_up = True
+    try:
+        for cell in cells:
+            for statement in statements(shell.transform_cell(cell)):
+                if why := _run(shell, statement):
+                    without.append((statement.strip().splitlines()[0], why))
+    finally:
+        _catches_up = False
+        if context := HOLDER.find():
+            vars(context.engine).pop("submit", None)
+            context.restart_names()  # for it has numbered what was left out
+    return without
+
+
+def _run(shell: Any, statement: str) -> str:
+    result = shell.run_cell(statement, store_history=False, silent=True)
+    if context := HOLDER.find():
+        context.engine.submit = _no_collective  # type: ignore[method-assign]  # as long as it catches up
+    error = result.error_before_exec or result.error_in_exec
+    if error is None:
+        return ""
+    return f"left out, {error}" if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
+
+
+def _no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
+    needs_the_others(entries[0].request.name if entries else "a collective")
+    raise AssertionError("a newcomer that has caught up submits by itself")
+
+
+def statements(cell: str) -> list[str]:
+    r"""The statements of a cell, each with its decorators; the whole cell where it is no Python.
+
+    Example:
+        >>> statements("import os\n\n@cache\ndef f():\n    return 1\nx = f(); y = 2")
+        ['import os', '@cache\ndef f():\n    return 1', 'x = f()', 'y = 2']
+    """
+    try:
+        body = ast.parse(cell).body
+    except SyntaxError:
+        return [cell]
+    return [_source(cell, each) for each in body]
+
+
+def _source(cell: str, statement: ast.stmt) -> str:
+    text = ast.get_source_segment(cell, statement) or ""
+    decorators = [f"@{ast.get_source_segment(cell, each)}" for each in getattr(statement, "decorator_list", ())]
+    return "\n".join([*decorators, text])
+
+
+__all__ = ["LeftOutError", "catch_up", "join_again", "needs_the_others", "statements"]
