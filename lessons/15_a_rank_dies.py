@@ -349,6 +349,90 @@ print("the same bits in all three:", len(set(found.values())) == 1)
 # %cd -q -
 folder.cleanup()
 
+# %% [markdown]
+# ## In this notebook
+#
+# Engines may die as well, if they were started for it: `cluster.up(3, min_np=1)`. An engine keeps its number for life; a
+# rank's number holds for one epoch. `train` is the function of the script.
+
+# %%
+from workbench import cluster
+
+engines = cluster.up(3, min_np=1)
+
+# %%
+# %%px
+import logging
+import os
+import signal
+
+import numpy as np
+
+import workbench as hvd
+from workbench import elastic
+from workbench.course.training.logical_shards import RATE, SHARDS, gradient
+from workbench.training.objects import broadcast_object
+
+logging.getLogger("workbench").setLevel("ERROR")  # the notebook says by itself who was lost
+hvd.init()
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, weights=np.zeros((64, 10)))
+
+
+@elastic.run
+def train(state, until, victim=-1):
+    while state.step < until:
+        mine = np.arange(SHARDS)[hvd.rank() :: hvd.size()]
+        shards = hvd.allgather(mine, name="shards")
+        if state.step == 7 and hvd.size() == 3 and hvd.rank() == victim:
+            os.kill(os.getpid(), signal.SIGKILL)
+        parts = hvd.allgather(np.array([gradient(state.weights, state.step, shard) for shard in mine]), name="parts")
+        total = np.zeros_like(state.weights)
+        for place in np.argsort(shards):
+            total += parts[place]
+        state.weights = state.weights - RATE * total
+        state.step += 1
+        state.commit()
+
+
+# %% [markdown]
+# Engine 0, which is rank 0, dies at step 7. The cell goes on without it.
+
+# %%
+# %px train(state, 12, victim=0)
+
+# %%
+print(engines.status())
+
+# %% [markdown]
+# A new engine runs the cells again that the others have run, but for what needs the others: it is alone then. What was
+# trained it gets at the beginning of the next call of `train`.
+
+# %%
+engines.rescue()
+
+# %%
+# %px train(state, 20)
+
+# %%
+weights = engines.view["state.weights"]
+print("the bits of the undisturbed script:", {each.tobytes() for each in weights} == {found[-1]})
+
+# %% [markdown]
+# The picture has a track for each engine, and says when one was lost and when an epoch began. What engine 0 has recorded
+# is lost with it.
+
+# %%
+import workbench
+
+picture = workbench.timeline(last=500)
+print("\n".join(mark.text for mark in picture.marks))
+
+# %% tags=["nbval-ignore-output"]
+picture
+
+# %%
+cluster.down()
+
 # %% [markdown] tags=["exercise"]
 # ## How often to commit
 #
