@@ -352,8 +352,8 @@ folder.cleanup()
 # %% [markdown]
 # ## In this notebook
 #
-# Engines may die as well, if they were started for it: `cluster.up(3, min_np=1)`. An engine keeps its number for life; a
-# rank's number holds for one epoch. `train` is the function of the script.
+# Engines may die as well, if they were started for it: `cluster.up(3, min_np=1)`. An engine keeps its number for life,
+# a rank's holds for one epoch. `train` is the function of the script.
 
 # %%
 from workbench import cluster
@@ -418,8 +418,8 @@ weights = engines.view["state.weights"]
 print("the bits of the undisturbed script:", {each.tobytes() for each in weights} == {found[-1]})
 
 # %% [markdown]
-# The picture has a track for each engine, and says when one was lost and when an epoch began. What engine 0 has recorded
-# is lost with it.
+# The picture has a track for each engine, and says when one was lost and when an epoch began. What engine 0 has
+# recorded is lost with it.
 
 # %%
 import workbench

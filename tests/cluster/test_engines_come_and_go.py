@@ -86,7 +86,7 @@ def outputs(result: Any) -> list[str]:
 
 
 def test_four_then_three_then_one(up: Callable[..., ElasticCluster], capfd: pytest.CaptureFixture[str]) -> None:
-    """2 → 4 → 1 engines and kill -9 of two, rank 0 among them, amid one cell: its weights have the bits of a calm run."""
+    """2 → 4 → 1 engines and kill -9 of two, rank 0 too, amid one cell: the weights have the bits of a calm run."""
     calm = up(1, SETUP, TRAINING)
     (wanted,) = outputs(calm.view.execute("print(train(state, 400))", silent=False))
     cluster.down()
@@ -132,6 +132,7 @@ def test_a_death_between_cells(up: Callable[..., ElasticCluster], capfd: pytest.
     assert "engine 1 is gone: it was killed by SIGKILL; 2 are left" in capfd.readouterr().out
 
 
+@pytest.mark.thorough
 def test_a_stopped_engine_is_killed(up: Callable[..., ElasticCluster]) -> None:
     """One that was stopped answers nobody: the others go on without it."""
     engines = up(3, SETUP, TRAINING)
@@ -154,6 +155,7 @@ def test_all_die(up: Callable[..., ElasticCluster]) -> None:
     assert outputs(engines.view.execute("print(hvd.rank(), hvd.size())", silent=False)) == ["0 2", "1 2"]
 
 
+@pytest.mark.thorough
 def test_fewer_than_the_least_wait_and_say_why(
     up: Callable[..., ElasticCluster], monkeypatch: pytest.MonkeyPatch
 ) -> None:

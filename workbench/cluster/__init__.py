@@ -291,7 +291,7 @@ def up(
     Raises:
         LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, a
             host cannot be used, Slurm grants nothing, or this is a rank itself. No process is left.
-        ValueError: ``n`` is less than 1, ``min_np`` does not fit it or the place, or both ``hosts`` and ``slurm`` are named.
+        ValueError: ``n`` is less than 1, ``min_np`` does not fit it or the place, or both ``hosts`` and ``slurm``.
 
     Example:
         >>> c = up(2)  # doctest: +SKIP

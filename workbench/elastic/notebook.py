@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from workbench import api
@@ -22,7 +23,7 @@ from workbench.errors import WorkbenchError
 from workbench.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
-_catches_up = False
+_catches_up = ContextVar("catches_up", default=False)
 
 
 class LeftOutError(WorkbenchError):
@@ -38,7 +39,7 @@ def needs_the_others(what: str) -> None:
     Example:
         >>> needs_the_others("train()")
     """
-    if _catches_up:
+    if _catches_up.get():
         raise LeftOutError(f"{what} needs the other engines")
 
 
@@ -65,18 +66,17 @@ def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
     Args:
         cells: their text, as it stands in the notebook.
     """
-    global _catches_up
     from IPython import get_ipython
 
     shell, without = get_ipython(), list[tuple[str, str]]()
-    _catches_up = True
+    begun = _catches_up.set(True)
     try:
         for cell in cells:
             for statement in statements(shell.transform_cell(cell)):
                 if why := _run(shell, statement):
                     without.append((statement.strip().splitlines()[0], why))
     finally:
-        _catches_up = False
+        _catches_up.reset(begun)
         if context := HOLDER.find():
             vars(context.engine).pop("submit", None)
             context.restart_names()  # for it has numbered what was left out

@@ -261,7 +261,7 @@ def _last_words(bar: Bar, tracks: Sequence[Track], noun: str) -> str:
 def _mark(mark: Mark, tracks: Sequence[Track], tops: Sequence[float], bottom: float, end: float) -> Iterable[str]:
     """A line through all tracks, or from its own track's top to its end."""
     x = _x(mark.us, end)
-    above, below, y = TOP - 4, bottom, TOP - 6
+    above, below, y = TOP - 4, bottom, bottom + 4
     for track, top in zip(tracks, tops, strict=True):
         if track.rank == mark.rank:
             above, below, y = top, top + _height(track), top + 14
