@@ -133,6 +133,19 @@ def test_a_death_between_cells(up: Callable[..., ElasticCluster], capfd: pytest.
 
 
 @pytest.mark.thorough
+def test_another_number_of_engines_goes_on(up: Callable[..., ElasticCluster], tmp_path: Path) -> None:
+    """After down() and up() with fewer engines a checkpoint goes on where it was, to the same bits."""
+    keep = f"state.checkpoint({str(tmp_path / 'kept')!r}, every=10)"
+    (wanted,) = outputs(up(1, SETUP, TRAINING).view.execute("print(train(state, 90))", silent=False))
+    cluster.down()
+    up(3, SETUP, TRAINING, keep, "train(state, 50)")
+    cluster.down()
+    engines = up(2, SETUP, TRAINING, keep)
+    found = outputs(engines.view.execute("print(train(state, 90), state.taken[-1])", silent=False))
+    assert found == [f"{wanted} 89"] * 2
+
+
+@pytest.mark.thorough
 def test_a_stopped_engine_is_killed(up: Callable[..., ElasticCluster]) -> None:
     """One that was stopped answers nobody: the others go on without it."""
     engines = up(3, SETUP, TRAINING)

@@ -282,3 +282,35 @@ def test_the_loop_in_a_world_of_one(world: None) -> None:
         return train(TorchState(model, optimizer, step=0))
 
     assert torch.equal(train_with({1, 4, 5}), train_with(set()))
+
+
+class OfAllRanks:
+    """Its state is gathered from all ranks, as a sharded optimizer's; ``lost``: one of them is not there any more."""
+
+    lost = False
+
+    def state_dict(self) -> dict[str, int]:
+        """Gather."""
+        if self.lost:
+            raise hvd.HorovodInternalError("rank 1 was lost")
+        return {"step": 1}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Nothing to do."""
+
+
+def test_a_commit_that_breaks_off_changes_nothing(world: None) -> None:
+    """Where a rank is lost amid a commit, model and optimizer go back to the commit before it, both of them."""
+    model, optimizer = torch.nn.Linear(2, 2), OfAllRanks()
+    state = TorchState(model=model, optimizer=optimizer, batch=1)
+    state.save()
+    before = copy.deepcopy(model.state_dict())
+    with torch.no_grad():
+        model.weight.add_(1.0)
+    state.batch, optimizer.lost = 2, True
+    with pytest.raises(hvd.HorovodInternalError, match="rank 1 was lost"):
+        state.commit()
+    optimizer.lost = False
+    state.restore()
+    assert state.batch == 1
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

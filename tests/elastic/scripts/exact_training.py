@@ -29,7 +29,7 @@ X, Y = torch.randn(101, 1, 8, 8, generator=generator), torch.randint(0, 3, (101,
 torch.manual_seed(0 if hvd.rank() == 0 else os.getpid())  # the first sync makes them alike
 model = torch.nn.Sequential(
     *(torch.nn.Conv2d(1, 6, 3), torch.nn.BatchNorm2d(6), torch.nn.ReLU(), torch.nn.Dropout(0.3)),
-    *(torch.nn.Flatten(), torch.nn.Linear(216, 3)),
+    *(torch.nn.Flatten(), torch.nn.Linear(216, 8)),
 )
 optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
 state = hvd.elastic.TorchState(model, optimizer, taken=[])

@@ -114,6 +114,7 @@ def test_a_host_joins_and_one_leaves(
     hosts.write_text("localhost:1\n127.0.0.1:2\n")
     job.wait_for("stdout>:begins with 3 at", 90, times=3)
     hosts.write_text("localhost:1\n127.0.0.1:1\n")
+    job.wait_for("1 worker will leave", 60)
     job.wait_for("stdout>:begins with 2 at", 60, times=2, after=job.text().index("1 worker will leave"))
     expected = int(words[1]) * (30 if which == "keras" else 1)
     assert steps_of(job, expected) <= {"[1, 2, 3]", "[1, 3, 2]"}

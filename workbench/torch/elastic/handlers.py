@@ -1,0 +1,225 @@
+"""How each kind of value of a :class:`~workbench.torch.elastic.state.TorchState` is saved, restored and synced.
+
+The registry says which type has which *handler*. Anything with ``state_dict()`` and ``load_state_dict()`` has one
+(schedulers, gradient scalers); values without one are plain objects.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+
+from workbench.torch.elastic.kept import Kept
+from workbench.torch.elastic.sampler import ElasticSampler
+from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from workbench.torch.optimizer import DistributedOptimizer
+from workbench.training.objects import broadcast_state
+
+
+class StateHandler:
+    """Saves, restores and syncs one value of a :class:`TorchState`. To handle a type of your own, subclass it.
+
+    Args:
+        value: what the state's attribute holds.
+
+    Attributes:
+        root_rank: whose value :meth:`sync` takes; in exact mode a rank's that has the newest commit.
+    """
+
+    root_rank = 0
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def save(self) -> None:
+        """Keep a copy of the value as it is now."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the last copy, in place."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Give every rank what ``root_rank`` has."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Fit what depends on rank and size to the new job."""
+
+    lost = False
+    """Has the value lost with other ranks what only the last commit has? Set by :meth:`reset`."""
+
+    def set_value(self, value: Any) -> None:
+        """Another value takes its place."""
+        self.value = value
+        self.save()
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What a checkpoint can be made of."""
+
+    def state_dict(self) -> Any:
+        """All that has to be kept."""
+
+    def load_state_dict(self, state_dict: Any) -> Any:
+        """Go back to it."""
+
+
+class StateDictHandler(StateHandler):
+    """For everything with ``state_dict()`` and ``load_state_dict()``.
+
+    Attributes:
+        saved: the last copy; the next but one overwrites it, unless it is :attr:`lent`.
+        lent: somebody reads the last copy for a while.
+    """
+
+    def __init__(self, value: Any) -> None:
+        super().__init__(value)
+        self._spare: Kept | None = None
+        self._kept, self.lent = Kept(self.value.state_dict(), None), False
+
+    @property
+    def saved(self) -> Any:
+        """See the class."""
+        return self._kept.value
+
+    @saved.setter
+    def saved(self, value: Any) -> None:
+        self._kept, self.lent = Kept(value, None), False
+
+    def save(self) -> None:
+        """Copy the state."""
+        self.take(self.copied())
+
+    def copied(self) -> Kept:
+        """A copy of the state, in the memory of the last copy but one; that of a sharded optimizer needs all ranks."""
+        return Kept(self.value.state_dict(), self._spare)
+
+    def take(self, kept: Kept) -> None:
+        """From now on this is the last copy."""
+        self._spare = None if self.lent else self._kept
+        self._kept, self.lent = kept, False
+
+    def restore(self) -> None:
+        """Load a copy: an optimizer goes on working in the very tensors that it is given."""
+        self.value.load_state_dict(copy.deepcopy(self.saved))
+
+    def sync(self) -> None:
+        """Broadcast the state as one object."""
+        self.value.load_state_dict(broadcast_state(copy.deepcopy(self.value.state_dict()), self.root_rank))
+
+
+class ModelStateHandler(StateDictHandler):
+    """Parameters, buffers and extra state of a module."""
+
+    def restore(self) -> None:
+        """Also forget the gradients of the step that failed, or the next ones would be added to them."""
+        super().restore()
+        self.value.zero_grad(set_to_none=True)
+
+    def sync(self) -> None:
+        """Broadcast tensors into their place, and what is no tensor as one object."""
+        state = self.value.state_dict()
+        extra = {name: value for name, value in state.items() if not isinstance(value, torch.Tensor)}
+        broadcast_parameters({name: value for name, value in state.items() if name not in extra}, self.root_rank)
+        if extra:
+            self.value.load_state_dict(broadcast_state(extra, self.root_rank), strict=False)
+
+
+class OptimizerStateHandler(StateDictHandler):
+    """Any torch optimizer, within a DistributedOptimizer or not."""
+
+    def restore(self) -> None:
+        """Also forget the gradients of the step that failed."""
+        super().restore()
+        for group in self.value.param_groups:
+            for param in group["params"]:
+                param.grad = None
+
+    def sync(self) -> None:
+        """Broadcast hyperparameters, counters and tensors."""
+        self.reset()
+        broadcast_optimizer_state(self.value, self.root_rank)
+
+    def reset(self) -> None:
+        """End a step that was broken off: gradients that were in flight will not be waited for any more."""
+        if isinstance(self.value, DistributedOptimizer):
+            self.value.abandon_step()
+            self.lost = self.value.leave_lost_shards()
+
+
+class SamplerStateHandler(StateDictHandler):
+    """An ElasticSampler: how far the epoch has come, and this rank's part of the rest."""
+
+    def reset(self) -> None:
+        """Share the rest out among the ranks that there are now."""
+        self.value.reset()
+
+
+Registry = Sequence[tuple[type, type[StateHandler]]]
+
+_REGISTRY: list[tuple[type, type[StateHandler]]] = [
+    (torch.nn.Module, ModelStateHandler),
+    (torch.optim.Optimizer, OptimizerStateHandler),
+    (ElasticSampler, SamplerStateHandler),
+    (Stateful, StateDictHandler),
+]
+
+
+def get_handler_registry() -> list[tuple[type, type[StateHandler]]]:
+    """Pairs of a type and its handler; the first that fits is taken. It may be changed in place.
+
+    Example:
+        >>> class Counter:
+        ...     n = 0
+        >>> class CounterHandler(StateHandler):
+        ...     def save(self): self.saved = self.value.n
+        ...     def restore(self): self.value.n = self.saved
+        ...     def sync(self): self.save()
+        >>> registry = get_handler_registry()
+        >>> registry.insert(0, (Counter, CounterHandler))
+        >>> set_handler_registry(registry[1:])
+    """
+    return _REGISTRY
+
+
+def set_handler_registry(registry: Registry) -> None:
+    """Replace all pairs, for states that are made from now on."""
+    _REGISTRY[:] = list(registry)
+
+
+def handler_of(value: Any) -> StateHandler | None:
+    """A handler for a value; None where there is none for its type."""
+    return next((handler(value) for kind, handler in _REGISTRY if isinstance(value, kind)), None)
+
+
+def save_together(handlers: Sequence[StateHandler]) -> None:
+    """Save all, or none where a rank is lost meanwhile: model and optimizer must be of one step."""
+    together = [each for each in handlers if isinstance(each, StateDictHandler) and _saves_as_usual(each)]
+    copies = [each.copied() for each in together]
+    for each, copy_of_it in zip(together, copies, strict=True):
+        each.take(copy_of_it)
+    for handler in handlers:
+        if handler not in together:
+            handler.save()
+
+
+def _saves_as_usual(handler: StateDictHandler) -> bool:
+    return type(handler).save is StateDictHandler.save
+
+
+__all__ = [
+    "ModelStateHandler",
+    "OptimizerStateHandler",
+    "SamplerStateHandler",
+    "StateDictHandler",
+    "StateHandler",
+    "get_handler_registry",
+    "handler_of",
+    "save_together",
+    "set_handler_registry",
+]
