@@ -54,11 +54,11 @@ _HOMES = {
     "chaos": "workbench.elastic.chaos",
     "doctor": "workbench.cluster.checkup",
     "empty": "workbench.training.memory",
-    "fingerprint": "workbench.observe.fingerprint",
+    "fingerprint": "workbench.observe.values.fingerprint",
     "mpi_threads_supported": "workbench.built",
     "run": "workbench.runner",
     "timeline": "workbench.observe.notebook_timeline",
-    "who_has": "workbench.observe.who_has",
+    "who_has": "workbench.observe.values.who_has",
 }
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ if TYPE_CHECKING:
     from workbench.built import mpi_threads_supported as mpi_threads_supported
     from workbench.cluster.checkup import doctor as doctor
     from workbench.elastic.chaos import chaos as chaos
-    from workbench.observe.fingerprint import fingerprint as fingerprint
     from workbench.observe.notebook_timeline import timeline as timeline
-    from workbench.observe.who_has import who_has as who_has
+    from workbench.observe.values.fingerprint import fingerprint as fingerprint
+    from workbench.observe.values.who_has import who_has as who_has
     from workbench.runner import run as run
     from workbench.training.memory import empty as empty
 else:

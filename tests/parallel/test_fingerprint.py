@@ -13,7 +13,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench import fingerprint
-from workbench.observe.fingerprint import Fingerprint
+from workbench.observe.values.fingerprint import Fingerprint
 
 Change = Callable[[nn.Module], None]
 

@@ -13,6 +13,7 @@ from workbench.errors import DeadlineError
 
 T = TypeVar("T")
 _TICK_S = 0.05
+_END_S = 2.0
 
 
 def background(function: Callable[[], T]) -> Future[T]:
@@ -98,10 +99,17 @@ class Worker:
             if time.monotonic() > deadline:
                 raise DeadlineError(f"No answer within {timeout_s:g} s (WORKBENCH_DATA_TIMEOUT_S).")
 
-    def end(self) -> None:
-        """Let the thread end, when its call does."""
+    def end(self, interrupt: Callable[[], None] = lambda: None) -> None:
+        """Let the thread end, when its call does.
+
+        Args:
+            interrupt: ends what the thread waits for; called again, for the thread may only now begin to wait.
+        """
         self._todo.put(None)
-        self._thread.join(2.0)  # or the process would abort at its exit, with the thread inside a library
+        until = time.monotonic() + _END_S  # or the process would abort at its exit, with the thread inside a library
+        while self._thread.is_alive() and time.monotonic() < until:
+            interrupt()
+            self._thread.join(_TICK_S)
 
     def _serve(self) -> None:
         self._begin()

@@ -178,11 +178,12 @@ class GlooLink:
 
     def close(self, clean: bool = True) -> None:
         """Drop the connections; if not all ranks do, also end the wait that the worker's thread may be in."""
-        if not clean:
-            with contextlib.suppress(RuntimeError):
-                self._group.abort()
-        self._worker.end()
+        self._worker.end(self._abort if not clean else lambda: None)
         self._group = None
+
+    def _abort(self) -> None:
+        with contextlib.suppress(RuntimeError):
+            self._group.abort()
 
 
 def _wait_for(works: list[Any], limit: timedelta) -> None:

@@ -6,8 +6,8 @@ import reprlib
 from typing import Any
 
 from workbench.cluster.asking import Silent, ask, running
-from workbench.observe.leaves import as_dtype, as_shape, digest, digest_all, leaves
 from workbench.observe.table import RankTable
+from workbench.observe.values.leaves import as_dtype, as_shape, digest, digest_all, leaves
 
 _COLUMNS = ("rank", "there", "type", "shape", "dtype", "value")
 _SHORT = 4  # so many numbers are shown, of more a checksum

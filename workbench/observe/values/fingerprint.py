@@ -14,8 +14,8 @@ import numpy as np
 
 from workbench import api, config
 from workbench.common.text import numbered
-from workbench.observe.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 from workbench.observe.table import RankTable
+from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 
 _NAME = "workbench.fingerprint"
 _SHOWN = 8  # digits of a checksum
