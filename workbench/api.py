@@ -34,6 +34,7 @@ from workbench.core.pending import Entry
 from workbench.entries import entry as entry
 from workbench.entries import submit as submit
 from workbench.entries import wait_for as wait_for
+from workbench.faults.alone import needs_the_others
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 from workbench.joining import join_job, leave_job, run_threads
 from workbench.process_sets import (
@@ -99,6 +100,7 @@ def shutdown() -> None:
 
     ``init()`` can then begin a new job. Unfinished collectives that need this rank fail with ShutDownError.
     """
+    needs_the_others("shutdown()")
     rank = HOLDER.get().world.rank if is_initialized() else -1
     if not leave():
         sys.stderr.write(f"workbench: rank {rank} left the job, but not all ranks did.\n")

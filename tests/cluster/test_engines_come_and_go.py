@@ -133,6 +133,24 @@ def test_a_death_between_cells(up: Callable[..., ElasticCluster], capfd: pytest.
 
 
 @pytest.mark.thorough
+def test_a_newcomer_leaves_out_what_needs_the_others(up: Callable[..., ElasticCluster]) -> None:
+    """A loop of collectives, which is no elastic training, and shutdown(); then it computes with the others."""
+    engines = up(2, SETUP, "hvd.shutdown()", "hvd.init()")
+    loop = "for i in range(100):\n    hvd.allreduce(torch.ones(3)); time.sleep(0.02)\nlast = i"
+    result = engines.view.execute(loop, block=False)
+    engines.resize(3)
+    result.get(30)
+    until(lambda: engines.ready() == [0, 1, 2])
+    text = "print(hvd.size(), float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)), 'last' in globals())"
+    assert outputs(engines.view.execute(text, silent=False)) == ["3 3.0 True", "3 3.0 True", "3 3.0 True"]
+    engines.view.execute("hvd.shutdown()")
+    engines.resize(2)
+    assert engines.ready() == [0, 1]
+    engines.view.execute("hvd.init()")
+    assert outputs(engines.view.execute(text, silent=False)) == ["2 2.0 True", "2 2.0 True"]
+
+
+@pytest.mark.thorough
 def test_another_number_of_engines_goes_on(up: Callable[..., ElasticCluster], tmp_path: Path) -> None:
     """After down() and up() with fewer engines a checkpoint goes on where it was, to the same bits."""
     keep = f"state.checkpoint({str(tmp_path / 'kept')!r}, every=10)"

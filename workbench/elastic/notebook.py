@@ -4,7 +4,8 @@ The others have computed together; a newcomer is alone. So it leaves out what ca
 imports, functions, data, models. A statement is left out as soon as it calls
 
 * a collective, such as ``broadcast_parameters``: the others are not there;
-* a function under ``elastic.run``: what was trained comes with the next sync, or is over.
+* a function under ``elastic.run``: what was trained comes with the next sync, or is over;
+* ``shutdown()``: the others have begun again since.
 
 ``init()`` joins the job: the others take the newcomer in at their next commit, and wait in ``state.sync()`` for it.
 """
@@ -13,51 +14,34 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from workbench import api
 from workbench.context import HOLDER
 from workbench.elastic.leaving import end_engine
-from workbench.errors import WorkbenchError
+from workbench.faults.alone import ALONE, LeftOutError, needs_the_others
 from workbench.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
-_catches_up = ContextVar("catches_up", default=False)
 
-
-class LeftOutError(WorkbenchError):
-    """A newcomer cannot do this alone."""
-
-
-def needs_the_others(what: str) -> None:
-    """Raise if this process is a newcomer that runs earlier cells.
-
-    Raises:
-        LeftOutError: it is.
-
-    Example:
-        >>> needs_the_others("train()")
-    """
-    if _catches_up.get():
-        raise LeftOutError(f"{what} needs the other engines")
-
-
-def join_again(epoch: int) -> None:
-    """On an engine: begin the next epoch with the others, unless that was done since.
+def join_again(epoch: int) -> bool:
+    """On an engine: begin the next epoch with the others, unless that was done since; False if it is in no job.
 
     Args:
         epoch: the one that has lost ranks, or is to take in others.
     """
     context = HOLDER.find()
-    if context is None or not isinstance(context.bootstrap, ElasticBootstrap) or context.bootstrap.epoch > epoch:
-        return
+    if context is None or not isinstance(context.bootstrap, ElasticBootstrap):
+        return False
+    if context.bootstrap.epoch > epoch:
+        return True
     sets = registered()
     api.leave()
     try:
         api.init(process_sets=sets)
     except Dismissed:
         end_engine()
+    return True
 
 
 def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
@@ -69,14 +53,14 @@ def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
     from IPython import get_ipython
 
     shell, without = get_ipython(), list[tuple[str, str]]()
-    begun = _catches_up.set(True)
+    begun = ALONE.set(True)
     try:
         for cell in cells:
             for statement in statements(shell.transform_cell(cell)):
                 if why := _run(shell, statement):
                     without.append((statement.strip().splitlines()[0], why))
     finally:
-        _catches_up.reset(begun)
+        ALONE.reset(begun)
         if context := HOLDER.find():
             vars(context.engine).pop("submit", None)
             context.restart_names()  # for it has numbered what was left out
@@ -84,9 +68,9 @@ def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def _run(shell: Any, statement: str) -> str:
-    result = shell.run_cell(statement, store_history=False, silent=True)
     if context := HOLDER.find():
         context.engine.submit = _no_collective  # type: ignore[method-assign]  # as long as it catches up
+    result = shell.run_cell(statement, store_history=False, silent=True)
     error = result.error_before_exec or result.error_in_exec
     if error is None:
         return ""
@@ -118,4 +102,4 @@ def _source(cell: str, statement: ast.stmt) -> str:
     return "\n".join([*decorators, text])
 
 
-__all__ = ["LeftOutError", "catch_up", "join_again", "needs_the_others", "statements"]
+__all__ = ["catch_up", "join_again", "statements"]

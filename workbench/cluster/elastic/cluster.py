@@ -26,6 +26,7 @@ from workbench.cluster import Cluster, _left_s, _speaker, cells
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
 from workbench.cluster.elastic.history import History
 from workbench.cluster.elastic.watch import Change
+from workbench.cluster.recovery import unknown
 from workbench.common.text import count
 from workbench.elastic import notebook
 from workbench.errors import LaunchError, PeerLostError
@@ -109,7 +110,7 @@ class ElasticCluster(Cluster):
         for each in new:
             self._repeat(each)
         if not busy:
-            self._settle({*new, *ended}, deadline)
+            self._settle(new, ended, deadline)
         for line in self._report(new, ended, busy):
             _speaker(quiet)(line)
 
@@ -163,7 +164,7 @@ class ElasticCluster(Cluster):
             self._joining = []
             if epoch := self._engines.watch.due():
                 for each in self._engines.watch.ranks():
-                    with contextlib.suppress(KeyError, PeerLostError):  # it is dying
+                    with contextlib.suppress(*unknown()):  # it may be dying
                         self._joining.append(self.client[each].apply_async(notebook.join_again, epoch))
 
     # --- newcomers --------------------------------------------------------------------------------------
@@ -196,10 +197,11 @@ class ElasticCluster(Cluster):
 
     def _repeated(self, engine: int, done: Any) -> None:
         self._tell(engine, done)
-        if engine in self._engines.watch.living():
-            self._repeat(engine)
-        else:
-            self._newcomers.pop(engine, None)
+        with contextlib.suppress(*unknown()):  # it may be dying, or all engines end
+            if done.exception() is None:
+                self._repeat(engine)
+                return
+        self._newcomers.pop(engine, None)
 
     def _tell(self, engine: int, done: Any) -> None:
         """What a newcomer could not do."""
@@ -211,14 +213,19 @@ class ElasticCluster(Cluster):
         for line, why in found if isinstance(found, list) else []:
             self._say(f"engine {engine}: {line}  # {why}")
 
-    def _settle(self, changed: Collection[int], deadline: float) -> None:
-        """Where nothing runs: wait until newcomers belong to the job, and those that leave have left."""
+    def _settle(self, new: Collection[int], ended: Collection[int], deadline: float) -> None:
+        """Where nothing runs: wait until newcomers belong to the job, and end those that are to leave."""
+        watch = self._engines.watch
         while time.monotonic() < deadline:
-            self._begin_epoch()
-            waits = not all(each.ready() for each in self._joining) or self._engines.watch.due()
-            there, living = set(changed) & set(self.client.ids), set(self.ready())
-            if not waits and there <= living:
-                return
+            with self._lock:
+                told, catching_up = list(self._joining), set(new) & set(self._newcomers)
+            if all(each.ready() for each in told):
+                if not catching_up and not (watch.due() and _in_a_job(told)):
+                    break
+                self._begin_epoch()
+            time.sleep(_LOOK_S)
+        watch.end(ended)  # they have handed over, or had nothing to
+        while set(ended) & {*self.client.ids, *watch.living()} and time.monotonic() < deadline:
             time.sleep(_LOOK_S)
 
     def _report(self, new: Sequence[int], ended: Sequence[int], busy: bool) -> list[str]:
@@ -229,6 +236,11 @@ class ElasticCluster(Cluster):
         then = "the next commit takes it in" if busy else "it gets the others' weights in the next state.sync()"
         lines += [f"engine {each} is new and runs the same cells; {then}" for each in new]
         return lines + [f"engine {each} leaves at the next commit" for each in leaving]
+
+
+def _in_a_job(joining: Sequence[Any]) -> bool:
+    """Was any engine in a job, when all were told to begin its next epoch?"""
+    return not joining or any(each.exception() is None and each.result() for each in joining)
 
 
 def forgive(client: Any, hidden: Collection[int]) -> None:

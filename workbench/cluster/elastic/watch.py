@@ -77,9 +77,13 @@ class Watch(threading.Thread):
         with self._lock:
             workers = list(workers)
             members = [each for each in workers if self._members.rank_of(each) >= 0]
-            for each in set(workers) - set(members):
-                self._dismissed[each] = -math.inf
+            self.end(set(workers) - set(members))
             self._send(self._members.leave(members))
+
+    def end(self, workers: Iterable[int]) -> None:
+        """End these now, if they live."""
+        with self._lock:
+            self._dismissed |= dict.fromkeys(self._living.intersection(workers), -math.inf)
 
     def living(self) -> list[int]:
         """The engines whose process runs, without those that have been sent away."""

@@ -1,0 +1,35 @@
+"""A newcomer to a notebook's job is alone, as long as it runs the cells that the others have run before it came."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from workbench.errors import WorkbenchError
+
+ALONE = ContextVar("ALONE", default=False)
+"""Is this process one?"""
+
+
+class LeftOutError(WorkbenchError):
+    """A newcomer cannot do this alone."""
+
+
+def needs_the_others(what: str) -> None:
+    """Raise if this process is alone.
+
+    Raises:
+        LeftOutError: it is.
+
+    Example:
+        >>> needs_the_others("train()")
+        >>> before = ALONE.set(True)
+        >>> needs_the_others("train()")
+        Traceback (most recent call last):
+        workbench.faults.alone.LeftOutError: train() needs the other engines
+        >>> ALONE.reset(before)
+    """
+    if ALONE.get():
+        raise LeftOutError(f"{what} needs the other engines")
+
+
+__all__ = ["ALONE", "LeftOutError", "needs_the_others"]
