@@ -27,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.arrays import given
+from workbench.common.alone import needs_the_others
 from workbench.context import HOLDER, World
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
@@ -34,7 +35,6 @@ from workbench.core.pending import Entry
 from workbench.entries import entry as entry
 from workbench.entries import submit as submit
 from workbench.entries import wait_for as wait_for
-from workbench.faults.alone import needs_the_others
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 from workbench.joining import join_job, leave_job, run_threads
 from workbench.process_sets import (

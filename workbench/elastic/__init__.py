@@ -35,11 +35,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api, config
+from workbench.common.alone import needs_the_others
 from workbench.elastic.checkpoint import Checkpoints, read_checkpoint
 from workbench.elastic.leaving import end_engine, leaving_on_sigterm
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
-from workbench.faults.alone import needs_the_others
 from workbench.process_sets import registered
 from workbench.transport.elastic import Dismissed
 

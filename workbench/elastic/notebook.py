@@ -17,9 +17,9 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from workbench import api
+from workbench.common.alone import ALONE, LeftOutError, needs_the_others
 from workbench.context import HOLDER
 from workbench.elastic.leaving import end_engine
-from workbench.faults.alone import ALONE, LeftOutError, needs_the_others
 from workbench.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from contextvars import ContextVar
 
-from workbench.errors import WorkbenchError
-
 ALONE = ContextVar("ALONE", default=False)
 """Is this process one?"""
 
 
-class LeftOutError(WorkbenchError):
+class LeftOutError(RuntimeError):
     """A newcomer cannot do this alone."""
 
 
@@ -25,7 +23,7 @@ def needs_the_others(what: str) -> None:
         >>> before = ALONE.set(True)
         >>> needs_the_others("train()")
         Traceback (most recent call last):
-        workbench.faults.alone.LeftOutError: train() needs the other engines
+        workbench.common.alone.LeftOutError: train() needs the other engines
         >>> ALONE.reset(before)
     """
     if ALONE.get():
