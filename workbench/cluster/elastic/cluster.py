@@ -118,7 +118,7 @@ class ElasticCluster(Cluster):
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         super()._connect(profile, connection_file, deadline)
-        self._engines.watch.say = self._say
+        self._engines.watch.say, self._engines.watch.on_due = self._say, self._begin_epoch
         forgive(self.client, self._newcomers)
 
     def _verify(self, deadline: float) -> None:
@@ -148,7 +148,6 @@ class ElasticCluster(Cluster):
                 result = execute(code, silent=silent, targets=targets, block=False, **options)
                 if for_all:
                     self._history.add(code, result)
-            result.add_done_callback(lambda done: self._begin_epoch())  # newcomers may wait for it
             if block:
                 result.get()
                 result.wait_for_output()
@@ -166,6 +165,15 @@ class ElasticCluster(Cluster):
                 for each in self._engines.watch.ranks():
                     with contextlib.suppress(*unknown()):  # it may be dying
                         self._joining.append(self.client[each].apply_async(notebook.join_again, epoch))
+                for told in list(self._joining):
+                    told.add_done_callback(lambda done: self._begun())
+
+    def _begun(self) -> None:
+        """Another epoch may be due by now; unless nobody is in a job."""
+        with self._lock:
+            again = all(each.ready() for each in self._joining) and _in_a_job(self._joining)
+        if again:
+            self._begin_epoch()
 
     # --- newcomers --------------------------------------------------------------------------------------
 

@@ -50,6 +50,7 @@ class Watch(threading.Thread):
 
     Attributes:
         say: prints a line; called on this thread.
+        on_due: called on this thread when the running epoch's ranks have to begin the next one.
         changes: what has happened to the job.
     """
 
@@ -59,9 +60,11 @@ class Watch(threading.Thread):
         self._members = Membership(least)
         self.path, self.changes = self._desk.path, list[Change]()
         self.say: Callable[[str], None] = lambda line: None
+        self.on_due: Callable[[], None] = lambda: None
         self._living, self._dismissed = set[int](), dict[int, float]()
         self._lock, self._end = threading.RLock(), threading.Event()
         self._silence = Silence(self._desk, peer_timeout_s, self.kill)
+        self._changed = False  # who lives, or who wants to join
         self._cut_at, self._reason_at = -1.0, time.monotonic() + _REASON_S
 
     # --- called by the notebook -----------------------------------------------------------------------
@@ -129,12 +132,16 @@ class Watch(threading.Thread):
                         with contextlib.suppress(KeyError, TypeError):  # it makes no sense
                             self._hear(worker, message)
                     self._look(time.monotonic())
+                    due, self._changed = self._changed and self._members.due(), False
+                if due:
+                    self.on_due()
         self._desk.close()
 
     def _hear(self, worker: int, message: Message) -> None:
         fields, members = message.fields, self._members
         match message.kind:
             case "come":
+                self._changed = True
                 self._send(members.came(worker, fields["about"]))
             case "value":
                 self._send(members.value(worker, fields["epoch"], fields["number"], message.data))
@@ -164,6 +171,7 @@ class Watch(threading.Thread):
                     self._desk.tell(worker, Message("waiting", {"why": why}))
 
     def _lose(self, worker: int, code: int) -> None:
+        self._changed = True
         self._job.end(name_of(worker))
         self._living.discard(worker)
         if self._dismissed.pop(worker, None) is not None:
