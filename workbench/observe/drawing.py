@@ -39,10 +39,9 @@ COLOURS = {
 _STYLE = (
     ".wbt-ground{fill:#ffffff}.wbt-text{fill:#24292f}.wbt-line{stroke:#d5dae0}.wbt-mark{fill:#c8102e}"
     ".wbt-arrow{stroke:#24292f;stroke-width:1.2}.wbt-head{fill:#24292f}"
-    ".wbt-cut{stroke:#c8102e;stroke-width:1.5;stroke-dasharray:4 3}"
     "@media(prefers-color-scheme:dark)"
     "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}"
-    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}.wbt-cut{stroke:#ff7b72}}"
+    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}}"
 )
 
 
@@ -266,7 +265,7 @@ def _mark(mark: Mark, tracks: Sequence[Track], tops: Sequence[float], bottom: fl
         if track.rank == mark.rank:
             above, below, y = top, top + _height(track), top + 14
     yield f'<g class="wbt-moment"{_times(mark.us, mark.us)}><title>{clean(mark.text)}</title>'
-    yield f'<line class="wbt-cut" x1="{x:.2f}" x2="{x:.2f}" y1="{above:g}" y2="{below:g}"/>'
+    yield f'<rect class="wbt-mark" x="{x - 0.5:.2f}" y="{above:g}" width="1" height="{below - above:g}"/>'
     late = x > (LEFT + WIDTH) / 2
     yield _text(x + (-4 if late else 4), y, mark.text, "end" if late else "", size=10, kind="mark") + "</g>"
 
