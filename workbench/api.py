@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.arrays import given
-from workbench.common.alone import needs_the_others
+from workbench.common.alone import ALONE, needs_the_others, no_collective
 from workbench.context import HOLDER, World
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
@@ -93,6 +93,8 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     atexit.unregister(_at_exit)
     atexit.register(_at_exit)  # registered after MPI's own, so it runs before it
     register(sets)
+    if ALONE.get():  # a collective in the same statement must not meet those of the others
+        context.engine.submit = no_collective  # type: ignore[method-assign]
 
 
 def shutdown() -> None:

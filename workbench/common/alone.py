@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import Any, NoReturn
 
 ALONE = ContextVar("ALONE", default=False)
 """Is this process one?"""
@@ -30,4 +32,10 @@ def needs_the_others(what: str) -> None:
         raise LeftOutError(f"{what} needs the other engines")
 
 
-__all__ = ["ALONE", "LeftOutError", "needs_the_others"]
+def no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
+    """Stands in the place of an engine's ``submit`` meanwhile."""
+    needs_the_others(entries[0].request.name if entries else "a collective")
+    raise AssertionError("who is not alone any more submits by itself")
+
+
+__all__ = ["ALONE", "LeftOutError", "needs_the_others", "no_collective"]

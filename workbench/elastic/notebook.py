@@ -14,10 +14,10 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from workbench import api
-from workbench.common.alone import ALONE, LeftOutError, needs_the_others
+from workbench.common.alone import ALONE, LeftOutError, no_collective
 from workbench.context import HOLDER
 from workbench.elastic.leaving import end_engine
 from workbench.process_sets import registered
@@ -69,17 +69,12 @@ def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
 
 def _run(shell: Any, statement: str) -> str:
     if context := HOLDER.find():
-        context.engine.submit = _no_collective  # type: ignore[method-assign]  # as long as it catches up
+        context.engine.submit = no_collective  # type: ignore[method-assign]  # init() does so, too
     result = shell.run_cell(statement, store_history=False, silent=True)
     error = result.error_before_exec or result.error_in_exec
     if error is None:
         return ""
     return f"left out, {error}" if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
-
-
-def _no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
-    needs_the_others(entries[0].request.name if entries else "a collective")
-    raise AssertionError("a newcomer that has caught up submits by itself")
 
 
 def statements(cell: str) -> list[str]:

@@ -104,8 +104,8 @@ class ElasticCluster(Cluster):
             raise ValueError(f"resize({n}): a training needs {self._place.least} at least (min_np).")
         deadline, watch, busy = time.monotonic() + timeout_s, self._engines.watch, bool(self._history.running())
         self.n, self._asked = n, replace(self._place, n=n)
-        living = watch.living()
-        new, ended = self._start_more(n - len(living), deadline), living[n:]
+        staying = watch.staying()
+        new, ended = self._start_more(n - len(staying), deadline), staying[n:]
         watch.leave(ended)
         for each in new:
             self._repeat(each)
@@ -181,35 +181,41 @@ class ElasticCluster(Cluster):
         with self._lock:
             new = [self._engines.begin() for _ in range(n)]
             self._newcomers |= dict.fromkeys(new, 0)
-        while not set(new) <= set(self.client.ids):
-            if time.monotonic() > deadline or set(new) - set(self._engines.watch.living()):
-                report = self._engines.report()
+        try:
+            while not set(new) <= set(self.client.ids):
+                if time.monotonic() > deadline or set(new) - set(self._engines.watch.living()):
+                    names = ", ".join(map(str, new))
+                    raise LaunchError(f"engines {names} did not start in time.\n{self._engines.report()}")
+                time.sleep(_LOOK_S)
+        except BaseException:  # Ctrl-C, too: nobody would give them cells
+            self._engines.watch.end(new)
+            with self._lock:
                 for each in new:
-                    self._engines.watch.kill(each)
-                raise LaunchError(f"engines {', '.join(map(str, new))} did not start in time.\n{report}")
-            time.sleep(_LOOK_S)
+                    del self._newcomers[each]
+            raise
         return new
 
     def _repeat(self, engine: int) -> None:
         """Have a newcomer run the cells that the others have run, and once it has, those that run."""
         with self._lock:
-            finished, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
-            if finished:
-                result = self.client[engine].apply_async(notebook.catch_up, finished)
-                result.add_done_callback(lambda done: self._repeated(engine, done))
-                return
-            for cell in self._history.running():
-                result = self.client[engine].execute(cell, silent=False, block=False)
-                result.add_done_callback(lambda done: self._tell(engine, done))
-            del self._newcomers[engine]
+            with contextlib.suppress(*unknown()):  # it may be dying, or all engines end
+                finished, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
+                if finished:
+                    result = self.client[engine].apply_async(notebook.catch_up, finished)
+                    result.add_done_callback(lambda done: self._repeated(engine, done))
+                    return
+                for cell in self._history.running():
+                    result = self.client[engine].execute(cell, silent=False, block=False)
+                    result.add_done_callback(lambda done: self._tell(engine, done))
+            self._newcomers.pop(engine, None)
 
     def _repeated(self, engine: int, done: Any) -> None:
         self._tell(engine, done)
-        with contextlib.suppress(*unknown()):  # it may be dying, or all engines end
-            if done.exception() is None:
-                self._repeat(engine)
-                return
-        self._newcomers.pop(engine, None)
+        if done.exception() is None:
+            self._repeat(engine)
+        else:
+            with self._lock:
+                self._newcomers.pop(engine, None)
 
     def _tell(self, engine: int, done: Any) -> None:
         """What a newcomer could not do."""

@@ -64,6 +64,7 @@ class Watch(threading.Thread):
         self._living, self._dismissed = set[int](), dict[int, float]()
         self._lock, self._end = threading.RLock(), threading.Event()
         self._silence = Silence(self._desk, peer_timeout_s, self.kill)
+        self._leaving = set[int]()  # at their next commit
         self._changed = False  # who lives, or who wants to join
         self._cut_at, self._reason_at = -1.0, time.monotonic() + _REASON_S
 
@@ -81,7 +82,13 @@ class Watch(threading.Thread):
             workers = list(workers)
             members = [each for each in workers if self._members.rank_of(each) >= 0]
             self.end(set(workers) - set(members))
+            self._leaving.update(members)
             self._send(self._members.leave(members))
+
+    def staying(self) -> list[int]:
+        """Those that live and are not to leave."""
+        with self._lock:
+            return [each for each in self.living() if each not in self._leaving]
 
     def end(self, workers: Iterable[int]) -> None:
         """End these now, if they live."""
@@ -180,11 +187,13 @@ class Watch(threading.Thread):
             how = f"was killed by {Signals(-code).name}" if -code in set(Signals) else f"ended with exit code {code}"
             n = len(self.living())
             text = f"engine {worker} is gone: it {how}; {n} {'is' if n == 1 else 'are'} left"
+        self._leaving.discard(worker)
         self.changes.append(Change(time.time_ns(), text, worker))
-        self.say(text)
         self._send(self._members.gone(worker, f"its engine {how}"))
         if self._members.left or not self.living():
             self._begin_anew()
+        with contextlib.suppress(Exception):  # such as a closed stdout, which must not end this thread
+            self.say(text)
 
     def _begin_anew(self) -> None:
         """Nobody is left of those who had trained: the next job has nothing to do with the last one."""
