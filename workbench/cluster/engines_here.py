@@ -17,7 +17,7 @@ from workbench.common.text import count
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.ranks.watchdog import runs
 from workbench.launch.start import mpi
-from workbench.launch.start.binding import bind
+from workbench.launch.start.binding import Binding, bind
 from workbench.launch.start.gpus import Gpu, Pins
 from workbench.launch.start.starters import idle_hosts
 
@@ -87,14 +87,12 @@ class Here:
     def notes(self, engines: Engines) -> list[str]:
         """Lines for whoever has started them."""
         assert isinstance(engines, EnginesHere)
-        cores = mpi.usable_cores()
         idle = idle_hosts("all engines are")
-        crowded = f"{self.n} ranks share {count(cores, 'core')}: fine for learning, not for timing"
         lines = [
             self.pins.line(),
             engines.binding.line() if engines.binding.notable else "",
             f"{idle} cluster.up(slurm={{}}) takes all." if idle else "",
-            crowded if self.n > cores else "",
+            crowded(self.n),
         ]
         return [line for line in lines if line]
 
@@ -115,7 +113,39 @@ class Here:
         return self.pins.gpus
 
 
-class EnginesHere:
+def crowded(n: int) -> str:
+    """A line where ranks share cores; "" where each has one."""
+    cores = mpi.usable_cores()
+    return f"{n} ranks share {count(cores, 'core')}: fine for learning, not for timing" if n > cores else ""
+
+
+class OfThisMachine:
+    """What all engines of this machine have in common, see :class:`Engines`.
+
+    Attributes:
+        binding: their cores.
+    """
+
+    job: ProcessTree
+    binding: Binding
+
+    def host_lost(self, gone: Sequence[int]) -> str:
+        """None: the host is this one."""
+        return ""
+
+    def report(self) -> str:
+        """Of the job."""
+        return self.job.report()
+
+    def stop(self) -> None:
+        """The cores are free again, too."""
+        try:
+            self.job.stop()
+        finally:
+            self.binding.release()
+
+
+class EnginesHere(OfThisMachine):
     """See :class:`Engines`.
 
     Args:
@@ -157,20 +187,5 @@ class EnginesHere:
             return f"{are(list(gone))} gone"
         return f"{are(list(gone))} gone; rank {first[1]} was the first"
 
-    def host_lost(self, gone: Sequence[int]) -> str:
-        """None: the host is this one."""
-        return ""
 
-    def report(self) -> str:
-        """Of the job."""
-        return self.job.report()
-
-    def stop(self) -> None:
-        """The cores are free again, too."""
-        try:
-            self.job.stop()
-        finally:
-            self.binding.release()
-
-
-__all__ = ["Engines", "EnginesHere", "Here", "Say"]
+__all__ = ["Engines", "EnginesHere", "Here", "OfThisMachine", "Say", "crowded"]

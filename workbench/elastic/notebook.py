@@ -16,11 +16,10 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-from workbench import api
 from workbench.common.alone import ALONE, LeftOutError, no_collective
 from workbench.context import HOLDER
+from workbench.elastic import restart
 from workbench.elastic.leaving import end_engine
-from workbench.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
 
@@ -35,10 +34,8 @@ def join_again(epoch: int) -> bool:
         return False
     if context.bootstrap.epoch > epoch:
         return True
-    sets = registered()
-    api.leave()
     try:
-        api.init(process_sets=sets)
+        restart()
     except Dismissed:
         end_engine()
     return True

@@ -11,7 +11,7 @@ from pathlib import Path
 from workbench import config
 from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import Watch, name_of
-from workbench.cluster.engines_here import Engines, Say
+from workbench.cluster.engines_here import Engines, OfThisMachine, Say, crowded
 from workbench.common.text import count
 from workbench.launch.elastic.desk import NAME
 from workbench.launch.elastic.workers_here import Place, placed, worker_variables
@@ -49,9 +49,7 @@ class ElasticHere:
 
     def notes(self, engines: Engines) -> list[str]:
         """Lines for whoever has started them."""
-        cores = mpi.usable_cores()
-        crowded = f"{self.n} ranks share {count(cores, 'core')}: fine for learning, not for timing"
-        return [line for line in (self.pins.line(), crowded if self.n > cores else "") if line]
+        return [line for line in (self.pins.line(), crowded(self.n)) if line]
 
     def describe(self, state: str) -> str:
         """One line that is the same in every run on one machine."""
@@ -67,7 +65,7 @@ class ElasticHere:
         return self.pins.gpus
 
 
-class ElasticEngines:
+class ElasticEngines(OfThisMachine):
     """See :class:`workbench.cluster.engines_here.Engines`. An engine keeps its id, and no other ever gets it.
 
     Args:
@@ -137,21 +135,10 @@ class ElasticEngines:
         """Those in words."""
         return f"{count(len(gone), 'engine')} ended: {', '.join(map(str, gone))}"
 
-    def host_lost(self, gone: Sequence[int]) -> str:
-        """None: the host is this one."""
-        return ""
-
-    def report(self) -> str:
-        """Of the job."""
-        return self.job.report()
-
     def stop(self) -> None:
-        """The cores are free again, too."""
-        try:
-            self.watch.close()
-            self.job.stop()
-        finally:
-            self.binding.release()
+        """The watch first: what ends from now on is not lost."""
+        self.watch.close()
+        super().stop()
 
 
 __all__ = ["ElasticEngines", "ElasticHere"]

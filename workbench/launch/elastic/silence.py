@@ -7,8 +7,7 @@ from typing import Protocol
 
 from workbench.common.messages import Message
 
-PING_S = 1.0
-"""Between two questions."""
+_PING_S = 1.0  # between two questions
 
 
 class Contact(Protocol):
@@ -42,7 +41,7 @@ class Silence:
         """
         if now < self._next:
             return
-        self._next = now + PING_S
+        self._next = now + _PING_S
         self._asked = {worker: self._asked.get(worker, now) for worker in awaited}
         for worker, since in self._asked.items():
             if min(self._contact.silent_for(worker), now - since) > self._limit_s:
@@ -50,4 +49,4 @@ class Silence:
             self._contact.tell(worker, Message("ping", {}))
 
 
-__all__ = ["PING_S", "Contact", "Silence"]
+__all__ = ["Contact", "Silence"]
