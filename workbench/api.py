@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.arrays import given
-from workbench.common.alone import ALONE, needs_the_others, no_collective
+from workbench.common.alone import ALONE, needs_a_job, needs_the_others, no_collective
 from workbench.context import HOLDER, World
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
@@ -85,6 +85,7 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
     """
     if is_initialized():
         return
+    needs_a_job()
     given = () if process_sets is None or isinstance(process_sets, str) else process_sets
     context, sets = join_job(comm, given)
     HOLDER.set(context)
@@ -104,12 +105,16 @@ def shutdown() -> None:
     """
     needs_the_others("shutdown()")
     rank = HOLDER.get().world.rank if is_initialized() else -1
-    if not leave():
+    if not leave(for_good=True):
         sys.stderr.write(f"workbench: rank {rank} left the job, but not all ranks did.\n")
 
 
-def leave() -> bool:
-    """As :func:`shutdown`, without a word; False if not all ranks left together."""
+def leave(for_good: bool = False) -> bool:
+    """As :func:`shutdown`, without a word; False if not all ranks left together.
+
+    Args:
+        for_good: no next epoch of an elastic job follows.
+    """
     context = HOLDER.find()
     if context is None:
         return True
@@ -117,7 +122,7 @@ def leave() -> bool:
     if mine:
         context.finish_all()
     HOLDER.set(None)
-    return not mine or leave_job(context)
+    return not mine or leave_job(context, for_good)
 
 
 def is_initialized() -> bool:

@@ -45,8 +45,11 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
                 there, absent = fitting(process_sets, bootstrap)
                 sets = collect(there, bootstrap)
             context = start(bootstrap, _with_a_file_of_its_own(settings, bootstrap), begin_timeline)
-        except WorkbenchError as error:
-            if not (isinstance(bootstrap, ElasticBootstrap) and bootstrap.over()):
+        except BaseException as error:
+            if not isinstance(bootstrap, ElasticBootstrap):
+                raise
+            if not (isinstance(error, WorkbenchError) and bootstrap.over()):
+                bootstrap.withdraw()
                 raise
             log.warning("elastic: epoch %d ended before it had begun: %s", bootstrap.epoch, error)
         else:
@@ -88,11 +91,20 @@ def _listen(bootstrap: Bootstrap, context: Context) -> None:
         bootstrap.watch(context.lost, NOTIFICATIONS.hosts_updated)
 
 
-def leave_job(context: Context) -> bool:
-    """Leave the job; False if not all ranks left together."""
-    if isinstance(context.bootstrap, ElasticBootstrap):
-        keep(context.bootstrap.epoch, context.rank, context.timeline.recorder)
-    return context.leave(context.settings.shutdown_timeout_s)
+def leave_job(context: Context, for_good: bool) -> bool:
+    """Leave the job; False if not all ranks left together.
+
+    Args:
+        context: the job.
+        for_good: and not to begin the next epoch.
+    """
+    bootstrap = context.bootstrap
+    if isinstance(bootstrap, ElasticBootstrap):
+        keep(bootstrap.epoch, context.rank, context.timeline.recorder)
+    together = context.leave(context.settings.shutdown_timeout_s)
+    if for_good and isinstance(bootstrap, ElasticBootstrap):
+        bootstrap.out()
+    return together
 
 
 def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> list[T]:

@@ -196,7 +196,7 @@ def test_fewer_than_the_least_wait_and_say_why(
     result = engines.view.execute("train(state, 1000, 0.02)", silent=False, block=False)
     until(lambda: len(engines._engines.watch.ranks()) == 2)
     os.kill(engines.pids()[1], signal.SIGKILL)
-    with pytest.raises(Exception, match=r"not complete within 8 s .*1 worker of at least 2 \(--min-np\)"):
+    with pytest.raises(Exception, match=r"not complete within 8 s .*1 worker of at least 2 \(min-np\)"):
         result.get(40)
     with pytest.raises(ValueError, match=r"resize\(1\): a training needs 2 at least"):
         engines.resize(1)

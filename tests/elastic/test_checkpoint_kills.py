@@ -48,8 +48,9 @@ def said_until_killed(folder: Path, ranks: int, after_s: float, amid: bool) -> l
 
         def read() -> None:
             for line in writer.stdout or ():
-                lines.append(line.strip())
-                began.set()
+                if line.endswith("\n"):  # the last one may have been cut
+                    lines.append(line.strip())
+                    began.set()
 
         reader = threading.Thread(target=read)
         reader.start()

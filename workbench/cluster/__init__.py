@@ -153,9 +153,13 @@ class Cluster:
         if gone := self._gone():
             say(self._engines.describe_lost(gone))
         elif "controller" in self._job.ended():
-            say("the hub is gone, through which notebook and engines talk")
-        begun = time.monotonic()
+            say(cells.HUB_GONE)
         self._place = self._place.after_loss(self._engines, say)
+        self._start_anew(timeout_s, say)
+
+    def _start_anew(self, timeout_s: float, say: Callable[[str], None]) -> None:
+        """End all engines, and start as many as the place says."""
+        begun = time.monotonic()
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
@@ -268,8 +272,7 @@ def up(
     then ``MPI.COMM_WORLD`` has all of them. What the notebook sends to engines, and they to it, is encrypted.
 
     Args:
-        n: how many ranks; by default as many as the hosts have slots; on this machine what ``workbench.toml`` says
-            (see ``launch/site.py``), else 2.
+        n: how many ranks; by default the hosts' slots; here what ``workbench.toml`` says (``launch/site.py``), else 2.
         hosts: ``["a:2", "b:2"]``: names and how many ranks each takes. By default those that ``workbench.toml`` names,
             else this machine; ``[]`` for this machine in any case.
         slurm: hosts that Slurm reserves: ``dict(nodes=2, tasks_per_node=2, time="30:00")``. Further words are

@@ -25,6 +25,8 @@ _DIED = re.compile(r"Engine (\d+) died while running task")
 _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[1]))}")
 
 
+HUB_GONE = "the hub is gone, through which notebook and engines talk"
+
 # Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
 _PXCONFIG = "--no-stream --progress-after=-1"
 

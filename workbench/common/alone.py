@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
-ALONE = ContextVar("ALONE", default=False)
-"""Is this process one?"""
+
+@dataclass(frozen=True)
+class Newcomer:
+    """What a newcomer finds.
+
+    Args:
+        job: are the others in a job, which it can join?
+        meet: called where a function under ``elastic.run`` begins, in which the others are right now; from there on
+            it is alone no more. None: they have left it.
+    """
+
+    job: bool = True
+    meet: Callable[[], None] | None = None
+
+
+ALONE: ContextVar[Newcomer | None] = ContextVar("ALONE", default=None)
+"""None: this process is no newcomer."""
 
 
 class LeftOutError(RuntimeError):
@@ -21,15 +37,38 @@ def needs_the_others(what: str) -> None:
         LeftOutError: it is.
 
     Example:
-        >>> needs_the_others("train()")
-        >>> before = ALONE.set(True)
-        >>> needs_the_others("train()")
+        >>> needs_the_others("shutdown()")
+        >>> before = ALONE.set(Newcomer())
+        >>> needs_the_others("shutdown()")
         Traceback (most recent call last):
-        workbench.common.alone.LeftOutError: train() needs the other engines
+        workbench.common.alone.LeftOutError: shutdown() needs the other engines
         >>> ALONE.reset(before)
     """
     if ALONE.get():
         raise LeftOutError(f"{what} needs the other engines")
+
+
+def needs_a_job() -> None:
+    """Raise where a newcomer would wait in ``init()`` for others that are in no job.
+
+    Raises:
+        LeftOutError: they are in none.
+    """
+    if (newcomer := ALONE.get()) and not newcomer.job:
+        raise LeftOutError("the other engines are in no job now")
+
+
+def meet_the_others(what: str) -> None:
+    """A function under ``elastic.run`` begins.
+
+    Raises:
+        LeftOutError: the others have left it.
+    """
+    newcomer = ALONE.get()
+    if newcomer and newcomer.meet:
+        ALONE.set(None)
+        newcomer.meet()
+    needs_the_others(what)
 
 
 def no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
@@ -38,4 +77,4 @@ def no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
     raise AssertionError("who is not alone any more submits by itself")
 
 
-__all__ = ["ALONE", "LeftOutError", "needs_the_others", "no_collective"]
+__all__ = ["ALONE", "LeftOutError", "Newcomer", "meet_the_others", "needs_a_job", "needs_the_others", "no_collective"]

@@ -35,13 +35,14 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
 from workbench import api, config
-from workbench.common.alone import needs_the_others
+from workbench.common.alone import meet_the_others
+from workbench.context import HOLDER
 from workbench.elastic.checkpoint import Checkpoints, read_checkpoint
 from workbench.elastic.leaving import end_engine, leaving_on_sigterm
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
 from workbench.process_sets import registered
-from workbench.transport.elastic import Dismissed
+from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -134,7 +135,7 @@ def run_fn(
 
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        needs_the_others(f"{getattr(func, '__name__', 'a function')}()")
+        meet_the_others(f"{getattr(func, '__name__', 'a function')}()")
         cause: Exception
         resets, commits, begun_anew = 0, -1, False
         final = lasting_errors() if lasting is None else lasting
@@ -146,6 +147,7 @@ def run_fn(
                         with own_errors():
                             state.on_reset()
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
+                    _tell_synced()
                     with own_errors():
                         result = func(state, *args, **kwargs)
                         state.finish()
@@ -171,6 +173,13 @@ def run_fn(
                 begun_anew = True
 
     return wrapper  # type: ignore[return-value]  # may be given as state=, too, which Concatenate cannot say
+
+
+def _tell_synced() -> None:
+    """An elastic job's launcher makes rank 0 of a rank that has what was trained."""
+    context = HOLDER.find()
+    if context is not None and isinstance(context.bootstrap, ElasticBootstrap):
+        context.bootstrap.synced()
 
 
 def _say(resets: int, limit: int | None, cause: Exception) -> None:

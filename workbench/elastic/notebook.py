@@ -4,23 +4,31 @@ The others have computed together; a newcomer is alone. So it leaves out what ca
 imports, functions, data, models. A statement is left out as soon as it calls
 
 * a collective, such as ``broadcast_parameters``: the others are not there;
-* a function under ``elastic.run``: what was trained comes with the next sync, or is over;
+* a function under ``elastic.run``, in a cell that is over: what was trained comes with the next sync;
 * ``shutdown()``: the others have begun again since.
 
-``init()`` joins the job: the others take the newcomer in at their next commit, and wait in ``state.sync()`` for it.
+``init()`` joins the job: the others take the newcomer in at their next commit, and wait in ``state.sync()`` for it. In
+the cell that the others run right now, a function under ``elastic.run`` is where the newcomer meets them: from there on
+it does what they do.
 """
 
 from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
-from workbench.common.alone import ALONE, LeftOutError, no_collective
+from workbench import api
+from workbench.common.alone import ALONE, LeftOutError, Newcomer, no_collective
 from workbench.context import HOLDER
-from workbench.elastic import restart
 from workbench.elastic.leaving import end_engine
+from workbench.process_sets import ProcessSet, registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
+
+Without = list[tuple[str, str]]
+"""For each statement that has failed or was left out its first line, and why."""
+
+_owed: list[Sequence[ProcessSet]] = []
+"""The process sets of the job that this engine was in, if the last :func:`join_again` has failed."""
 
 
 def join_again(epoch: int) -> bool:
@@ -28,50 +36,84 @@ def join_again(epoch: int) -> bool:
 
     Args:
         epoch: the one that has lost ranks, or is to take in others.
+
+    Raises:
+        LaunchError: the epoch did not begin in time. The next call tries again.
     """
     context = HOLDER.find()
-    if context is None or not isinstance(context.bootstrap, ElasticBootstrap):
+    if context is None and not _owed:
         return False
-    if context.bootstrap.epoch > epoch:
-        return True
+    if context is not None:
+        if not isinstance(context.bootstrap, ElasticBootstrap):
+            return False
+        if context.bootstrap.epoch > epoch:
+            return True
+        _owed[:] = [registered()]
+        api.leave()
     try:
-        restart()
+        api.init(process_sets=_owed[0])
     except Dismissed:
         end_engine()
+    _owed.clear()
     return True
 
 
-def catch_up(cells: Sequence[str]) -> list[tuple[str, str]]:
-    """On an engine: run the cells; for each statement that has failed or was left out its first line, and why.
+def catch_up(cells: Sequence[str], job: bool) -> Without:
+    """On a newcomer: run cells that are over.
 
     Args:
         cells: their text, as it stands in the notebook.
+        job: are the others in a job?
     """
-    from IPython import get_ipython
-
-    shell, without = get_ipython(), list[tuple[str, str]]()
-    begun = ALONE.set(True)
+    begun, without = ALONE.set(Newcomer(job)), Without()
     try:
         for cell in cells:
-            for statement in statements(shell.transform_cell(cell)):
-                if why := _run(shell, statement):
-                    without.append((statement.strip().splitlines()[0], why))
+            without += _run(cell)
     finally:
         ALONE.reset(begun)
-        if context := HOLDER.find():
-            vars(context.engine).pop("submit", None)
-            context.restart_names()  # for it has numbered what was left out
+        _with_the_others()
     return without
 
 
-def _run(shell: Any, statement: str) -> str:
+def take_part(cell: str, job: bool) -> Without:
+    """On a newcomer: run the cell that the others run right now. Their outputs are shown, and so is what fails here.
+
+    Args:
+        cell, job: as for :func:`catch_up`.
+    """
+    begun = ALONE.set(Newcomer(job, meet=_with_the_others))
+    try:
+        return _run(cell, shown=True)
+    finally:
+        if ALONE.get():
+            _with_the_others()
+        ALONE.reset(begun)
+
+
+def _run(cell: str, shown: bool = False) -> Without:
+    """Statement by statement; one that fails ends a cell that is shown."""
+    from IPython import get_ipython
+
+    shell, without = get_ipython(), Without()
+    for statement in statements(shell.transform_cell(cell)):
+        if ALONE.get() and (context := HOLDER.find()):
+            context.engine.submit = no_collective  # type: ignore[method-assign]  # init() does so, too
+        result = shell.run_cell(statement, store_history=False, silent=not shown)
+        error = result.error_before_exec or result.error_in_exec
+        if error is not None:
+            left_out = isinstance(error, LeftOutError)
+            why = f"left out, {error}" if left_out else f"{type(error).__name__}: {error}"
+            without.append((statement.strip().splitlines()[0], why))
+            if shown and not left_out:
+                break
+    return without
+
+
+def _with_the_others() -> None:
+    """From here on this process does what the others do."""
     if context := HOLDER.find():
-        context.engine.submit = no_collective  # type: ignore[method-assign]  # init() does so, too
-    result = shell.run_cell(statement, store_history=False, silent=True)
-    error = result.error_before_exec or result.error_in_exec
-    if error is None:
-        return ""
-    return f"left out, {error}" if isinstance(error, LeftOutError) else f"{type(error).__name__}: {error}"
+        vars(context.engine).pop("submit", None)
+        context.restart_names()  # for it has numbered what was left out
 
 
 def statements(cell: str) -> list[str]:
@@ -94,4 +136,4 @@ def _source(cell: str, statement: ast.stmt) -> str:
     return "\n".join([*decorators, text])
 
 
-__all__ = ["catch_up", "join_again", "statements"]
+__all__ = ["Without", "catch_up", "join_again", "statements", "take_part"]

@@ -11,7 +11,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import logging
+import math
 import os
 import platform
 import queue
@@ -22,6 +24,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from workbench.common.alone import ALONE
 from workbench.common.messages import Decoder, Message, MessageError, encode
 from workbench.config import Launch, Settings
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
@@ -38,6 +41,8 @@ log = logging.getLogger("workbench")
 VERSION = 1
 """Of what workers and launcher say to each other."""
 _CUT = "cut"
+_ELASTIC_DEADLINE = "WORKBENCH_ELASTIC_TIMEOUT_S, --elastic-timeout of workbench run"
+_LOOK_S = 1.0  # at the clock
 _LAST_WORDS_S = 2.0  # for the launcher to say that a rank was lost, after something has failed
 
 
@@ -53,6 +58,7 @@ class Registration:
         worker: this process's number.
 
     Attributes:
+        comes: numbers this process's wishes to belong to an epoch.
         on_news: called on another thread with what the launcher says of its own accord about an epoch: ``epoch``,
             ``lost``, ``changed`` or ``wrote``, see :mod:`workbench.launch.elastic.membership`.
 
@@ -63,6 +69,7 @@ class Registration:
     def __init__(self, path: str, worker: int) -> None:
         self.on_news: Callable[[Message], None] = lambda message: None
         self.inbox: queue.SimpleQueue[Message] = queue.SimpleQueue()
+        self.comes = itertools.count(1)
         self._lock = threading.Lock()
         self._socket = socket.socket(socket.AF_UNIX)
         try:
@@ -106,11 +113,11 @@ class ElasticBootstrap:
 
     Args:
         launch: how this process was started.
-        settings: ``elastic_timeout_s`` is the deadline for the epoch, ``init_timeout_s`` that of each exchange.
+        settings: ``elastic_timeout_s`` is the deadline for the epoch, ``init_timeout_s`` that of each exchange. A
+            notebook's newcomer has no deadline: the others' cell, for which it waits, has.
 
     Attributes:
         epoch: its number.
-        newcomers: does it have ranks that were in no epoch before?
 
     Raises:
         LaunchError: the epoch did not begin in time, or this process does not fit the others.
@@ -122,18 +129,20 @@ class ElasticBootstrap:
     def __init__(self, launch: Launch, settings: Settings) -> None:
         self._registration = registration(launch.file, launch.rank, os.getpid())
         self._timeout_s, self._exchanged, self._lost, self.epoch = settings.init_timeout_s, 0, "", -1
-        self._news, self._lock = list[Message](), threading.Lock()
+        self._news, self._lock, self._come = list[Message](), threading.Lock(), next(self._registration.comes)
         self._written: dict[str, bytes] = {}
         self._tell: Callable[[Message], None] = self._news.append
         self._registration.on_news = self._hear
         self.node = machine()
-        about = {"like": _like()}
-        self._say("come", about=about)
-        fields = self._await("epoch", lambda fields: True, settings.elastic_timeout_s).fields
-        self.rank, self.size = fields["rank"], fields["size"]
-        self.secret, self.newcomers = bytes.fromhex(fields["key"]), bool(fields["newcomers"])
-        if settings.backend == "gloo":
-            self.session = self._session()
+        self._say("come", about={"like": _like()}, number=self._come)
+        try:
+            fields = self._await("epoch", self._is_mine, math.inf if ALONE.get() else settings.elastic_timeout_s).fields
+            self.rank, self.size, self.secret = fields["rank"], fields["size"], bytes.fromhex(fields["key"])
+            if settings.backend == "gloo":
+                self.session = self._session()
+        except BaseException:
+            self.withdraw()
+            raise
 
     # --- what Gloo needs besides: a board on which all may write ----------------------------------------
 
@@ -200,6 +209,26 @@ class ElasticBootstrap:
             time.sleep(0.01)
         return bool(self._lost)
 
+    def withdraw(self) -> None:
+        """This process is not in the epoch, and does not wait for one."""
+        self._tell_launcher("withdrawn")
+
+    def synced(self) -> None:
+        """This process has what was trained: another epoch may make it rank 0."""
+        self._tell_launcher("synced", epoch=self.epoch)
+
+    def out(self) -> None:
+        """This process has called ``shutdown()``."""
+        self._tell_launcher("out")
+
+    def _tell_launcher(self, kind: str, **fields: Any) -> None:
+        """What changes nothing here where the launcher has ended."""
+        with contextlib.suppress(OSError):
+            self._registration.say(kind, **fields)
+
+    def _is_mine(self, fields: dict[str, Any]) -> bool:
+        return bool(fields["come"] == self._come)  # an older one was meant for who has withdrawn since
+
     def watch(self, lost: Callable[[int, str], None], changed: Callable[[float, int], None]) -> None:
         """Hear what the launcher has said and says about this epoch; on another thread from now on.
 
@@ -224,8 +253,9 @@ class ElasticBootstrap:
         fields = message.fields
         with self._lock:
             if message.kind == "epoch":
-                self.epoch = fields["epoch"]
-                self._written.clear()
+                if self._is_mine(fields):
+                    self.epoch = fields["epoch"]
+                    self._written.clear()
             elif message.kind == "wrote":
                 if fields["epoch"] == self.epoch:
                     self._written[fields["name"]] = message.data
@@ -250,11 +280,13 @@ class ElasticBootstrap:
         until, why = time.monotonic() + timeout_s, "its launcher has not answered"
         while True:
             try:
-                message = self._registration.inbox.get(timeout=max(0.0, until - time.monotonic()))
+                message = self._registration.inbox.get(timeout=min(max(0.0, until - time.monotonic()), _LOOK_S))
             except queue.Empty:
+                if time.monotonic() < until:
+                    continue
                 raise LaunchError(
                     f"init(): the ranks of this elastic job were not complete within {timeout_s:g} s "
-                    f"({'--elastic-timeout' if kind == 'epoch' else 'WORKBENCH_INIT_TIMEOUT_S'}): {why}."
+                    f"({_ELASTIC_DEADLINE if kind == 'epoch' else 'WORKBENCH_INIT_TIMEOUT_S'}): {why}."
                 ) from None
             fields = message.fields
             match message.kind:

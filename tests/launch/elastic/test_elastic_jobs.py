@@ -227,7 +227,7 @@ def test_too_few_for_too_long(start: Start) -> None:
     job.kill(0)
     text = job.end(30)
     assert job.code != 0
-    assert "waited longer than 3 s (--elastic-timeout): 1 worker of at least 2 (--min-np)." in text
+    assert "waited longer than 3 s (--elastic-timeout): 1 worker of at least 2 (min-np)." in text
 
 
 def test_ctrl_c_ends_it_and_leaves_nothing(start: Start) -> None:

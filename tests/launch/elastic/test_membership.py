@@ -83,7 +83,6 @@ def test_a_newcomer_waits_for_the_next_commit() -> None:
     made.came(0, LIKE)
     out = made.came(1, LIKE)
     assert ranks(out) == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
-    assert all(message.fields["newcomers"] for _, message in out)
 
 
 def test_no_more_than_there_is_room_for() -> None:
@@ -100,7 +99,7 @@ def test_fewer_than_the_least_wait() -> None:
     made = job(2, least=2)
     made.gone(0, "killed")
     assert made.came(1, LIKE) == []
-    assert made.why_waiting() == "1 worker of at least 2 (--min-np)"
+    assert made.why_waiting() == "1 worker of at least 2 (min-np)"
     made.started(2, "a")
     assert ranks(made.came(2, LIKE)) == {1: (0, 2), 2: (1, 2)}
 

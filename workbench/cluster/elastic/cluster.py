@@ -24,14 +24,16 @@ from typing import Any
 
 from workbench.cluster import Cluster, _left_s, _speaker, cells
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
+from workbench.cluster.elastic.forgiving import Forgiving
 from workbench.cluster.elastic.history import History
 from workbench.cluster.elastic.watch import Change
 from workbench.cluster.recovery import unknown
-from workbench.common.text import count
+from workbench.common.text import count, first_line, numbered
 from workbench.elastic import notebook
 from workbench.errors import LaunchError, PeerLostError
 
 _LOOK_S = 0.02
+_HUB_BEFORE_US_S = 2.0  # the hub may know of a death before its process can be asked
 
 
 class ElasticCluster(Cluster):
@@ -45,10 +47,13 @@ class ElasticCluster(Cluster):
     _place: ElasticHere
 
     def __init__(self, place: ElasticHere, say: Callable[[str], None] = print) -> None:
-        self._history, self._joining = History(), list[Any]()
-        self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
         self._lock = threading.RLock()  # ipyparallel tells of results on a thread of its own
         super().__init__(place, say)
+
+    def _new_job(self) -> None:
+        self._history, self._joining = History(), list[Any]()
+        self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
+        super()._new_job()
 
     @property
     def changes(self) -> list[Change]:
@@ -78,14 +83,20 @@ class ElasticCluster(Cluster):
         return f"{count(len(living), 'engine')} of {self.n}: {', '.join(named)}"
 
     def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
-        """As many engines as there should be; those that live keep their variables. See :meth:`resize`."""
+        """As many engines as there should be, in one job; those that live keep their variables. See :meth:`resize`.
+
+        An engine that has waited in vain for the next epoch joins the others again. Where the hub is gone, all engines
+        are started anew, and their variables are lost.
+        """
+        self._begin_epoch(whoever_has_failed=True)
         self.resize(self.n, timeout_s, quiet)
 
     def resize(self, n: int, timeout_s: float = 60.0, quiet: bool = False) -> None:
         """Start engines, or end some, until ``n`` live. Those that live keep their variables.
 
         A newcomer runs the cells again that ``%px`` has run on all engines without an error, so far as it can alone,
-        see :mod:`workbench.elastic.notebook`; then what is running now. A function under ``hvd.elastic.run`` takes it
+        see :mod:`workbench.elastic.notebook`; then what is running now. What came to the engines in another way, by
+        ``push``, ``scatter``, ``apply`` or ``%px --targets``, it has not. A function under ``hvd.elastic.run`` takes it
         in at its next commit, and lets engines leave there. The others' weights come with ``state.sync()``, so at the
         beginning of such a function, and not before.
 
@@ -102,8 +113,14 @@ class ElasticCluster(Cluster):
             raise LaunchError("the cluster was stopped: call cluster.up().")
         if n < self._place.least:
             raise ValueError(f"resize({n}): a training needs {self._place.least} at least (min_np).")
-        deadline, watch, busy = time.monotonic() + timeout_s, self._engines.watch, bool(self._history.running())
         self.n, self._asked = n, replace(self._place, n=n)
+        if self._hub_is_gone():
+            _speaker(quiet)(cells.HUB_GONE)
+            self._place = self._asked
+            return self._start_anew(timeout_s, _speaker(quiet))
+        deadline, watch = time.monotonic() + timeout_s, self._engines.watch
+        with self._lock:
+            busy = bool(self._history.running())
         staying = watch.staying()
         new, ended = self._start_more(n - len(staying), deadline), staying[n:]
         watch.leave(ended)
@@ -111,15 +128,15 @@ class ElasticCluster(Cluster):
             self._repeat(each)
         if not busy:
             self._settle(new, ended, deadline)
-        for line in self._report(new, ended, busy):
+        for line in [*self._report(new, ended, busy), *([] if busy else self._late(new, timeout_s))]:
             _speaker(quiet)(line)
 
     # --- the start and the end --------------------------------------------------------------------------
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         super()._connect(profile, connection_file, deadline)
-        self._engines.watch.say, self._engines.watch.on_due = self._say, self._begin_epoch
-        forgive(self.client, self._newcomers)
+        watch, self._forgiving = self._engines.watch, Forgiving(self.client, self._newcomers)
+        watch.say, watch.on_due, watch.on_hub_gone = self._say, self._begin_epoch, self._lose_hub
 
     def _verify(self, deadline: float) -> None:
         """Wait for the engines' process ids."""
@@ -141,11 +158,13 @@ class ElasticCluster(Cluster):
         """Cells for all engines, which newcomers will run again."""
 
         def run(code: str, silent: bool = True, targets: Any = None, block: bool | None = None, **options: Any) -> Any:
+            self._look_for_losses()
             self._begin_epoch()
             block = self.view.block if block is None else block
             for_all = (self.view.targets if targets is None else targets) == "all"
             with self._lock:
                 result = execute(code, silent=silent, targets=targets, block=False, **options)
+                self._forgiving.answer_for_the_dead(result)
                 if for_all:
                     self._history.add(code, result)
             if block:
@@ -155,16 +174,43 @@ class ElasticCluster(Cluster):
 
         return run
 
-    def _begin_epoch(self) -> None:
-        """If engines were lost, leave, or wait to join, have all begin the next epoch before they run anything else."""
+    def _look_for_losses(self) -> None:
+        """Whom the hub has lost does not belong to the next cell's job.
+
+        Raises:
+            PeerLostError: the hub itself is gone.
+        """
+        if self._hub_is_gone():
+            raise PeerLostError(f"{cells.HUB_GONE}: call engines.rescue() in a cell without %%px.")
+        until = time.monotonic() + _HUB_BEFORE_US_S
+        while set(self.ready()) - set(self.client.ids) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+
+    def _hub_is_gone(self) -> bool:
+        return "controller" in self._job.codes()
+
+    def _lose_hub(self) -> None:
+        """No cell waits for answers that cannot come."""
+        self._forgiving.fail_all(f"{cells.HUB_GONE}: call engines.rescue() in a cell without %%px.")
+        self._say(cells.HUB_GONE)
+
+    def _begin_epoch(self, whoever_has_failed: bool = False) -> None:
+        """If engines were lost, leave, or wait to join, have all begin the next epoch before they run anything else.
+
+        Args:
+            whoever_has_failed: to begin an epoch tries it again.
+        """
         with self._lock:
             if self._job.stopped() or not all(each.ready() for each in self._joining):
                 return
             self._joining = []
-            if epoch := self._engines.watch.due():
-                for each in self._engines.watch.ranks():
+            watch = self._engines.watch
+            if watch.due() or whoever_has_failed:
+                for each in self.ready() if whoever_has_failed else watch.ranks():
                     with contextlib.suppress(*unknown()):  # it may be dying
-                        self._joining.append(self.client[each].apply_async(notebook.join_again, epoch))
+                        told = self.client[each].apply_async(notebook.join_again, watch.epoch)
+                        self._forgiving.answer_for_the_dead(told)
+                        self._joining.append(told)
                 for told in list(self._joining):
                     told.add_done_callback(lambda done: self._begun())
 
@@ -199,13 +245,19 @@ class ElasticCluster(Cluster):
         """Have a newcomer run the cells that the others have run, and once it has, those that run."""
         with self._lock:
             with contextlib.suppress(*unknown()):  # it may be dying, or all engines end
-                finished, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
-                if finished:
-                    result = self.client[engine].apply_async(notebook.catch_up, finished)
+                cells, failed, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
+                for cell in failed:
+                    self._say(f"engine {engine} leaves out a cell that has failed: {first_line(cell.strip(), 60)}")
+                job = bool(self._engines.watch.ranks()) or not self.ready()
+                if cells:
+                    result = self.client[engine].apply_async(notebook.catch_up, cells, job)
+                    self._forgiving.answer_for_the_dead(result)
                     result.add_done_callback(lambda done: self._repeated(engine, done))
                     return
-                for cell in self._history.running():
-                    result = self.client[engine].execute(cell, silent=False, block=False)
+                for number, cell in self._history.running().items():
+                    result = self.client[engine].apply_async(notebook.take_part, cell, job)
+                    self._forgiving.answer_for_the_dead(result)
+                    self._history.joins(number, result)
                     result.add_done_callback(lambda done: self._tell(engine, done))
             self._newcomers.pop(engine, None)
 
@@ -247,9 +299,25 @@ class ElasticCluster(Cluster):
         leaving = [each for each in ended if each in living]
         stay = [each for each in living if each not in leaving]
         lines = [f"{count(len(stay), 'engine')}: {', '.join(map(str, stay))}"]
-        then = "the next commit takes it in" if busy else "it gets the others' weights in the next state.sync()"
+        then = (
+            "the next commit or the cell's end takes it in"
+            if busy
+            else "it gets the others' weights in the next state.sync()"
+        )
         lines += [f"engine {each} is new and runs the same cells; {then}" for each in new]
         return lines + [f"engine {each} leaves at the next commit" for each in leaving]
+
+    def _late(self, new: Collection[int], timeout_s: float) -> list[str]:
+        """What has not come to an end by the deadline."""
+        with self._lock:
+            catching_up = sorted(set(new) & set(self._newcomers))
+            told = [each for each in self._joining if not each.ready()]
+        lines = [f"{numbered(catching_up, 'engine')} did not run all earlier cells within {timeout_s:g} s"] * bool(
+            catching_up
+        )
+        if told or (catching_up and self._engines.watch.why_waiting()):
+            lines.append(f"the next epoch has not begun: {self._engines.watch.why_waiting() or 'engines are busy'}")
+        return lines
 
 
 def _in_a_job(joining: Sequence[Any]) -> bool:
@@ -257,43 +325,4 @@ def _in_a_job(joining: Sequence[Any]) -> bool:
     return not joining or any(each.exception() is None and each.result() for each in joining)
 
 
-def forgive(client: Any, hidden: Collection[int]) -> None:
-    """Of an engine that dies, its part of a cell is empty, and later cells run without it.
-
-    Args:
-        client: the ``ipyparallel.Client``.
-        hidden: engines that do not belong to ``"all"``.
-    """
-    strand, find = client._handle_stranded_msgs, client._build_targets
-
-    def stranded(engine: int, uuid: str) -> None:
-        for msg_id in list(client._outstanding_dict[uuid]):
-            future = client._futures.get(msg_id)
-            if msg_id in client.results or future is None or future.header["msg_type"] != "execute_request":
-                continue
-            content = {"status": "ok", "execution_count": 0, "payload": [], "user_expressions": {}}
-            msg = client.session.msg("execute_reply", content=content)
-            msg["parent_header"]["msg_id"] = msg_id
-            msg["metadata"]["engine"] = uuid
-            client.metadata[msg_id]["engine_id"] = engine
-            client._handle_execute_reply(msg)
-            output = client._output_futures.get(msg_id)
-            if output and not output.done():
-                output.set_result(None)
-        strand(engine, uuid)  # what is no cell
-
-    def find_living(targets: Any) -> Any:
-        if targets == "all":
-            targets = [each for each in client._ids if each not in hidden]
-        elif isinstance(targets, (list, tuple, range)):
-            living = [each for each in targets if each in client._ids]
-            if targets and not living:
-                raise PeerLostError(cells.gone(list(targets)))
-            targets = living
-        return find(targets)
-
-    client._handle_stranded_msgs = stranded
-    client._build_targets = find_living
-
-
-__all__ = ["ElasticCluster", "forgive"]
+__all__ = ["ElasticCluster"]

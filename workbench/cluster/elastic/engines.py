@@ -115,8 +115,13 @@ class ElasticEngines(OfThisMachine):
         words = [f"--profile-dir={self._profile}", f"--IPEngine.id={worker}"]
         words += [f"--IPEngine.url_file={engine_commands.ready_file(self._profile)}"]
         become = [sys.executable, "-I", "-S", supervisor.__file__, supervisor.BECOME]
-        self.job.start(name_of(worker), [*become, sys.executable, "-m", *_ENGINE, *words])
-        self.job.env = dict(self._common)
+        try:
+            self.job.start(name_of(worker), [*become, sys.executable, "-m", *_ENGINE, *words])
+        except BaseException:
+            self.watch.forget(worker)
+            raise
+        finally:
+            self.job.env = dict(self._common)
         return worker
 
     def are_up(self, pids: Sequence[int]) -> None:

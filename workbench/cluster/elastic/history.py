@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 
 @dataclass
 class _Cell:
-    """One cell; ``result`` is an ``ipyparallel.AsyncResult`` as long as some engines run it."""
+    """One cell, and as long as some engines run it their results: first that of the cell, then those of newcomers."""
 
     text: str
-    result: Any
+    results: list[Any]
     failed: bool = False
+
+
+class Finished(NamedTuple):
+    """Cells that nobody runs any more.
+
+    Args:
+        cells: those that a newcomer is to run.
+        failed: those that have failed somewhere: their author writes them again.
+        since: the number of the first cell after them.
+    """
+
+    cells: list[str]
+    failed: list[str]
+    since: int
 
 
 class History:
@@ -27,7 +41,7 @@ class History:
         >>> cells.add("x = 1", first); first.done = True
         >>> cells.add("train(x)", second)
         >>> cells.finished(since=0), cells.running()
-        ((['x = 1'], 1), ['train(x)'])
+        (Finished(cells=['x = 1'], failed=[], since=1), {1: 'train(x)'})
     """
 
     def __init__(self) -> None:
@@ -36,32 +50,32 @@ class History:
     def add(self, cell: str, result: Any) -> None:
         """A cell was sent to all engines."""
         self._look()
-        self._cells.append(_Cell(cell, result))
+        self._cells.append(_Cell(cell, [result]))
 
-    def finished(self, since: int) -> tuple[list[str], int]:
-        """The cells from number ``since`` to the first that runs, and the number of that one.
+    def joins(self, number: int, result: Any) -> None:
+        """A newcomer runs a cell, too: it is not over before the newcomer has run it."""
+        self._cells[number].results.append(result)
 
-        A cell that has failed anywhere is left out: its author writes it again.
-        """
+    def finished(self, since: int) -> Finished:
+        """The cells from number ``since`` to the first that runs."""
         self._look()
-        found = []
+        found = Finished([], [], since)
         for cell in self._cells[since:]:
-            if cell.result is not None:
+            if cell.results:
                 break
-            since += 1
-            found += [] if cell.failed else [cell.text]
-        return found, since
+            (found.failed if cell.failed else found.cells).append(cell.text)
+        return found._replace(since=since + len(found.cells) + len(found.failed))
 
-    def running(self) -> list[str]:
-        """Those that some have not finished."""
+    def running(self) -> dict[int, str]:
+        """Those that some have not finished, by number."""
         self._look()
-        return [cell.text for cell in self._cells if cell.result is not None]
+        return {number: cell.text for number, cell in enumerate(self._cells) if cell.results}
 
     def _look(self) -> None:
         """Forget the results of those that are finished."""
         for cell in self._cells:
-            if cell.result is not None and cell.result.ready():
-                cell.failed, cell.result = not cell.result.successful(), None
+            if cell.results and all(each.ready() for each in cell.results):
+                cell.failed, cell.results = not cell.results[0].successful(), []
 
 
-__all__ = ["History"]
+__all__ = ["Finished", "History"]

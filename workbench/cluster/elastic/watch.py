@@ -10,12 +10,13 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from signal import SIGKILL, Signals
+from signal import SIGKILL
 
 from workbench.common.messages import Message
 from workbench.launch.elastic.desk import CUT, Desk
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
+from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _LOOK_S = 0.05  # between two looks at the engines' processes
@@ -51,21 +52,24 @@ class Watch(threading.Thread):
     Attributes:
         say: prints a line; called on this thread.
         on_due: called on this thread when the running epoch's ranks have to begin the next one.
+        on_hub_gone: called on this thread when the controller has ended.
         changes: what has happened to the job.
     """
 
     def __init__(self, job: ProcessTree, path: str, least: int, peer_timeout_s: float) -> None:
         super().__init__(name="workbench-elastic", daemon=True)
-        self._job, self._desk, self._least = job, Desk(path), least
-        self._members = Membership(least)
+        self._job, self._desk = job, Desk(path)
+        self._members = Membership(least, anew=True)
         self.path, self.changes = self._desk.path, list[Change]()
         self.say: Callable[[str], None] = lambda line: None
         self.on_due: Callable[[], None] = lambda: None
+        self.on_hub_gone: Callable[[], None] = lambda: None
         self._living, self._dismissed = set[int](), dict[int, float]()
         self._lock, self._end = threading.RLock(), threading.Event()
         self._silence = Silence(self._desk, peer_timeout_s, self.kill)
         self._leaving = set[int]()  # at their next commit
         self._changed = False  # who lives, or who wants to join
+        self._hub_gone, self._trouble = False, ""
         self._cut_at, self._reason_at = -1.0, time.monotonic() + _REASON_S
 
     # --- called by the notebook -----------------------------------------------------------------------
@@ -75,6 +79,12 @@ class Watch(threading.Thread):
         with self._lock:
             self._living.add(worker)
             self._members.started(worker, "localhost")
+
+    def forget(self, worker: int) -> None:
+        """It could not be started."""
+        with self._lock:
+            self._living.discard(worker)
+            self._send(self._members.gone(worker, "it could not be started"))
 
     def leave(self, workers: Iterable[int]) -> None:
         """These are to end: where they train, at their next commit; else at once."""
@@ -108,7 +118,18 @@ class Watch(threading.Thread):
     def due(self) -> int:
         """The running epoch, if its ranks have to begin the next one; else 0."""
         with self._lock:
+            self._look_for_dead()  # who has died before this call is not waited for
             return self._members.epoch if self._members.due() else 0
+
+    @property
+    def epoch(self) -> int:
+        """The last one that has begun."""
+        return self._members.epoch
+
+    def why_waiting(self) -> str:
+        """Why the next epoch has not begun, though engines wait for it."""
+        with self._lock:
+            return self._members.why_waiting()
 
     def pid(self, worker: int) -> int:
         """An engine's process."""
@@ -134,30 +155,38 @@ class Watch(threading.Thread):
             while not self._end.is_set():
                 dying = time.monotonic() < self._cut_at + 1.0
                 waiting.select(_DYING_S if dying else _LOOK_S)
-                with self._lock:
-                    for worker, message in self._desk.hear():
-                        with contextlib.suppress(KeyError, TypeError):  # it makes no sense
-                            self._hear(worker, message)
-                    self._look(time.monotonic())
-                    due, self._changed = self._changed and self._members.due(), False
-                if due:
-                    self.on_due()
+                try:
+                    self._turn()
+                except Exception as error:  # noqa: BLE001 - without this thread nobody would hear of a death
+                    self._have_trouble(error)
         self._desk.close()
 
+    def _turn(self) -> None:
+        with self._lock:
+            for worker, message in self._desk.hear():
+                with contextlib.suppress(KeyError, TypeError):  # it makes no sense
+                    self._hear(worker, message)
+            self._look(time.monotonic())
+            due, self._changed = self._changed and self._members.due(), False
+            hub_gone = not self._hub_gone and "controller" in self._job.codes()
+            self._hub_gone |= hub_gone
+        if hub_gone and not self._job.stopped():
+            self.on_hub_gone()
+        if due:
+            self.on_due()
+
+    def _have_trouble(self, error: Exception) -> None:
+        text = f"workbench: the watch over the engines had trouble: {error!r}"
+        if text != self._trouble:
+            self._trouble = text
+            self._tell_people(text)
+
     def _hear(self, worker: int, message: Message) -> None:
-        fields, members = message.fields, self._members
-        match message.kind:
-            case "come":
-                self._changed = True
-                self._send(members.came(worker, fields["about"]))
-            case "value":
-                self._send(members.value(worker, fields["epoch"], fields["number"], message.data))
-            case "write":
-                self._send(members.wrote(worker, fields["epoch"], fields["name"], message.data))
-            case "leaving":
-                self._send(members.leave([worker]))
-            case kind if kind == CUT:  # its process is about to end
-                self._cut_at = time.monotonic()
+        if message.kind == CUT:  # its process is about to end
+            self._cut_at = time.monotonic()
+            return
+        self._changed |= message.kind in ("come", "withdrawn", "out")
+        self._send(self._members.hear(worker, message))
 
     def _look(self, now: float) -> None:
         """At the processes, and now and then at why ranks wait."""
@@ -166,16 +195,21 @@ class Watch(threading.Thread):
         for worker, since in self._dismissed.items():
             if now > since + _HAND_OVER_S:
                 self.kill(worker)
-        for name, code in self._job.codes().items():
-            kind, _, number = name.partition(" ")
-            if kind == "engine" and number:
-                self._lose(int(number), code)
+        self._look_for_dead()
         self._silence.look(self._members.awaited(), now)
         if now > self._reason_at:
             self._reason_at = now + _REASON_S
             if self._members.stands() and (why := self._members.why_waiting()):
                 for worker in self._living:
                     self._desk.tell(worker, Message("waiting", {"why": why}))
+
+    def _look_for_dead(self) -> None:
+        if self._job.stopped():
+            return
+        for name, code in self._job.codes().items():
+            kind, _, number = name.partition(" ")
+            if kind == "engine" and number:
+                self._lose(int(number), code)
 
     def _lose(self, worker: int, code: int) -> None:
         self._changed = True
@@ -184,22 +218,17 @@ class Watch(threading.Thread):
         if self._dismissed.pop(worker, None) is not None:
             how, text = "has left", f"engine {worker} has left"
         else:
-            how = f"was killed by {Signals(-code).name}" if -code in set(Signals) else f"ended with exit code {code}"
+            how = how_it_ended(code)
             n = len(self.living())
             text = f"engine {worker} is gone: it {how}; {n} {'is' if n == 1 else 'are'} left"
         self._leaving.discard(worker)
         self.changes.append(Change(time.time_ns(), text, worker))
         self._send(self._members.gone(worker, f"its engine {how}"))
-        if self._members.left or not self.living():
-            self._begin_anew()
+        self._tell_people(text)
+
+    def _tell_people(self, text: str) -> None:
         with contextlib.suppress(Exception):  # such as a closed stdout, which must not end this thread
             self.say(text)
-
-    def _begin_anew(self) -> None:
-        """Nobody is left of those who had trained: the next job has nothing to do with the last one."""
-        self._members = Membership(self._least)
-        for worker in self.living():
-            self._members.started(worker, "localhost")
 
     def _send(self, out: Out) -> None:
         begun = ""
@@ -211,6 +240,8 @@ class Watch(threading.Thread):
                 self._dismissed[worker] = time.monotonic()
         if begun:
             self.changes.append(Change(time.time_ns(), begun))
+        if begun and self._members.heirless:
+            self._tell_people("those that had what was trained are lost; the others begin with what they have")
 
 
 def name_of(worker: int) -> str:

@@ -6,21 +6,23 @@ An *epoch* is one membership of the job: some workers, each with a rank.
 ::
 
     started ──► came ──► member of epoch e ──► came again ──► member of epoch e + 1 ──► … finished, or gone
-                 │          (it has left e's data plane)
-                 └── waits: for the other members of e, or until they come to their next commit
+       ▲         │          (it has left e's data plane)
+       │         └── waits: for the other members of e, or until they come to their next commit
+       └── withdrew: its init() has failed or was interrupted
 
 1. The next epoch begins when every living member of the last one has *come*, and not before. A worker comes only after
    its engine has ended, so nothing of an older epoch is under way when the next one begins.
 2. Each epoch has a key of its own, drawn here. What is sealed with an older one is not believed.
-3. Survivors keep the order of their ranks, and newcomers follow. So rank 0 is the lowest rank that survived, and has
-   what was trained. Ranks of one host follow each other.
+3. Survivors keep the order of their ranks, and newcomers follow; who has not *synced* since it joined counts as a
+   newcomer still. So rank 0 has what was trained, if anybody has. Ranks of one host follow each other.
 4. An epoch after the first has a rank of the last one, or nobody would have what was trained. Where all are to leave,
    the lowest stays until others have come; if no others are on their way, all leave. Then, and when all were lost at
    once, the job is *left*, and no epoch begins any more.
 5. Who comes when a member has ended well, and no other is left, is sent away.
 6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries.
 
-Until the first epoch begins, all that were started are waited for.
+Until the first epoch begins, all that were started are waited for. Engines of a notebook outlive their job: when no
+member is left, those that live begin another one in the same way (``anew``).
 """
 
 from __future__ import annotations
@@ -47,14 +49,18 @@ class Worker:
     Args:
         host: where it runs.
         about: what it said when it came; None as long as it has not.
+        number: how often it has come.
         member: does it belong to the epoch?
         leaving: the next epoch is to begin without it.
+        trained: has it what was trained? Who joins later gets it in its first sync.
     """
 
     host: str
     about: Mapping[str, Any] | None = None
+    number: int = 0
     member: bool = False
     leaving: bool = False
+    trained: bool = False
 
 
 class Membership:
@@ -64,12 +70,14 @@ class Membership:
         least: no epoch begins with fewer.
         most: nor with more; 0: any number.
         key: draws an epoch's key.
+        anew: when no member is left, the others begin another job.
 
     Attributes:
         epoch: number of the running epoch; 0 before the first.
         ranks: its workers, by rank. Who has ended since is still in it.
         finished: members that have ended well.
         left: all members have left, and nobody has what was trained.
+        heirless: the epoch has begun, and is not the first, but nobody in it had what was trained.
 
     Example:
         >>> job = Membership(least=1)
@@ -83,10 +91,16 @@ class Membership:
         [(1, 0, 1)]
     """
 
-    def __init__(self, least: int = 1, most: int = 0, key: Callable[[], str] = lambda: secrets.token_hex(32)) -> None:
-        self.least, self.most, self._key = least, most, key
+    def __init__(
+        self,
+        least: int = 1,
+        most: int = 0,
+        key: Callable[[], str] = lambda: secrets.token_hex(32),
+        anew: bool = False,
+    ) -> None:
+        self.least, self.most, self._key, self._anew = least, most, key, anew
         self.epoch, self.ranks, self.finished = 0, list[int](), set[int]()
-        self.left = False
+        self.left = self.heirless = False
         self._workers: dict[int, Worker] = {}
         self._exchanges: dict[int, dict[int, bytes]] = {}  # by number, the values by worker
         self._like: Mapping[str, Any] | None = None  # what all workers must have in common
@@ -99,7 +113,31 @@ class Membership:
         self._workers[worker] = Worker(host)
         return []
 
-    def came(self, worker: int, about: Mapping[str, Any]) -> Out:
+    def hear(self, worker: int, message: Message) -> Out:
+        """What a worker has said.
+
+        Raises:
+            KeyError, TypeError: it makes no sense.
+        """
+        fields = message.fields
+        match message.kind:
+            case "come":
+                return self.came(worker, fields["about"], fields["number"])
+            case "withdrawn":
+                return self.withdrew(worker)
+            case "value":
+                return self.value(worker, fields["epoch"], fields["number"], message.data)
+            case "write":
+                return self.wrote(worker, fields["epoch"], fields["name"], message.data)
+            case "synced":
+                self.synced(worker, fields["epoch"])
+            case "out" if self._anew:
+                return self.out(worker)
+            case "leaving":
+                return self.leave([worker])
+        return []
+
+    def came(self, worker: int, about: Mapping[str, Any], number: int = 1) -> Out:
         """A worker wants to belong to the next epoch, and has nothing to do with the last one any more."""
         one = self._workers.get(worker)
         if one is None:  # it counts as gone, or was never started
@@ -107,8 +145,30 @@ class Membership:
         if why := self._unlike(about.get("like", {})):
             del self._workers[worker]
             return [(worker, Message("refused", {"why": why})), *self._go_on()]
-        one.about = about
+        one.about, one.number = about, number
         return ([] if one.member else self._announce_newcomer()) + self._go_on()
+
+    def withdrew(self, worker: int) -> Out:
+        """A worker is in no epoch, and waits for none: its ``init()`` has failed. It may come again."""
+        one = self._workers.get(worker)
+        if one is None:
+            return []
+        one.about = None
+        told = self._lose(worker, "its init() has failed or was interrupted") if one.member else []
+        one.member = False
+        return told + self._go_on()
+
+    def synced(self, worker: int, epoch: int) -> None:
+        """A member has what was trained."""
+        if epoch == self.epoch and worker in self._workers:
+            self._workers[worker].trained = True
+
+    def out(self, worker: int) -> Out:
+        """A worker has called ``shutdown()``, and lives on."""
+        if worker not in self._workers:
+            return []
+        self._workers[worker].member = False
+        return self._go_on()
 
     def value(self, worker: int, epoch: int, number: int, data: bytes) -> Out:
         """A member has come to an exchange; when all have, each gets all values."""
@@ -135,12 +195,7 @@ class Membership:
         one = self._workers.pop(worker, None)
         if one is None:
             return []
-        told: Out = []
-        if one.member:
-            rank = self.ranks.index(worker)
-            message = Message("lost", {"epoch": self.epoch, "rank": rank, "why": why})
-            told = [(each, message) for each in self._members()]
-        return told + self._go_on()
+        return (self._lose(worker, why) if one.member else []) + self._go_on()
 
     def ended(self, worker: int) -> Out:
         """A worker has ended well. If it belonged to the epoch, the job is finished, and nobody comes in its place."""
@@ -195,10 +250,10 @@ class Membership:
         if waits := self.awaited():
             named = ", ".join(f"worker {each} (rank {self.ranks.index(each)})" for each in waits)
             return f"{named} has not left epoch {self.epoch} yet"
-        if not self.epoch and (boots := [each for each, one in self._workers.items() if one.about is None]):
+        if not self.ranks and (boots := [each for each, one in self._workers.items() if one.about is None]):
             return f"{count(len(boots), 'worker')} of {len(self._workers)} did not call init() yet"
         if len(came) < self.least:
-            return f"{count(len(came), 'worker')} of at least {self.least} (--min-np)"
+            return f"{count(len(came), 'worker')} of at least {self.least} (min-np)"
         return "" if not self._members() else "the others train, and take newcomers in at their next commit"
 
     # --- what follows ---------------------------------------------------------------------------------
@@ -209,6 +264,15 @@ class Membership:
 
     def _came(self) -> list[int]:
         return [worker for worker, one in self._workers.items() if one.about is not None]
+
+    def _trained(self) -> list[int]:
+        """Members that have what was trained, by rank."""
+        return [worker for worker in self._members() if self._workers[worker].trained]
+
+    def _lose(self, worker: int, why: str) -> Out:
+        """Tell the others of an epoch that it has lost a member."""
+        fields = {"epoch": self.epoch, "rank": self.ranks.index(worker), "why": why}
+        return [(each, Message("lost", fields)) for each in self._members() if each != worker]
 
     def _tell_members(self, what: int) -> Out:
         """News for members that train still; who has come already finds out by itself."""
@@ -231,29 +295,32 @@ class Membership:
     def _go_on(self) -> Out:
         """Begin the next epoch if it can."""
         members, came = self._members(), self._came()
-        if self.epoch and not members:
-            self.left = not self.finished
-            return self._dismiss(came)
+        if self.ranks and not members:
+            if not self._anew:
+                self.left = not self.finished
+                return self._dismiss(came)
+            self.ranks = []
         if not self.stands() or self.awaited():
             return []
-        if not self.epoch and len(came) < len(self._workers):
+        if not self.ranks and len(came) < len(self._workers):
             return []
         leaving = [each for each in came if self._workers[each].leaving]
-        staying = [each for each in members if each not in leaving]
+        trained = self._trained()
+        staying = sorted((each for each in members if each not in leaving), key=lambda each: each not in trained)
         new = sorted(each for each in came if each not in members and each not in leaving)
         if members and not staying:
-            return self._hand_over(members[0], new, leaving)
+            return self._hand_over((trained or members)[0], new, leaving)
         chosen = (staying + new)[: self.most or None]
         if len(chosen) < self.least:
             return self._dismiss(leaving)
-        return self._dismiss(leaving) + self._begin(self._by_host(chosen), bool(set(chosen) - set(members)))
+        return self._dismiss(leaving) + self._begin(self._by_host(chosen))
 
     def _hand_over(self, heir: int, new: list[int], leaving: list[int]) -> Out:
         """All members are to leave: one of them stays for an epoch, so that newcomers get what was trained."""
         if new:
             chosen = [heir, *new[: self.most - 1 if self.most else None]]
             told = self._dismiss(each for each in leaving if each != heir)
-            return told + self._begin(chosen, newcomers=True) + self._tell_members(REMOVED)
+            return told + self._begin(chosen) + self._tell_members(REMOVED)
         if any(not one.leaving for one in self._workers.values()):
             return []  # they are on their way
         self.left = True
@@ -271,16 +338,19 @@ class Membership:
             told.append((worker, Message("dismissed", {"why": "the job goes on without it"})))
         return told
 
-    def _begin(self, workers: list[int], newcomers: bool) -> Out:
+    def _begin(self, workers: list[int]) -> Out:
+        trained = any(self._workers[each].trained for each in workers)
+        self.heirless = self.epoch > 0 and not trained
         for one in self._workers.values():
             one.member = False
         self.epoch, self.ranks, self._exchanges = self.epoch + 1, workers, {}
         told: Out = []
-        common = {"epoch": self.epoch, "size": len(workers), "key": self._key(), "newcomers": newcomers}
+        common = {"epoch": self.epoch, "size": len(workers), "key": self._key()}
         for rank, worker in enumerate(workers):
             one = self._workers[worker]
             one.member, one.about = True, None
-            told.append((worker, Message("epoch", {**common, "rank": rank})))
+            one.trained |= not trained  # they begin with what rank 0 has
+            told.append((worker, Message("epoch", {**common, "rank": rank, "come": one.number})))
         return told
 
 

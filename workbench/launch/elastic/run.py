@@ -15,7 +15,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from signal import SIGKILL, SIGPIPE, SIGTERM, Signals
+from signal import SIGKILL, SIGPIPE, SIGTERM
 from typing import Any
 
 from workbench.common.messages import Message
@@ -25,7 +25,7 @@ from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
 from workbench.launch.elastic.workers_here import Heard, Place, Workers
-from workbench.launch.ranks.ending import Ending
+from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
@@ -111,7 +111,7 @@ class ElasticRun:
             text = self._failure or f"No rank is left. The last one: {how}."
             code = ending.exit_code(worker) if worker in ending.codes else 1
             return Outcome(code or 1, worker, text + (f" Its last words:\n{words}" if words else ""), ending.asked)
-        text = f"The job was ended by {Signals(ending.asked).name}." if ending.asked else ""
+        text = f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
         if self._members.left and not ending.asked:
             text = "All ranks have left the job, on SIGTERM or because their hosts went, each after a commit."
             return Outcome(128 + SIGTERM, None, text)
@@ -194,7 +194,7 @@ class ElasticRun:
             self._finished |= worker not in self._dismissed
             self._send(self._members.ended(worker))
             return
-        how = why or (f"it was killed by {_name(-code)}" if code < 0 else f"it ended with exit code {code}")
+        how = why or f"it {how_it_ended(code)}"
         who = f"worker {worker}" + (f" (rank {rank})" if rank >= 0 else "") + self._printer.where(worker)
         host = self._slots.failed(worker, belonged, now)
         if not (self._failure or ending.asked):
@@ -217,18 +217,10 @@ class ElasticRun:
 
     def _hear(self, worker: int, message: Message) -> None:
         """What a worker says; how it ended, its supervisor will say."""
-        fields = message.fields
-        match message.kind:
-            case "come":
-                self._send(self._members.came(worker, fields["about"]))
-            case "leaving":
-                self._say(f"worker {worker} got SIGTERM, and leaves at its next commit.")
-                self._leaving.add(worker)
-                self._send(self._members.leave([worker]))
-            case "value":
-                self._send(self._members.value(worker, fields["epoch"], fields["number"], message.data))
-            case "write":
-                self._send(self._members.wrote(worker, fields["epoch"], fields["name"], message.data))
+        if message.kind == "leaving":
+            self._say(f"worker {worker} got SIGTERM, and leaves at its next commit.")
+            self._leaving.add(worker)
+        self._send(self._members.hear(worker, message))
 
     def _send(self, out: Out) -> None:
         epoch = 0
@@ -243,6 +235,8 @@ class ElasticRun:
             self._workers.tell(worker, message)
         if epoch > 1:
             self._say(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
+        if epoch and self._members.heirless:
+            self._say("those that had what was trained are lost: the others read the newest checkpoint, or begin anew.")
         if epoch and self._limits.resets is not None and epoch - 1 > self._limits.resets:
             self._fail(RESET_LIMIT.format(self._limits.resets), time.monotonic())
 
@@ -283,10 +277,6 @@ class ElasticRun:
         except BrokenPipeError:  # `workbench run … | head` has seen enough
             self._printer.mute()
             self._ending.signalled(SIGPIPE, time.monotonic())
-
-
-def _name(number: int) -> str:
-    return Signals(number).name if number in set(Signals) else f"signal {number}"
 
 
 def run(

@@ -13,7 +13,7 @@ out of time         0: SIGTERM, 3: SIGKILL
 
 from __future__ import annotations
 
-from signal import SIGINT, SIGKILL, SIGTERM
+from signal import SIGINT, SIGKILL, SIGTERM, Signals
 
 Plan = tuple[tuple[float, int], ...]
 
@@ -121,4 +121,24 @@ def shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-__all__ = ["Ending", "shell_code"]
+def how_it_ended(code: int) -> str:
+    """A process's exit code in words.
+
+    Example:
+        >>> how_it_ended(-9), how_it_ended(3)
+        ('was killed by SIGKILL', 'ended with exit code 3')
+    """
+    return f"was killed by {signal_name(-code)}" if code < 0 else f"ended with exit code {code}"
+
+
+def signal_name(number: int) -> str:
+    """A signal's name.
+
+    Example:
+        >>> signal_name(15), signal_name(40)
+        ('SIGTERM', 'signal 40')
+    """
+    return Signals(number).name if number in set(Signals) else f"signal {number}"
+
+
+__all__ = ["Ending", "how_it_ended", "shell_code", "signal_name"]

@@ -145,7 +145,7 @@ class ProcessTree:
         """
         backoff = Backoff(deadline - time.monotonic(), longest_s=_POLL_S)
         while not done():
-            for name, process in self._processes.items():
+            for name, process in dict(self._processes).items():
                 if process.poll() is not None:
                     raise LaunchError(f"{name} ended with exit code {process.returncode} before {what}.")
             if not backoff.pause():
@@ -162,9 +162,10 @@ class ProcessTree:
     def report(self) -> str:
         """For each process: its command, and the last lines of its log."""
         lines = []
-        for name, command in self._commands.items():
+        for name, command in dict(self._commands).items():  # another thread may end one meanwhile
             lines += [f"{name}: {' '.join(command)}"]
-            tail = self.log(name).read_text(errors="replace").splitlines()[-_LOG_LINES:]
+            log = self.log(name)
+            tail = log.read_text(errors="replace").splitlines()[-_LOG_LINES:] if log.exists() else []
             lines += [f"  | {line}" for line in tail or ["(no output)"]]
         return "\n".join(lines)
 

@@ -21,7 +21,7 @@ from typing import NoReturn
 
 from workbench.common.text import count, plural
 from workbench.errors import LaunchError
-from workbench.launch.ranks.ending import Ending, shell_code
+from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, signal_name
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.ranks_here import Ranks, RanksHere
@@ -202,16 +202,11 @@ def _describe_host(lost: HostLost) -> str:
 
 def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) -> str:
     if culprit is None:
-        return f"The job was ended by {_name(ending.asked)}." if ending.asked else ""
+        return f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
     code, rank = ending.codes[culprit], f"Rank {culprit}{where(culprit)}"
     if code == -signal.SIGKILL:
         return f"{rank} was killed by SIGKILL (out of memory?), which ends the job."
-    how = f"was killed by {_name(-code)}" if code < 0 else f"ended with exit code {code}"
-    return f"{rank} {how}, which ends the job."
-
-
-def _name(number: int) -> str:
-    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+    return f"{rank} {how_it_ended(code)}, which ends the job."
 
 
 __all__ = ["TERMINAL", "Outcome", "run"]
