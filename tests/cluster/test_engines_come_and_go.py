@@ -15,7 +15,7 @@ import pytest
 import workbench
 from workbench import cluster
 from workbench.cluster.elastic.cluster import ElasticCluster
-from workbench.errors import LaunchError
+from workbench.errors import LaunchError, PeerLostError
 
 pytest.importorskip("torch")
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
@@ -200,6 +200,88 @@ def test_fewer_than_the_least_wait_and_say_why(
         result.get(40)
     with pytest.raises(ValueError, match=r"resize\(1\): a training needs 2 at least"):
         engines.resize(1)
+
+
+@pytest.mark.thorough
+def test_the_last_of_those_that_began_a_cell_dies(up: Callable[..., ElasticCluster]) -> None:
+    """The cell is not over: a newcomer trains on in it, with the bits of a calm run."""
+    calm = up(1, SETUP, TRAINING)
+    (wanted,) = outputs(calm.view.execute("print(train(state, 150))", silent=False))
+    cluster.down()
+    engines = up(1, SETUP, TRAINING)
+    result = engines.view.execute("w = train(state, 150, 0.03)", block=False)
+    engines.resize(2)
+    members = engines._engines.watch._members
+    until(lambda: members.rank_of(1) == 1 and members._workers[1].trained)
+    os.kill(engines.pids()[0], signal.SIGKILL)
+    result.get(30)
+    engines.resize(3)
+    until(lambda: engines.ready() == [1, 2, 3])
+    text = "print(w, hvd.size(), float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)))"
+    assert outputs(engines.view.execute(text, silent=False)) == [f"{wanted} 3 3.0"] * 3
+
+
+@pytest.mark.thorough
+def test_a_newcomer_in_a_cell_that_is_no_training(
+    up: Callable[..., ElasticCluster], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It waits for the end of a cell with init() and a loop of collectives, longer than init() would, and joins."""
+    monkeypatch.setenv("WORKBENCH_INIT_TIMEOUT_S", "3")
+    loop = "for i in range(60):\n    hvd.allreduce(torch.ones(3)); time.sleep(0.1)"
+    engines = up(2, "import time, torch\nimport workbench.torch as hvd")
+    result = engines.view.execute(f"hvd.init()\n{loop}\nlast = i", block=False)
+    until(lambda: len(engines._engines.watch.ranks()) == 2)
+    engines.resize(3)
+    assert not result.ready()
+    result.get(30)
+    text = "print(hvd.size(), float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)))"
+    until(lambda: len(engines._engines.watch.ranks()) == 3 and engines.ready() == [0, 1, 2])
+    assert outputs(engines.view.execute(text, silent=False)) == ["3 3.0"] * 3
+
+
+@pytest.mark.thorough
+def test_nobody_is_in_a_job(up: Callable[..., ElasticCluster]) -> None:
+    """A newcomer does not wait for others that have left the job; the next init() is everybody's."""
+    engines = up(1, "import torch\nimport workbench.torch as hvd\nhvd.init()", "hvd.shutdown()")
+    began = time.monotonic()
+    engines.resize(2)
+    assert time.monotonic() - began < 30, "it waited for the deadline"
+    text = "hvd.init(); print(hvd.size(), float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)))"
+    assert outputs(engines.view.execute(text, silent=False)) == ["2 2.0"] * 2
+
+
+@pytest.mark.thorough
+def test_the_hub_dies(up: Callable[..., ElasticCluster], capfd: pytest.CaptureFixture[str]) -> None:
+    """What waits fails, the next cell says why, and rescue() starts all engines anew."""
+    engines = up(2, "x = 1")
+    waiting = engines.view.execute("import time; time.sleep(60)", block=False)
+    time.sleep(0.3)
+    os.kill(engines._job.pid("controller"), signal.SIGKILL)
+    with pytest.raises(Exception, match="the hub is gone"):
+        waiting.get(20)
+    with pytest.raises(PeerLostError, match=r"the hub is gone.*call engines\.rescue"):
+        engines.view.execute("x")
+    engines.rescue()
+    assert outputs(engines.view.execute("print('x' in globals())", silent=False)) == ["False"] * 2
+    said = capfd.readouterr().out
+    assert said.count("the hub is gone, through which notebook and engines talk\n") == 2
+    assert "2 engines started anew" in said
+
+
+@pytest.mark.thorough
+def test_who_has_waited_in_vain_comes_again(up: Callable[..., ElasticCluster], monkeypatch: pytest.MonkeyPatch) -> None:
+    """An engine is busy for longer than the others wait for the next epoch; rescue() brings them together."""
+    monkeypatch.setenv("WORKBENCH_ELASTIC_TIMEOUT_S", "3")
+    engines = up(3, SETUP)
+    busy = engines.view.execute("time.sleep(8)", targets=0, block=False)
+    os.kill(engines.pids()[2], signal.SIGKILL)
+    until(lambda: engines.client.ids == [0, 1])
+    text = "print(hvd.rank(), hvd.size(), float(hvd.allreduce(torch.tensor(1.0), op=hvd.Sum)))"
+    with pytest.raises(Exception, match=r"NotInitialized"):
+        engines.view.execute(text, targets=1)
+    busy.get(20)
+    engines.rescue()
+    assert outputs(engines.view.execute(text, silent=False)) == ["0 3 3.0", "1 3 3.0", "2 3 3.0"]
 
 
 @pytest.mark.parametrize("min_np", [0, 3])

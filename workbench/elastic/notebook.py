@@ -76,36 +76,39 @@ def catch_up(cells: Sequence[str], job: bool) -> Without:
 
 
 def take_part(cell: str, job: bool) -> Without:
-    """On a newcomer: run the cell that the others run right now. Their outputs are shown, and so is what fails here.
+    """On a newcomer: run the cell that the others run right now, up to the first statement that fails.
 
     Args:
         cell, job: as for :func:`catch_up`.
     """
     begun = ALONE.set(Newcomer(job, meet=_with_the_others))
     try:
-        return _run(cell, shown=True)
+        return _run(cell, current=True)
     finally:
         if ALONE.get():
             _with_the_others()
         ALONE.reset(begun)
 
 
-def _run(cell: str, shown: bool = False) -> Without:
-    """Statement by statement; one that fails ends a cell that is shown."""
+def _run(cell: str, current: bool = False) -> Without:
+    """Statement by statement; one that fails ends a cell that the others run right now, too."""
     from IPython import get_ipython
 
     shell, without = get_ipython(), Without()
     for statement in statements(shell.transform_cell(cell)):
         if ALONE.get() and (context := HOLDER.find()):
             context.engine.submit = no_collective  # type: ignore[method-assign]  # init() does so, too
-        result = shell.run_cell(statement, store_history=False, silent=not shown)
+        result = shell.run_cell(statement, store_history=False, silent=True)
         error = result.error_before_exec or result.error_in_exec
-        if error is not None:
-            left_out = isinstance(error, LeftOutError)
-            why = f"left out, {error}" if left_out else f"{type(error).__name__}: {error}"
-            without.append((statement.strip().splitlines()[0], why))
-            if shown and not left_out:
-                break
+        if error is None:
+            continue
+        left_out = isinstance(error, LeftOutError)
+        why = f"left out, {error}" if left_out else f"{type(error).__name__}: {error}"
+        without.append((statement.strip().splitlines()[0], why))
+        if current and not left_out:
+            if not ALONE.get():
+                shell.events.trigger("post_run_cell", result)  # which the others hear of
+            break
     return without
 
 

@@ -14,6 +14,7 @@ come while it runs: ``%%px --noblock`` keeps the notebook free for ``resize``. L
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
 import time
@@ -51,7 +52,7 @@ class ElasticCluster(Cluster):
         super().__init__(place, say)
 
     def _new_job(self) -> None:
-        self._history, self._joining = History(), list[Any]()
+        self._history, self._joining, self._called = History(), list[Any](), list[Any]()
         self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
         super()._new_job()
 
@@ -88,7 +89,7 @@ class ElasticCluster(Cluster):
         An engine that has waited in vain for the next epoch joins the others again. Where the hub is gone, all engines
         are started anew, and their variables are lost.
         """
-        self._begin_epoch(whoever_has_failed=True)
+        self._call_back()
         self.resize(self.n, timeout_s, quiet)
 
     def resize(self, n: int, timeout_s: float = 60.0, quiet: bool = False) -> None:
@@ -128,6 +129,8 @@ class ElasticCluster(Cluster):
             self._repeat(each)
         if not busy:
             self._settle(new, ended, deadline)
+        if self._job.stopped():
+            return  # meanwhile, on another thread
         for line in [*self._report(new, ended, busy), *([] if busy else self._late(new, timeout_s))]:
             _speaker(quiet)(line)
 
@@ -166,7 +169,8 @@ class ElasticCluster(Cluster):
                 result = execute(code, silent=silent, targets=targets, block=False, **options)
                 self._forgiving.answer_for_the_dead(result)
                 if for_all:
-                    self._history.add(code, result)
+                    begins = any(not each.ready() for each in self._joining)  # the next epoch, before this cell
+                    self._history.add(code, result, self._engines.watch.epoch + begins)
             if block:
                 result.get()
                 result.wait_for_output()
@@ -194,23 +198,32 @@ class ElasticCluster(Cluster):
         self._forgiving.fail_all(f"{cells.HUB_GONE}: call engines.rescue() in a cell without %%px.")
         self._say(cells.HUB_GONE)
 
-    def _begin_epoch(self, whoever_has_failed: bool = False) -> None:
-        """If engines were lost, leave, or wait to join, have all begin the next epoch before they run anything else.
+    def _call_back(self) -> None:
+        """Have engines that could not begin an epoch with the others come again: then the next one is due."""
+        if self._job.stopped() or self._hub_is_gone():
+            return
+        with self._lock:
+            watch = self._engines.watch
+            for each in set(self.ready()) - set(watch.ranks()):
+                self._called += self._ask_to_join(each)
 
-        Args:
-            whoever_has_failed: to begin an epoch tries it again.
-        """
+    def _ask_to_join(self, engine: int) -> list[Any]:
+        with contextlib.suppress(*unknown()):  # it may be dying
+            told = self.client[engine].apply_async(notebook.join_again, self._engines.watch.epoch)
+            self._forgiving.answer_for_the_dead(told)
+            return [told]
+        return []
+
+    def _begin_epoch(self) -> None:
+        """If engines were lost, leave, or wait to join, have all begin the next epoch before they run anything else."""
         with self._lock:
             if self._job.stopped() or not all(each.ready() for each in self._joining):
                 return
             self._joining = []
             watch = self._engines.watch
-            if watch.due() or whoever_has_failed:
-                for each in self.ready() if whoever_has_failed else watch.ranks():
-                    with contextlib.suppress(*unknown()):  # it may be dying
-                        told = self.client[each].apply_async(notebook.join_again, watch.epoch)
-                        self._forgiving.answer_for_the_dead(told)
-                        self._joining.append(told)
+            if watch.due():
+                for each in watch.ranks():
+                    self._joining += self._ask_to_join(each)
                 for told in list(self._joining):
                     told.add_done_callback(lambda done: self._begun())
 
@@ -254,8 +267,13 @@ class ElasticCluster(Cluster):
                     self._forgiving.answer_for_the_dead(result)
                     result.add_done_callback(lambda done: self._repeated(engine, done))
                     return
-                for number, cell in self._history.running().items():
-                    result = self.client[engine].apply_async(notebook.take_part, cell, job)
+                joined = self._engines.watch.joined.get(engine, math.inf)
+                for number, cell, epoch in self._history.running():
+                    one = self.client[engine]
+                    if joined <= epoch:  # the others wait for all that it does in this cell
+                        result = one.execute(cell, silent=False, block=False)
+                    else:
+                        result = one.apply_async(notebook.take_part, cell, job)
                     self._forgiving.answer_for_the_dead(result)
                     self._history.joins(number, result)
                     result.add_done_callback(lambda done: self._tell(engine, done))
@@ -284,7 +302,8 @@ class ElasticCluster(Cluster):
         watch = self._engines.watch
         while time.monotonic() < deadline:
             with self._lock:
-                told, catching_up = list(self._joining), set(new) & set(self._newcomers)
+                self._called = [each for each in self._called if not each.ready()]
+                told, catching_up = list(self._joining), self._called or set(new) & set(self._newcomers)
             if all(each.ready() for each in told):
                 if not catching_up and not (watch.due() and _in_a_job(told)):
                     break
@@ -304,7 +323,7 @@ class ElasticCluster(Cluster):
             if busy
             else "it gets the others' weights in the next state.sync()"
         )
-        lines += [f"engine {each} is new and runs the same cells; {then}" for each in new]
+        lines += [f"engine {each} is new and runs the same cells; {then}" for each in new if each in living]
         return lines + [f"engine {each} leaves at the next commit" for each in leaving]
 
     def _late(self, new: Collection[int], timeout_s: float) -> list[str]:

@@ -8,10 +8,14 @@ from typing import Any, NamedTuple
 
 @dataclass
 class _Cell:
-    """One cell, and as long as some engines run it their results: first that of the cell, then those of newcomers."""
+    """One cell, and as long as some engines run it their results: first that of the cell, then those of newcomers.
+
+    ``epoch`` is that in which it began.
+    """
 
     text: str
     results: list[Any]
+    epoch: int
     failed: bool = False
 
 
@@ -38,19 +42,19 @@ class History:
         ...     def ready(self): return self.done
         ...     def successful(self): return self.well
         >>> first, second, cells = Result(), Result(), History()
-        >>> cells.add("x = 1", first); first.done = True
-        >>> cells.add("train(x)", second)
+        >>> cells.add("x = 1", first, epoch=0); first.done = True
+        >>> cells.add("train(x)", second, epoch=1)
         >>> cells.finished(since=0), cells.running()
-        (Finished(cells=['x = 1'], failed=[], since=1), {1: 'train(x)'})
+        (Finished(cells=['x = 1'], failed=[], since=1), [(1, 'train(x)', 1)])
     """
 
     def __init__(self) -> None:
         self._cells: list[_Cell] = []
 
-    def add(self, cell: str, result: Any) -> None:
+    def add(self, cell: str, result: Any, epoch: int) -> None:
         """A cell was sent to all engines."""
         self._look()
-        self._cells.append(_Cell(cell, [result]))
+        self._cells.append(_Cell(cell, [result], epoch))
 
     def joins(self, number: int, result: Any) -> None:
         """A newcomer runs a cell, too: it is not over before the newcomer has run it."""
@@ -66,10 +70,10 @@ class History:
             (found.failed if cell.failed else found.cells).append(cell.text)
         return found._replace(since=since + len(found.cells) + len(found.failed))
 
-    def running(self) -> dict[int, str]:
-        """Those that some have not finished, by number."""
+    def running(self) -> list[tuple[int, str, int]]:
+        """Those that some have not finished: number, text, and the epoch in which they began."""
         self._look()
-        return {number: cell.text for number, cell in enumerate(self._cells) if cell.results}
+        return [(number, cell.text, cell.epoch) for number, cell in enumerate(self._cells) if cell.results]
 
     def _look(self) -> None:
         """Forget the results of those that are finished."""

@@ -54,13 +54,14 @@ class Watch(threading.Thread):
         on_due: called on this thread when the running epoch's ranks have to begin the next one.
         on_hub_gone: called on this thread when the controller has ended.
         changes: what has happened to the job.
+        joined: the first epoch of each engine that belonged to any.
     """
 
     def __init__(self, job: ProcessTree, path: str, least: int, peer_timeout_s: float) -> None:
         super().__init__(name="workbench-elastic", daemon=True)
         self._job, self._desk = job, Desk(path)
         self._members = Membership(least, anew=True)
-        self.path, self.changes = self._desk.path, list[Change]()
+        self.path, self.changes, self.joined = self._desk.path, list[Change](), dict[int, int]()
         self.say: Callable[[str], None] = lambda line: None
         self.on_due: Callable[[], None] = lambda: None
         self.on_hub_gone: Callable[[], None] = lambda: None
@@ -204,7 +205,7 @@ class Watch(threading.Thread):
                     self._desk.tell(worker, Message("waiting", {"why": why}))
 
     def _look_for_dead(self) -> None:
-        if self._job.stopped():
+        if self._end.is_set() or self._job.stopped():
             return
         for name, code in self._job.codes().items():
             kind, _, number = name.partition(" ")
@@ -235,6 +236,7 @@ class Watch(threading.Thread):
         for worker, message in out:
             self._desk.tell(worker, message)
             if message.kind == "epoch":
+                self.joined.setdefault(worker, message.fields["epoch"])
                 begun = f"epoch {message.fields['epoch']} begins with {message.fields['size']}"
             elif message.kind == "dismissed":
                 self._dismissed[worker] = time.monotonic()

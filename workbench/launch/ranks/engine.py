@@ -22,6 +22,8 @@ from typing import Any, BinaryIO
 from ipyparallel.engine import app
 from ipyparallel.engine.nanny import KernelNanny
 
+from workbench.launch.ranks import awaiting
+
 
 class Nanny:
     """The forked process, seen from its engine.
@@ -80,6 +82,7 @@ def main() -> None:
     """Run the engine until it ends."""
     if sys.platform == "linux":
         app.start_nanny = fork().start
+    app.Kernel = awaiting.Kernel
     app.main()
 
 

@@ -1,0 +1,59 @@
+"""Cells with ``await`` outside of a function, which an engine of ipyparallel 9 with ipykernel 7 never answers.
+
+ipykernel runs them on the loop that serves the engine's messages, and asks a thread that only a notebook's own kernel
+has; the error is logged, and no answer is sent. Here such a cell runs on a loop of its own, as any other cell on the
+main thread, and the engine takes the next message when it has ended. Tasks that it leaves go on in the next such cell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from ipyparallel.engine.kernel import IPythonParallelKernel
+
+T = TypeVar("T")
+
+
+class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no types
+    """An engine's kernel whose shell runs such cells by :class:`Loop`."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.shell.loop_runner = Loop()
+
+
+class Loop:
+    """Runs coroutines, one at a time, even where another loop is running on this thread.
+
+    Example:
+        >>> async def both():
+        ...     return await asyncio.gather(asyncio.sleep(0, 1), asyncio.sleep(0, 2))
+        >>> async def within_another():
+        ...     return run(both())
+        >>> run = Loop()
+        >>> asyncio.run(within_another())
+        [1, 2]
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __call__(self, coroutine: Coroutine[Any, Any, T]) -> T:
+        """What it returns; Ctrl-C cancels it."""
+        outer = asyncio._get_running_loop()
+        asyncio._set_running_loop(None)
+        self._loop = loop = self._loop or asyncio.new_event_loop()
+        task = loop.create_task(coroutine)
+        try:
+            return loop.run_until_complete(task)
+        except KeyboardInterrupt:
+            task.cancel()
+            loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+            raise
+        finally:
+            asyncio._set_running_loop(outer)
+
+
+__all__ = ["Kernel", "Loop"]
