@@ -306,6 +306,19 @@ def test_ctrl_c_amid_a_mistake(engines: cluster.Cluster, mistake: str) -> None:
     assert collect(results)
 
 
+def test_await_outside_of_a_function(engines: cluster.Cluster) -> None:
+    """Such a cell is answered, what it raises is shown, and Ctrl-C ends it."""
+    both = "import asyncio\nboth = await asyncio.gather(asyncio.sleep(0.01, 1), asyncio.sleep(0, 2))"
+    assert not run(engines, both)
+    assert engines.view["both"] == [[1, 2]] * N
+    assert {kind for kind, _ in run(engines, "await asyncio.sleep(0)\n1 / 0").values()} == {"ZeroDivisionError"}
+    results = send(engines, "await asyncio.sleep(60)")
+    time.sleep(0.5)
+    engines.client.send_signal(signal.SIGINT, targets=list(range(N)), block=True)
+    assert {kind for kind, _ in collect(results).values()} == {"KeyboardInterrupt"}
+    assert not run(engines, both)
+
+
 @pytest.mark.parametrize("when", ["init_metadata", "finish_metadata"], ids=["before the cell", "after it"])
 def test_ctrl_c_beside_a_cell(engines: cluster.Cluster, when: str) -> None:
     """It comes while a kernel has not begun its cell, or has ended it and writes the answer: the answer comes.

@@ -31,11 +31,13 @@ def look(job: ElasticJob, at_least: int) -> None:
         ({"first": 2, "later": 1, "leaves": 1}, 1_000),
         ({"first": 3, "deaths": 1}, 1_000),
         ({"first": 2, "later": 1, "most": 2, "deaths": 1}, 1_000),
+        ({"first": 2, "withdrawals": 2}, 200),
+        ({"first": 2, "deaths": 1, "withdrawals": 1}, 500),
     ],
     ids=str,
 )
 def test_workers_come_and_go(words: dict[str, int], at_least: int) -> None:
-    """One dies, one joins, one leaves."""
+    """One dies, one joins, one leaves, one gives up waiting."""
     look(ElasticJob(**words), at_least)
 
 
@@ -43,7 +45,13 @@ def test_workers_come_and_go(words: dict[str, int], at_least: int) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "words",
-    [{"first": 3, "later": 1, "deaths": 1}, {"first": 3, "later": 1, "deaths": 2}, {"first": 3, "later": 2}],
+    [
+        {"first": 3, "later": 1, "deaths": 1},
+        {"first": 3, "later": 1, "deaths": 2},
+        {"first": 3, "later": 2},
+        {"first": 2, "later": 1, "deaths": 1, "withdrawals": 1},
+        {"first": 2, "later": 1, "deaths": 1, "leaves": 1},
+    ],
     ids=str,
 )
 def test_more_workers_come_and_go(words: dict[str, int]) -> None:
@@ -73,6 +81,16 @@ class NewcomersFirst(Membership):
         return workers[::-1]
 
 
+class TrustsNewcomers(Membership):
+    """A bug: who has joined counts as one that has what was trained, before its first sync."""
+
+    def _begin(self, workers: list[int]) -> Out:
+        told = super()._begin(workers)
+        for each in workers:
+            self._workers[each].trained = True
+        return told
+
+
 class NeverAnnounces(Membership):
     """A bug: a worker that is to leave is forgotten at once, and the others do not hear of it."""
 
@@ -88,6 +106,7 @@ class NeverAnnounces(Membership):
         (DoesNotWait, {"first": 2, "later": 1}, "in an older one"),
         (ForgetsTheLost, {"first": 2, "deaths": 1}, "no way out"),
         (NewcomersFirst, {"first": 1, "later": 1}, "have what was trained"),
+        (TrustsNewcomers, {"first": 2, "later": 1, "deaths": 1, "leaves": 1}, "have what was trained"),
         (NeverAnnounces, {"first": 2, "leaves": 1}, "no way out"),
     ],
 )

@@ -127,9 +127,82 @@ def test_who_leaves_hands_over_first() -> None:
     out = made.came(2, LIKE)
     assert ranks(out) == {0: (0, 2), 2: (1, 2)}
     assert kinds(out) == [(1, "dismissed"), (0, "epoch"), (2, "epoch"), (0, "changed"), (2, "changed")]
+    made.synced(2, epoch=2)
     made.came(0, LIKE)
     out = made.came(2, LIKE)
     assert (kinds(out), ranks(out)) == ([(0, "dismissed"), (2, "epoch")], {2: (0, 1)})
+
+
+def test_a_newcomer_that_has_not_synced_does_not_become_rank_0() -> None:
+    """Though the hosts' order would put it before the survivor that has what was trained."""
+    made = Membership()
+    made.started(0, "a"), made.started(1, "b")
+    made.came(0, LIKE), made.came(1, LIKE)
+    made.started(2, "a")
+    made.came(2, LIKE), made.came(0, LIKE)
+    assert ranks(made.came(1, LIKE)) == {0: (0, 3), 2: (1, 3), 1: (2, 3)}
+    made.gone(0, "killed")
+    made.came(2, LIKE)
+    assert ranks(made.came(1, LIKE)) == {1: (0, 2), 2: (1, 2)}
+    assert not made.heirless
+    made.gone(1, "killed")
+    assert ranks(made.came(2, LIKE)) == {2: (0, 1)}
+    assert made.heirless, "nobody had what was trained"
+
+
+def test_who_has_synced_may_become_rank_0() -> None:
+    """After its first sync a newcomer is as good as any other."""
+    made = job(1)
+    made.started(1, "a")
+    made.came(1, LIKE), made.came(0, LIKE)
+    made.synced(1, epoch=1)
+    assert not made._workers[1].trained, "that was another epoch"
+    made.synced(1, epoch=2)
+    made.gone(0, "killed")
+    assert ranks(made.came(1, LIKE)) == {1: (0, 1)}
+    assert not made.heirless
+
+
+def test_who_withdraws_is_not_waited_for() -> None:
+    """A newcomer that gives up waiting; a member that gives up in init(), which the others of the epoch are told."""
+    made = job(2)
+    made.started(2, "a")
+    made.came(2, LIKE)
+    assert made.withdrew(2) == []
+    assert not made.due()
+    assert kinds(made.withdrew(1)) == [(0, "lost")]
+    assert ranks(made.came(0, LIKE)) == {0: (0, 1)}
+    assert kinds(made.came(1, LIKE)) == [(0, "changed")], "it may come again"
+    assert ranks(made.came(0, LIKE)) == {0: (0, 2), 1: (1, 2)}
+
+
+def test_an_epoch_is_of_those_that_came_last() -> None:
+    """Each is told which of its wishes is granted, so that a withdrawn one is not taken for it."""
+    made = Membership()
+    made.started(0, "a"), made.started(1, "a")
+    made.came(0, LIKE, number=1)
+    assert made.withdrew(0) == made.came(1, LIKE, number=1) == []
+    assert [message.fields["come"] for _, message in made.came(0, LIKE, number=2)] == [2, 1]
+
+
+def test_engines_outlive_their_job() -> None:
+    """After shutdown() by all they begin another one, with other numbers; so do newcomers of whom all others died."""
+    made = Membership(anew=True)
+    for worker in range(2):
+        made.started(worker, "a")
+        made.came(worker, LIKE)
+    assert made.out(0) == made.out(1) == []
+    made.started(2, "a")
+    assert made.came(2, LIKE) == made.came(1, LIKE) == []
+    assert "did not call init() yet" in made.why_waiting()
+    out = made.came(0, LIKE)
+    assert ranks(out) == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
+    assert (made.epoch, made.heirless) == (2, False)
+    made.started(3, "a")
+    made.came(3, LIKE)
+    made.gone(0, "killed"), made.gone(1, "killed")
+    assert ranks(made.gone(2, "killed")) == {3: (0, 1)}
+    assert (made.epoch, made.heirless) == (3, True)
 
 
 def test_a_job_that_all_have_left_is_over() -> None:

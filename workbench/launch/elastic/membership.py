@@ -265,9 +265,9 @@ class Membership:
     def _came(self) -> list[int]:
         return [worker for worker, one in self._workers.items() if one.about is not None]
 
-    def _trained(self) -> list[int]:
-        """Members that have what was trained, by rank."""
-        return [worker for worker in self._members() if self._workers[worker].trained]
+    def _heirs_first(self, workers: Iterable[int]) -> list[int]:
+        """First those that have what was trained; else the order stays."""
+        return sorted(workers, key=lambda each: not self._workers[each].trained)
 
     def _lose(self, worker: int, why: str) -> Out:
         """Tell the others of an epoch that it has lost a member."""
@@ -305,20 +305,20 @@ class Membership:
         if not self.ranks and len(came) < len(self._workers):
             return []
         leaving = [each for each in came if self._workers[each].leaving]
-        trained = self._trained()
-        staying = sorted((each for each in members if each not in leaving), key=lambda each: each not in trained)
-        new = sorted(each for each in came if each not in members and each not in leaving)
-        if members and not staying:
-            return self._hand_over((trained or members)[0], new, leaving)
-        chosen = (staying + new)[: self.most or None]
+        new = sorted(set(came) - {*members, *leaving})
+        stay = self._heirs_first([*(each for each in members if each not in leaving), *new])
+        for heir in self._heirs_first(each for each in members if each in leaving)[:1]:
+            if not stay or self._workers[heir].trained > self._workers[stay[0]].trained:
+                return self._hand_over(heir, stay, leaving)
+        chosen = stay[: self.most or None]
         if len(chosen) < self.least:
             return self._dismiss(leaving)
         return self._dismiss(leaving) + self._begin(self._by_host(chosen))
 
-    def _hand_over(self, heir: int, new: list[int], leaving: list[int]) -> Out:
-        """All members are to leave: one of them stays for an epoch, so that newcomers get what was trained."""
-        if new:
-            chosen = [heir, *new[: self.most - 1 if self.most else None]]
+    def _hand_over(self, heir: int, stay: list[int], leaving: list[int]) -> Out:
+        """All that have what was trained are to leave: one of them stays for an epoch, so that the others get it."""
+        if stay:
+            chosen = [heir, *stay[: self.most - 1 if self.most else None]]
             told = self._dismiss(each for each in leaving if each != heir)
             return told + self._begin(chosen) + self._tell_members(REMOVED)
         if any(not one.leaving for one in self._workers.values()):

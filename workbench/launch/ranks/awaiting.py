@@ -33,18 +33,18 @@ class Loop:
         >>> async def within_another():
         ...     return run(both())
         >>> run = Loop()
-        >>> asyncio.run(within_another())
-        [1, 2]
+        >>> asyncio.run(within_another()), run.close()
+        ([1, 2], None)
     """
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._loop = asyncio.new_event_loop()
 
     def __call__(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """What it returns; Ctrl-C cancels it."""
         outer = asyncio._get_running_loop()
         asyncio._set_running_loop(None)
-        self._loop = loop = self._loop or asyncio.new_event_loop()
+        loop = self._loop
         task = loop.create_task(coroutine)
         try:
             return loop.run_until_complete(task)
@@ -54,6 +54,10 @@ class Loop:
             raise
         finally:
             asyncio._set_running_loop(outer)
+
+    def close(self) -> None:
+        """It runs nothing any more."""
+        self._loop.close()
 
 
 __all__ = ["Kernel", "Loop"]
