@@ -29,7 +29,7 @@ QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_l
 ALL = ("keras_fit", "keras_callbacks", "keras_mixed", "keras_elastic", "saved")
 MORE = ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together")
 # What Keras does differently on each backend; all of it on each of them where thorough tests run.
-ALWAYS = {"tensorflow": (*ALL, *MORE), "torch": ("keras_fit", "keras_elastic"), "jax": ("keras_fit",)}
+ALWAYS = {"tensorflow": (*ALL, *MORE), "torch": ("keras_elastic",), "jax": ("keras_fit",)}
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_kills_change_no_bit(start: Start) -> None:
     assert set(digests) == {undisturbed}, job.text()
 
 
+@pytest.mark.thorough
 def test_one_rank_is_left(start: Start) -> None:
     """All but one die at once, and nobody comes: it has the buffers of all shards."""
     (undisturbed,) = set(start("-np", "1", pause_s=0.0).digests())

@@ -18,6 +18,7 @@ from elastic_jobs import Job
 from hosts import Hosts
 from running import environment
 from test_run_in_slurm import WORKBENCH
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(150)]
 
@@ -105,7 +106,7 @@ def start(hosts: Hosts, tmp_path: Path) -> Iterator[Start]:
             job.process.kill()
 
 
-@pytest.mark.parametrize("worker", [0, 3])
+@pytest.mark.parametrize("worker", [0, once_more(3)])
 def test_a_rank_dies(start: Start, worker: int) -> None:
     """Rank 0, where the others announce, or another host's: one comes in its place, and the sums are right."""
     job = start("-H", "wb1:2,wb2:2", "--min-np", "1")

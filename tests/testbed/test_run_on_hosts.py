@@ -18,6 +18,7 @@ from hosts import Hosts
 from running import environment
 from test_launchers import RIGHT, SCRIPT
 from test_run_in_slurm import WORKBENCH, called, folders, lines
+from thorough import once_more
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
@@ -326,7 +327,7 @@ def test_a_host_is_lost(
     wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path, 45.0)
 
 
-@pytest.mark.parametrize("many", [0, 1 << 20], ids=["quiet", "much output"])
+@pytest.mark.parametrize("many", [once_more(0), 1 << 20], ids=["quiet", "much output"])
 def test_nobody_reads_for_a_while(many: int, hosts: Hosts) -> None:
     """A pager may keep the launcher waiting for longer than a host may be silent: the job goes on afterwards."""
     flood = (
