@@ -1,0 +1,243 @@
+"""One training step on n ranks, by discrete events.
+
+Two things are busy: the ranks compute, and the network reduces, one batch after the other::
+
+    compute   │ forward 1 2 3 │ backward 3    2    1 │ …         a layer's gradient is ready when its backward ends
+    network   │               │         ▓3▓▓▓ ▓2▓▓▓▓▓▓▓ ▓1▓ │    what is ready travels together, up to a threshold
+
+The next step begins when all gradients are reduced (``BACKWARD``), or a layer's forward when its own are (``FORWARD``).
+What travels together is decided by the package's own planners: :func:`workbench.core.fusion.plan` and
+:func:`workbench.training.buckets.plan_buckets`. Ranks compute alike but for stragglers; a gradient is ready when the
+slowest rank has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+import numpy as np
+
+from workbench.core.fusion import plan
+from workbench.core.messages import Kind, Response
+from workbench.simulate.models import Layers
+from workbench.training.buckets import Piece, plan_buckets
+
+MIB = 1 << 20
+
+
+class Overlap(Enum):
+    """While what does the network work?"""
+
+    NOTHING = "nothing"
+    BACKWARD = "backward"
+    FORWARD = "backward and the next forward"
+
+
+@dataclass(frozen=True)
+class Span:
+    """A layer on one rank.
+
+    Args:
+        name: of the layer.
+        forward_s, backward_s: how long it computes.
+        values: how many numbers its gradients have.
+    """
+
+    name: str
+    forward_s: float
+    backward_s: float
+    values: int
+
+
+def spans(model: Layers, step_s: float) -> list[Span]:
+    """A model whose step takes so long on one rank: a third of it forward, by the layers' floating point operations.
+
+    Raises:
+        ValueError: it has no parameters, or ``step_s`` is no positive number.
+
+    Example:
+        >>> from workbench.simulate.models import dense
+        >>> for span in spans((dense("a", 10, 10), dense("b", 10, 20)), step_s=9.0):
+        ...     print(span)
+        Span(name='a', forward_s=1.0, backward_s=2.0, values=110)
+        Span(name='b', forward_s=2.0, backward_s=4.0, values=220)
+    """
+    if not sum(layer.parameters for layer in model):
+        raise ValueError("The model has no parameters, so there is nothing to reduce.")
+    if not (np.isfinite(step_s) and step_s > 0):
+        raise ValueError(f"step_s is {step_s}: a positive number of seconds is needed.")
+    work = sum(layer.flops for layer in model)
+    share = [step_s * layer.flops / work / 3 for layer in model]
+    return [Span(layer.name, s, 2 * s, layer.parameters) for layer, s in zip(model, share, strict=True)]
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How gradients travel.
+
+    Args:
+        overlap: see there.
+        fusion_bytes: gradients that are ready travel together up to so many bytes; 0: each by itself.
+        bucket_bytes: … and are laid into arrays of so many bytes before, which are ready as a whole; 0: no buckets.
+        priority: of what is ready, that goes first which the next forward needs first.
+        piece_bytes: a larger tensor travels in pieces of so many bytes, so that another one can overtake it; 0: whole.
+        value_bytes: of a number on the wire: 4, or 2 for float16.
+        announce_s: from the moment in which all ranks have a gradient until they know that all have it.
+        straggle: standard deviation of the logarithm of a rank's compute time.
+    """
+
+    overlap: Overlap = Overlap.BACKWARD
+    fusion_bytes: int = 64 * MIB
+    bucket_bytes: int = 0
+    priority: bool = False
+    piece_bytes: int = 0
+    value_bytes: int = 4
+    announce_s: float = 0.0
+    straggle: float = 0.0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that took time.
+
+    Args:
+        what: ``forward``, ``backward`` or ``reduce``.
+        names: of the layers.
+        begin_s, end_s: since the beginning of the first step.
+    """
+
+    what: str
+    names: tuple[str, ...]
+    begin_s: float
+    end_s: float
+
+
+@dataclass
+class Result:
+    """A training of some steps.
+
+    Attributes:
+        step_s: how long a step takes, the first one apart.
+        events: of the last step.
+    """
+
+    step_s: float
+    events: list[Event] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    """What the planner sees: a layer's gradients, a bucket, or a piece of one of these."""
+
+    name: str
+    layers: tuple[int, ...]
+    values: int
+
+
+def simulate(
+    layers: Sequence[Span],
+    reduce_s: Callable[[float], float],
+    policy: Policy | None = None,
+    ranks: int = 1,
+    steps: int = 4,
+    seed: int = 0,
+) -> Result:
+    """Train for some steps.
+
+    Args:
+        layers: in forward order.
+        reduce_s: how long a reduction of so many bytes takes.
+        policy: how gradients travel.
+        ranks: among which the slowest is looked for.
+        steps: at least two.
+        seed: of the stragglers.
+
+    Example:
+        >>> two = [Span("front", 1.0, 2.0, values=25), Span("back", 1.0, 2.0, values=100)]
+        >>> for overlap in Overlap:
+        ...     print(overlap.value, simulate(two, lambda nbytes: nbytes / 100, Policy(overlap, fusion_bytes=0)).step_s)
+        nothing 11.0
+        backward 9.0
+        backward and the next forward 9.0
+
+        The next forward waits for ``front``, whose gradients come last. With priority they overtake, piece by piece:
+
+        >>> first = Policy(Overlap.FORWARD, fusion_bytes=0, priority=True, piece_bytes=100)
+        >>> simulate(two, lambda nbytes: nbytes / 100, first).step_s
+        8.0
+    """
+    policy = policy or Policy()
+    tensors, chance = _tensors(layers, policy), np.random.default_rng(seed)
+    updated, network, ends, events = [0.0] * len(layers), 0.0, [0.0], list[Event]()
+    for _ in range(steps):
+        slowest = float(np.exp(policy.straggle * chance.standard_normal(ranks)).max()) if policy.straggle else 1.0
+        begin = updated if policy.overlap is Overlap.FORWARD else [max([ends[-1], *updated])] * len(layers)
+        events, now, ready = [], ends[-1], [0.0] * len(layers)
+        for i, layer in enumerate(layers):
+            now = _compute(events, "forward", layer.name, max(now, begin[i]), layer.forward_s * slowest)
+        for i, layer in reversed(list(enumerate(layers))):
+            now = ready[i] = _compute(events, "backward", layer.name, now, layer.backward_s * slowest)
+        if policy.overlap is Overlap.NOTHING:
+            ready = [now] * len(layers)
+        updated, network = _reduce(events, layers, tensors, ready, network, reduce_s, policy)
+        ends.append(now)
+    return Result((ends[-1] - ends[1]) / (steps - 1), events)
+
+
+def _compute(events: list[Event], what: str, name: str, begin: float, length: float) -> float:
+    events.append(Event(what, (name,), begin, begin + length))
+    return begin + length
+
+
+def _tensors(layers: Sequence[Span], policy: Policy) -> list[_Tensor]:
+    """In the order of the model."""
+    whole = [_Tensor(layer.name, (i,), layer.values) for i, layer in enumerate(layers) if layer.values]
+    if policy.bucket_bytes:
+        numbers = {layer.name: i for i, layer in enumerate(layers)}
+        pieces = [Piece(one.name, one.values, "float32") for one in whole]
+        whole = [
+            _Tensor(bucket.name, tuple(sorted(numbers[name] for name in bucket.names)), bucket.length)
+            for bucket in reversed(plan_buckets(pieces, policy.bucket_bytes))
+        ]
+    if not policy.piece_bytes:
+        return whole
+    most = max(1, policy.piece_bytes // policy.value_bytes)
+    return [
+        _Tensor(f"{one.name}[{start}:]", one.layers, min(most, one.values - start))
+        for one in whole
+        for start in range(0, one.values, most)
+    ]
+
+
+def _reduce(
+    events: list[Event],
+    layers: Sequence[Span],
+    tensors: Sequence[_Tensor],
+    ready: Sequence[float],
+    free: float,
+    reduce_s: Callable[[float], float],
+    policy: Policy,
+) -> tuple[list[float], float]:
+    """When each layer's gradients are reduced, and when the network is free again."""
+    updated = list(ready)
+    known = {one.name: max(ready[i] for i in one.layers) + policy.announce_s for one in tensors}
+    waiting = {one.name: one for one in tensors}
+    while waiting:
+        free = max(free, min(known[name] for name in waiting))
+        here = [one for one in waiting.values() if known[one.name] <= free]  # in the order of the model
+        if not policy.priority:
+            here.sort(key=lambda one: known[one.name])
+        dtype = "float16" if policy.value_bytes == 2 else "float32"
+        first = plan([Response(one.name, Kind.ALLREDUCE, dtype, (one.values,)) for one in here], policy.fusion_bytes)[0]
+        batch = [waiting.pop(response.name) for response in first]
+        begin, free = free, free + reduce_s(float(policy.value_bytes * sum(one.values for one in batch)))
+        inside = sorted({i for one in batch for i in one.layers})
+        events.append(Event("reduce", tuple(layers[i].name for i in inside), begin, free))
+        for i in inside:
+            updated[i] = free
+    return updated, free
+
+
+__all__ = ["MIB", "Event", "Overlap", "Policy", "Result", "Span", "simulate", "spans"]
