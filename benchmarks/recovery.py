@@ -245,6 +245,8 @@ class Killing:
         """Let it come to its end."""
         (self.path / "stop").touch()
         self._process.wait(60)
+        for pid in self.alive():  # torchrun leaves ranks of a restart that has failed
+            os.kill(pid, signal.SIGKILL)
 
     def _lines(self, pid: int) -> list[tuple[float, str, int]]:
         text = (self.path / f"{self._name}.{pid}").read_text()

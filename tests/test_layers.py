@@ -28,6 +28,10 @@ RULES: dict[str, tuple[set[str] | None, set[str]]] = {
     "core": (CORE, HEAVY),  # so all verbs work without the accelerations, the control plane and the watch for faults
     **dict.fromkeys(("steady", "control", "faults"), (CORE | RUNTIME | BELOW, HEAVY)),
     "collectives": ({"workbench.collectives"}, HEAVY),
+    "simulate": (
+        {"workbench.simulate", "workbench.collectives", "workbench.core", "workbench.training.buckets"},
+        HEAVY,
+    ),  # what it predicts is what runs
     "training": (None, FRAMEWORKS | OUR_FRAMEWORKS),
     "launch": (BELOW | {"workbench.launch"}, set()),
     "transport": (BELOW | {"workbench.transport", "workbench.collectives"}, set()),
