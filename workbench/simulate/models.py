@@ -25,11 +25,13 @@ class Layer:
         name: of the layer.
         parameters: how many numbers its gradients have.
         flops: floating point operations of one sample, forward; backward takes twice as many.
+        rows: of its weights as a matrix: the channels, or features, that it puts out.
     """
 
     name: str
     parameters: int
     flops: float
+    rows: int = 1
 
 
 Layers = tuple[Layer, ...]
@@ -50,15 +52,15 @@ def convolution(
 
     Example:
         >>> convolution("first", (3, 64), (3, 3), 224, normalised=False)
-        Layer(name='first', parameters=1792, flops=173408256)
+        Layer(name='first', parameters=1792, flops=173408256, rows=64)
     """
     weights = kernel[0] * kernel[1] * channels[0] * channels[1]
-    return Layer(name, weights + channels[1] * (2 if normalised else 1), 2 * weights * places**2)
+    return Layer(name, weights + channels[1] * (2 if normalised else 1), 2 * weights * places**2, channels[1])
 
 
 def dense(name: str, into: int, out: int) -> Layer:
     """A fully connected layer with a bias."""
-    return Layer(name, into * out + out, 2 * into * out)
+    return Layer(name, into * out + out, 2 * into * out, out)
 
 
 def parameters(model: Layers) -> int:

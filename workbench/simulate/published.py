@@ -17,7 +17,7 @@ from functools import lru_cache
 from workbench.collectives.ring import ring_allreduce
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.models import Layers, inception_v3, resnet101, vgg16
-from workbench.simulate.schedule import finish_times, record
+from workbench.simulate.schedule import Algorithm, finish_times, record
 from workbench.simulate.steps import Policy, simulate, spans
 
 GBIT = 1e9 / 8  # bytes a second
@@ -81,12 +81,12 @@ def efficiency(name: str, machines: Machines, common: float = 0.10, policy: Poli
     return paper.step_s / found.step_s * (1 - common)
 
 
-def reduction(machines: Machines) -> Callable[[float], float]:
-    """How long a ring over all ranks takes for so many bytes."""
+def reduction(machines: Machines, algorithm: Algorithm = ring_allreduce) -> Callable[[float], float]:
+    """How long an algorithm takes for so many bytes."""
 
     @lru_cache(maxsize=1024)
     def reduce_s(nbytes: float) -> float:
-        return float(finish_times(record(ring_allreduce, machines.n), nbytes, machines).max())
+        return float(finish_times(record(algorithm, machines.n), nbytes, machines).max())
 
     return reduce_s
 
