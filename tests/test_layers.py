@@ -32,6 +32,7 @@ RULES: dict[str, tuple[set[str] | None, set[str]]] = {
         {"workbench.simulate", "workbench.collectives", "workbench.core", "workbench.training.buckets"},
         HEAVY,
     ),  # what it predicts is what runs
+    "calibration": (None, FRAMEWORKS - {"torch"}),  # torch.spans records a model's layers
     "training": (None, FRAMEWORKS | OUR_FRAMEWORKS),
     "launch": (BELOW | {"workbench.launch"}, set()),
     "transport": (BELOW | {"workbench.transport", "workbench.collectives"}, set()),

@@ -55,7 +55,9 @@ _HOMES = {
     "doctor": "workbench.cluster.checkup",
     "empty": "workbench.training.memory",
     "fingerprint": "workbench.observe.values.fingerprint",
+    "measure": "workbench.calibration.prediction",
     "mpi_threads_supported": "workbench.built",
+    "predict": "workbench.calibration.prediction",
     "run": "workbench.runner",
     "timeline": "workbench.observe.notebook_timeline",
     "who_has": "workbench.observe.values.who_has",
@@ -64,6 +66,8 @@ _HOMES = {
 if TYPE_CHECKING:
     from workbench.api import *  # noqa: F403
     from workbench.built import mpi_threads_supported as mpi_threads_supported
+    from workbench.calibration.prediction import measure as measure
+    from workbench.calibration.prediction import predict as predict
     from workbench.cluster.checkup import doctor as doctor
     from workbench.elastic.chaos import chaos as chaos
     from workbench.observe.notebook_timeline import timeline as timeline

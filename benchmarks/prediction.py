@@ -1,0 +1,128 @@
+"""What ``workbench.predict()`` says, beside what is measured: two hosts, shaped links, 2 and 4 ranks, four models.
+
+As root, on hosts that it makes itself (some 20 minutes)::
+
+    python benchmarks/prediction.py --out benchmarks/results/prediction.json
+
+Each cell is a link's rate, a number of ranks, a model, and a way in which gradients travel. For each model the link's
+constants, its layers, and what computing and reducing cost each other are measured, without a training step over the
+link. Then it is trained in each way. So no cell is used to fit what is predicted of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from models import TASKS, Task, vgg_like
+
+import workbench.torch as hvd
+from workbench.calibration.prediction import measure
+
+ROOT = Path(__file__).resolve().parent.parent
+TESTBED = [sys.executable, str(ROOT / "tests" / "testbed"), "--mark", "prediction"]
+RATES = ("100mbit", "1gbit", "10gbit")
+LAYOUTS = {2: "wb1:1,wb2:1", 4: "wb1:2,wb2:2"}
+MODELS = TASKS | {"vgg": vgg_like()}
+MODES: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "fp16": {"compression": hvd.Compression.fp16},
+    "sharded": {"sharded": True},
+}
+_STEPS, _WARM, _SECONDS = 3, 2, 2.0
+_TIMEOUT_S = 600
+
+
+def main() -> None:
+    """On the ranks: one JSON line for each model. Else: make the hosts, and start the ranks."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rank", action="store_true", help="this process is a rank")
+    parser.add_argument("--rates", nargs="+", default=RATES)
+    parser.add_argument("--ranks", nargs="+", type=int, default=list(LAYOUTS), choices=LAYOUTS)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
+    parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
+    parser.add_argument("--out", type=Path)
+    given = parser.parse_args()
+    if given.rank:
+        on_a_rank(given.models, given.modes)
+        return
+    found = list(on_hosts(given))
+    about = {"date": date.today().isoformat(), "cores": os.cpu_count(), "rows": found}
+    if given.out:
+        given.out.write_text(json.dumps(about, indent=1) + "\n")
+
+
+def on_a_rank(models: list[str], modes: list[str]) -> None:
+    """Measure, then train."""
+    hvd.init()
+    torch.set_num_threads(1)
+    for name in models:
+        task = MODELS[name]
+        torch.manual_seed(0)
+        model, data = task.make(), task.data(hvd.rank())
+        found = measure(model, data, optimizer=sgd, seconds=6.0)
+        real = {mode: train(task, data, MODES[mode]) for mode in modes}
+        if hvd.rank() == 0:
+            print("ROW " + json.dumps({"model": name, "measured": asdict(found), "step_s": real}), flush=True)
+    hvd.shutdown()
+
+
+def sgd(params: Any) -> torch.optim.Optimizer:
+    """Of all models."""
+    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
+
+
+def train(task: Task, data: tuple[torch.Tensor, torch.Tensor], options: dict[str, Any]) -> float:
+    """The median step of the slowest rank."""
+    model = task.make()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(sgd(model.parameters()), model.named_parameters(), **options)
+
+    def step() -> float:
+        begin = time.perf_counter()
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(data[0]), data[1]).backward()
+        optimizer.step()
+        return time.perf_counter() - begin
+
+    warm = max([step() for _ in range(_WARM)][-1:])
+    longest = float(hvd.allreduce(torch.tensor([warm]), op=hvd.Max)[0])
+    times = [step() for _ in range(int(np.clip(_SECONDS / longest, _STEPS, 100)))]
+    return float(hvd.allreduce(torch.tensor([statistics.median(times)]), op=hvd.Max)[0])
+
+
+def on_hosts(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Rows, with rate and ranks."""
+    subprocess.run([*TESTBED, "up", "2", given.rates[0]], check=True, timeout=60)
+    try:
+        for rate in given.rates:
+            subprocess.run([*TESTBED, "rate", rate], check=True, timeout=30)
+            for ranks in given.ranks:
+                words = ["--rank", "--models", *given.models, "--modes", *given.modes]
+                run = [*TESTBED, "run", "wb1", "workbench", "run", "-H", LAYOUTS[ranks], sys.executable, __file__]
+                done = subprocess.run([*run, *words], capture_output=True, text=True, timeout=_TIMEOUT_S)
+                if done.returncode:
+                    sys.exit(done.stdout + done.stderr)
+                for line in done.stdout.splitlines():
+                    if "ROW " in line:
+                        row = {"rate": rate, "ranks": ranks} | json.loads(line.split("ROW ", 1)[1])
+                        print(rate, ranks, row["model"], row["step_s"], flush=True)
+                        yield row
+    finally:
+        subprocess.run([*TESTBED, "down"], check=False, timeout=60)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,190 @@
+"""``predict`` against closed forms, ``measure`` on real ranks, and what both refuse."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import workbench
+from workbench.calibration.contention import Contention
+from workbench.calibration.fit import Constant, Fit
+from workbench.calibration.links import Links
+from workbench.calibration.prediction import Measured, measure, predict
+from workbench.errors import WorkbenchError
+from workbench.simulate.machines import Wire
+from workbench.simulate.steps import Policy, Span
+
+
+def known(latency_s: float, per_byte_s: float) -> Fit:
+    """Constants without doubt."""
+    return Fit(Constant(latency_s, latency_s, latency_s), Constant(per_byte_s, per_byte_s, per_byte_s), 0.0)
+
+
+LAYERS = (
+    Span("update", 0.004, 0.0, 0), Span("front", 0.01, 0.02, 10**6), Span("back", 0.01, 0.02, 3 * 10**6),
+    Span("loss", 0.001, 0.0, 0),
+)  # fmt: skip
+ALONE_S = 0.065
+BYTES = 16 * 10**6
+MEASURED = Measured(Links(2, 2, known(0, 1e-10), known(1e-4, 1e-9), 0.0), LAYERS)
+NO_OVERLAP = Policy(bucket_bytes=1 << 30)  # one bucket, which is ready with the last gradient
+
+
+@pytest.mark.parametrize("hosts", [2, 4, 32])
+def test_one_bucket_takes_what_the_ring_takes(hosts: int) -> None:
+    """Computing, 2(m - 1) latencies, and 2(m - 1)/m of the bytes."""
+    found = predict(MEASURED, ranks=[hosts], hosts=hosts, policy=NO_OVERLAP).rows[0]
+    ring = 2 * (hosts - 1) * (1e-4 + BYTES / hosts * 1e-9)
+    assert (found.alone_s, found.sent_s) == pytest.approx((ALONE_S, ring))
+    assert found.step_s == pytest.approx(ALONE_S + ring)
+    assert found.efficiency == pytest.approx(ALONE_S / (ALONE_S + ring))
+
+
+def test_two_ranks_a_host_share_its_wire() -> None:
+    """Two levels: reduce-scatter and allgather inside, and between hosts as many bytes as with one rank a host."""
+    one, two = (predict(MEASURED, [n], hosts=2, policy=NO_OVERLAP).rows[0].sent_s for n in (2, 4))
+    assert two - one == pytest.approx(BYTES * 1e-10)
+
+
+def test_a_sharded_optimizer_gathers_after_its_update() -> None:
+    """On hosts of one rank: the same bytes in all, and half of the update."""
+    plain, sharded = (
+        predict(MEASURED, [2], hosts=2, policy=NO_OVERLAP, sharded=each).rows[0].step_s for each in (False, True)
+    )
+    assert plain - sharded == pytest.approx(0.002, rel=1e-5)
+
+
+def test_what_is_changed_changes_what_it_should() -> None:
+    """Another link, another batch, half the bytes, one rank."""
+    base = predict(MEASURED, [2], hosts=2, policy=NO_OVERLAP).rows[0]
+    slow = predict(MEASURED, [2], hosts=2, link=Wire(1e-4, 1e-8), policy=NO_OVERLAP).rows[0]
+    assert slow.sent_s - base.sent_s == pytest.approx(BYTES * 9e-9)
+    half = predict(MEASURED, [2], hosts=2, policy=replace(NO_OVERLAP, value_bytes=2)).rows[0]
+    assert base.sent_s - half.sent_s == pytest.approx(BYTES / 2 * 1e-9)
+    twice = predict(MEASURED, [2], hosts=2, batch=2.0, policy=NO_OVERLAP).rows[0]
+    assert (twice.alone_s, twice.sent_s) == pytest.approx((2 * ALONE_S, base.sent_s))
+    alone = predict(MEASURED, [1]).rows[0]
+    assert (alone.step_s, alone.efficiency) == (pytest.approx(ALONE_S), 1.0)
+
+
+def test_it_is_saved_and_read_again(tmp_path: Path) -> None:
+    """The same; a file that is cut off is refused with its name."""
+    measured = replace(MEASURED, contention=Contention(1.5, 2.0), bucket_bytes=123)
+    measured.save(path := tmp_path / "measured.json")
+    assert Measured.load(path) == measured
+    for length in (0, 10, len(path.read_text()) // 2):
+        (short := tmp_path / "cut.json").write_text(path.read_text()[:length])
+        with pytest.raises(WorkbenchError, match=r"cut.json is no measurement, or is cut off"):
+            Measured.load(short)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"ranks": [3], "hosts": 2}, "3 ranks do not fill 2 hosts: give a multiple of 2"),
+        ({"ranks": [0]}, "0 ranks do not fill"),
+        ({"ranks": [2], "batch": -1.0}, "batch is -1.0: a positive"),
+        ({"ranks": [2], "batch": float("nan")}, "batch is nan"),
+        ({"model": Measured(MEASURED.links), "ranks": [2]}, "no layers with parameters"),
+        ({"model": [Span("relu", 1.0, 1.0, 0)], "ranks": [2], "links": MEASURED.links}, "no layers with parameters"),
+        ({"model": LAYERS, "ranks": [2]}, "give links="),
+        ({"model": replace(MEASURED, links=replace(MEASURED.links, inside=None)), "ranks": [4]}, "one a host"),
+        (
+            {
+                "model": replace(MEASURED, links=replace(MEASURED.links, hosts=1, between=None)),
+                "ranks": [4],
+                "hosts": 2,
+            },
+            r"link=Wire\(latency_s=…, per_byte_s=…\)",
+        ),
+    ],
+)
+def test_what_cannot_be_predicted(given: dict[str, object], says: str) -> None:
+    """Is refused with the value and what to do."""
+    with pytest.raises(ValueError, match=says):
+        predict(**{"model": MEASURED} | given)  # type: ignore[arg-type]
+
+
+def test_a_negative_constant_is_refused() -> None:
+    """A link's."""
+    with pytest.raises(ValueError, match="per_byte_s is -1"):
+        predict(MEASURED, [2], hosts=2, link=Wire(0, -1))
+
+
+@pytest.mark.parallel
+def test_measure_on_real_ranks() -> None:
+    """All ranks get the same; the model is left as it was; its layers are in forward order, with all parameters."""
+
+    def on_a_rank() -> tuple[str, list[tuple[str, int]], bool]:
+        import torch
+
+        import workbench.torch as hvd
+
+        hvd.init()
+        torch.set_num_threads(1)
+        model = torch.nn.Sequential(torch.nn.Linear(50, 400), torch.nn.BatchNorm1d(400), torch.nn.Linear(400, 3))
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        found = workbench.measure(model, (torch.randn(8, 50), torch.zeros(8, dtype=torch.long)), seconds=3.0, doubt=10)
+        same = all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+        return repr(found), [(layer.name, layer.values) for layer in found.layers], same
+
+    first, second = workbench.run(on_a_rank, np=2, use_gloo=True)
+    assert first == second
+    assert first[1] == [("update", 0), ("0", 20400), ("1", 800), ("2", 1203), ("loss", 0)]
+    assert first[2]
+
+
+def test_measure_needs_a_second_rank() -> None:
+    """And says so."""
+    (said,) = workbench.run_threads(1, lambda: _message(lambda: measure()))
+    assert "needs at least 2 ranks" in said
+    assert "there is one rank" in said
+
+
+def test_measure_refuses_models_that_reduce_nothing() -> None:
+    """Without parameters, frozen, or without a batch."""
+    import torch
+
+    frozen = torch.nn.Linear(2, 2).requires_grad_(False)
+    batch = torch.ones(1, 2), torch.zeros(1, dtype=torch.long)
+    for model, given, says in (
+        (torch.nn.ReLU(), batch, "No parameter of ReLU"),
+        (frozen, batch, "No parameter of Linear"),
+        (torch.nn.Linear(2, 2), None, "needs the batch of one step"),
+    ):
+        with pytest.raises(ValueError, match=says):
+            measure(model, given)
+
+
+def _message(call: object) -> str:
+    try:
+        call()  # type: ignore[operator]
+    except WorkbenchError as error:
+        return str(error)
+    return ""
+
+
+def test_spans_add_up_to_the_step() -> None:
+    """Of a model whose layers are used in another order than they are registered, and with a shortcut."""
+    import torch
+
+    from workbench.torch.spans import Recording
+
+    class Turned(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.first, self.side = torch.nn.Linear(8, 2), torch.nn.Linear(4, 8), torch.nn.Linear(4, 8)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.last(torch.relu(self.first(x)) + self.side(x))
+
+    recording = Recording(Turned(), (torch.randn(3, 4), torch.zeros(3, dtype=torch.long)))
+    spans = recording.spans(seconds=0.05)
+    assert [span.name for span in spans] == ["update", "first", "side", "last", "loss"]
+    assert all(span.forward_s >= 0 and span.backward_s >= 0 for span in spans)
+    row = np.array(recording.step())
+    assert row.sum() > 0
+    assert row.shape == (10,)

@@ -1,0 +1,164 @@
+"""Computing and reducing at the same time, on the same cores: how much slower either becomes.
+
+On a GPU the two hardly meet. On CPUs a reduction takes time from the cores that compute: with as many ranks as cores,
+or over a link so fast that a core is what limits it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from workbench import api
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind
+from workbench.entries import entry, submit
+from workbench.simulate.steps import Event, Policy, Result, Span, simulate
+from workbench.training.memory import zeros
+
+_REDUCTIONS = 8
+_SMALLEST, _LARGEST = 1 << 16, 4 << 20  # bytes of each
+_MOST_LOST = 0.95
+_CLOSE = 1e-3
+_TIMES = 50
+
+
+@dataclass(frozen=True)
+class Contention:
+    """How many times as long it takes while the other runs, at least 1.
+
+    Args:
+        compute: a computation, while the network reduces.
+        reduce: a reduction, while the ranks compute.
+    """
+
+    compute: float = 1.0
+    reduce: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if not (np.isfinite(value) and value >= 1):
+                raise ValueError(f"{name} is {value}: a finite number of times, 1 at least, is needed.")
+
+
+def measure_contention(work: Callable[[], object], seconds: float = 2.0) -> Contention:
+    """Work and reduce, apart and at the same time; all ranks call it, and get the slowest rank's.
+
+    Args:
+        work: computes, as a training step does.
+        seconds: how long, about.
+    """
+    work()
+    alone = _slowest(_timed(work))
+    turns = max(1, round(seconds / 10 / alone))  # of the work, so that reductions end before it
+    trial = _Trial(work, turns, _SMALLEST)
+    trial.reduce()
+    once = _slowest(trial.reduce())
+    trial = _Trial(work, turns, int(np.clip(_SMALLEST * turns * alone / 3 / once, _SMALLEST, _LARGEST)))
+    trial.reduce()
+    found = np.median([trial.once() for _ in range(3)], axis=0)
+    return Contention(*(max(1.0, float(each)) for each in _slowest(found)))
+
+
+def _timed(work: Callable[[], object]) -> float:
+    api.barrier()
+    begin = time.perf_counter()
+    work()
+    return time.perf_counter() - begin
+
+
+def _slowest(mine: Any) -> Any:
+    return api.allreduce(np.asarray(mine, np.float64), "workbench.measure.slowest", op=api.Max)
+
+
+class _Trial:
+    """Some work and some reductions.
+
+    Args:
+        work, turns: what is done, so many times.
+        nbytes: of each reduction.
+    """
+
+    def __init__(self, work: Callable[[], object], turns: int, nbytes: int) -> None:
+        self._arrays = [zeros(nbytes // 4) for _ in range(_REDUCTIONS)]
+        self._work, self._turns = work, turns
+
+    def once(self) -> tuple[float, float]:
+        """How many times as long computing, and reducing, take at the same time as the other."""
+        reduced, worked = self.reduce(), _timed(self._all)
+        ends = list[float]()
+        api.barrier()
+        begin = time.perf_counter()
+        for handle in self._begin():
+            handle.add_done_callback(lambda _: ends.append(time.perf_counter()))
+        self._all()
+        both = time.perf_counter() - begin
+        while len(ends) < _REDUCTIONS:
+            time.sleep(1e-4)
+        together = min(both, ends[-1] - begin)  # then one of them was alone again
+        lost = min(_MOST_LOST, max(0.0, both - worked) / together)
+        return 1 / (1 - lost), (ends[-1] - begin) / reduced
+
+    def reduce(self) -> float:
+        """Seconds of all reductions, one after the other."""
+        return _timed(lambda: [handle.wait() for handle in self._begin()])
+
+    def _all(self) -> None:
+        for _ in range(self._turns):
+            self._work()
+
+    def _begin(self) -> list[Handle]:
+        names = [f"workbench.measure.contention.{i}.{len(array)}" for i, array in enumerate(self._arrays)]
+        both = zip(names, self._arrays, strict=True)
+        return [
+            submit([entry(Kind.ALLREDUCE, array, name, target=array, op=api.Sum)], at_once=True)[0]
+            for name, array in both
+        ]
+
+
+def simulate_together(
+    layers: Sequence[Span], reduce_s: Callable[[float], float], policy: Policy, contention: Contention
+) -> Result:
+    """As :func:`workbench.simulate.steps.simulate`, with slower computing and reducing while both run.
+
+    Each takes longer by the time in which both run, and that depends on how long each takes. So the step is simulated
+    again, with what overlapped last time, until its length stays.
+    """
+    spans, factor, found = list(layers), 1.0, simulate(layers, reduce_s, policy)
+    lost, delayed = 1 - 1 / contention.compute, 1 - 1 / contention.reduce
+    for _ in range(_TIMES if lost or delayed else 0):
+        reductions = [event for event in found.events if event.what == "reduce"]
+        both = {
+            (event.what, event.names[0]): sum(_both_s(event, one) for one in reductions)
+            for event in found.events if event.what != "reduce"
+        }  # fmt: skip
+        spans = [
+            replace(
+                layer,
+                forward_s=layer.forward_s + lost * both["forward", layer.name],
+                backward_s=layer.backward_s + lost * both["backward", layer.name],
+            )
+            for layer in layers
+        ]
+        busy = sum(event.end_s - event.begin_s for event in reductions)
+        before = found.step_s, factor
+        factor = 1 + delayed * factor * sum(both.values()) / busy if busy else 1.0
+        found = simulate(spans, _times_as_long(reduce_s, factor), policy)
+        if np.allclose((found.step_s, factor), before, rtol=_CLOSE):
+            break
+    return found
+
+
+def _times_as_long(reduce_s: Callable[[float], float], factor: float) -> Callable[[float], float]:
+    return lambda nbytes: factor * reduce_s(nbytes)
+
+
+def _both_s(one: Event, other: Event) -> float:
+    return max(0.0, min(one.end_s, other.end_s) - max(one.begin_s, other.begin_s))
+
+
+__all__ = ["Contention", "measure_contention", "simulate_together"]

@@ -1,0 +1,207 @@
+"""How long reductions take on the ranks that run, and the constants of the ways between them.
+
+An array of each size is reduced in place in memory that the ranks share, as the gradients are. The time of a repetition
+is that of the slowest rank. First the ranks of each host, all hosts at once; then all ranks, in two levels (see
+:mod:`workbench.transport.hierarchical`): what the first level takes is subtracted, and the rest is the link's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from workbench import api
+from workbench.calibration.fit import DOUBT, Fit, fit
+from workbench.collectives.ring import chunk_lengths, ring_allreduce, ring_reduce_scatter
+from workbench.collectives.traffic import Array, Link
+from workbench.core.messages import Kind
+from workbench.entries import entry, submit
+from workbench.errors import WorkbenchError
+from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from workbench.simulate.levels import TwoLevels
+from workbench.simulate.machines import Machines, Wire
+from workbench.simulate.schedule import Algorithm, finish_times, record
+from workbench.training.memory import zeros
+
+SIZES = tuple(1 << shift for shift in range(16, 25, 2))  # bytes: 64 KiB to 16 MiB, a bucket's
+_FEWEST, _MOST = 5, 100  # repetitions
+_REPETITION_S = 0.01
+_FEWEST_SIZES = 3
+
+
+@dataclass(frozen=True)
+class Links:
+    """The ways between ranks, as measured.
+
+    Args:
+        hosts, per_host: where the ranks were.
+        inside: between ranks of one host; None if there was one rank a host.
+        between: between hosts; None if there was one host.
+        announce_s: from the last rank's submission of a tensor to its response, without its values.
+    """
+
+    hosts: int
+    per_host: int
+    inside: Fit | None
+    between: Fit | None
+    announce_s: float
+
+    def machines(self, ranks: int, hosts: int = 1, link: Wire | None = None) -> Machines:
+        """So many ranks on so many hosts with these links.
+
+        Args:
+            ranks, hosts: how many.
+            link: between the hosts, instead of what was measured.
+
+        Raises:
+            ValueError: the ranks do not fill the hosts, or a way that is needed was not measured.
+        """
+        if ranks < 1 or hosts < 1 or ranks % hosts:
+            raise ValueError(f"{ranks} ranks do not fill {hosts} hosts: give a multiple of {hosts}.")
+        link = link or (self.between.wire if self.between else None)
+        if ranks > hosts and self.inside is None:
+            raise ValueError(
+                f"{ranks} ranks on {hosts} hosts are {ranks // hosts} a host, but workbench.measure() ran with one a "
+                "host, so the way between ranks of a host is not known. Measure with two ranks on a host."
+            )
+        if hosts > 1 and link is None:
+            raise ValueError(
+                f"{hosts} hosts were asked for, but workbench.measure() ran on one, so the link between hosts is not "
+                "known. Give it, as link=Wire(latency_s=…, per_byte_s=…), or measure on two hosts."
+            )
+        inside = self.inside.wire if self.inside else Wire(0, 0)
+        return Machines(hosts, ranks // hosts, inside, link or Wire(0, 0))
+
+    def __str__(self) -> str:
+        ranks = f"{self.hosts * self.per_host} ranks on {self.hosts} host{'s' * (self.hosts > 1)}"
+        ways = [("in a host", self.inside), ("between hosts", self.between)]
+        lines = [f"{name + ':':15}{way}" for name, way in ways if way]
+        return "\n".join([ranks, *lines, f"announcement:  {self.announce_s * 1e6:.0f} µs"])
+
+
+def measure_links(seconds: float = 4.0, doubt: float = DOUBT) -> Links:
+    """Measure; all ranks call it, and all get the same.
+
+    Args:
+        seconds: how long, about.
+        doubt: how much of it is allowed, see :class:`~workbench.calibration.fit.Fit`.
+
+    Raises:
+        WorkbenchError: there is one rank only, or the hosts have different numbers of ranks.
+        NoisyError: the times differ too much.
+    """
+    hosts, per_host = api.cross_size(), api.local_size()
+    if api.size() == 1 or not api.is_homogeneous():
+        have = "there is one rank" if api.size() == 1 else "the hosts have different numbers of ranks"
+        raise WorkbenchError(f"workbench.measure() needs at least 2 ranks, as many on each host; {have}.")
+    budget = seconds / ((hosts > 1) + (per_host > 1) + 0.2)
+    announce_s = min(float(np.median(_times(1, global_process_set, budget / 15))) for _ in range(3))
+    inside = _inside(hosts, per_host, budget, announce_s, doubt) if per_host > 1 else None
+    if hosts == 1:
+        return Links(hosts, per_host, inside, None, announce_s)
+    sizes, times = _sizes(global_process_set, budget)
+    host = Links(1, per_host, inside, None, announce_s)
+    first = [reduction(host.machines(per_host))(size) for size in sizes] if inside else [0.0] * len(sizes)
+    besides = [announce_s + level for level in first]
+    between = _fitted("between hosts", Machines(hosts, per_host, Wire(0, 0), Wire(1, 0)), sizes, times, besides, doubt)
+    return Links(hosts, per_host, inside, between, announce_s)
+
+
+def _inside(hosts: int, per_host: int, budget: float, announce_s: float, doubt: float) -> Fit:
+    """Of the slowest host."""
+    mine, own = global_process_set, api.cross_rank()
+    sets = [add_process_set(_ranks(host)) for host in range(hosts)] if hosts > 1 else []
+    try:
+        mine = sets[own] if sets else mine
+        sizes, times = _sizes(mine, budget)
+    finally:
+        for each in sets:
+            remove_process_set(each)
+    besides = [announce_s] * len(sizes)
+    return _fitted("in a host", Machines(1, per_host, Wire(1, 0), Wire(0, 0)), sizes, times, besides, doubt)
+
+
+def _ranks(host: int) -> list[int]:
+    """Those of a host, by what each says about itself."""
+    where = api.allgather(np.array([api.cross_rank()]), "workbench.measure.hosts")
+    return [rank for rank, its in enumerate(where.tolist()) if its == host]
+
+
+def _fitted(
+    what: str, latencies: Machines, sizes: list[int], times: list[list[float]], besides: list[float], doubt: float
+) -> Fit:
+    """Fit the one wire whose latency is 1 s in ``latencies``; what bytes it carries, the same schedule says."""
+    both = (latencies.inside, latencies.between)
+    inside, between = (Wire(0, wire.latency_s) for wire in both)
+    bytes_only = Machines(latencies.hosts, latencies.per_host, inside, between)
+    steps = [reduction(latencies)(size) for size in sizes]
+    sent = [reduction(bytes_only)(size) for size in sizes]
+    return fit(what, steps, sent, times, besides, doubt)
+
+
+def reduction(machines: Machines) -> Callable[[float], float]:
+    """How long a reduction of so many bytes takes: a ring, or two levels where several ranks share a host."""
+    two = machines.hosts > 1 and machines.per_host > 1
+    return _timed(TwoLevels(machines.per_host) if two else ring_allreduce, machines)
+
+
+def reduce_scatter(machines: Machines) -> Callable[[float], float]:
+    """… a reduction of which each rank keeps a part: a ring of all ranks."""
+    return _timed(_ring_reduce_scatter, machines)
+
+
+def gather(machines: Machines) -> Callable[[float], float]:
+    """… gathering these parts: half of a reduction, or nothing where all ranks share memory."""
+    both = reduction(machines)
+    return lambda nbytes: both(nbytes) / 2 if machines.hosts > 1 else 0.0
+
+
+def _ring_reduce_scatter(link: Link, array: Array, combine: Any) -> None:
+    ring_reduce_scatter(link, array, chunk_lengths(len(array), link.size), combine)
+
+
+def _timed(algorithm: Algorithm, machines: Machines) -> Callable[[float], float]:
+    schedule = record(algorithm, machines.n)
+    return lambda nbytes: float(finish_times(schedule, nbytes, machines).max())
+
+
+def _sizes(process_set: ProcessSet, budget: float) -> tuple[list[int], list[list[float]]]:
+    """Sizes, as long as there is time, and their times."""
+    sizes, times = list[int](), list[list[float]]()
+    for size in SIZES:
+        if len(sizes) >= _FEWEST_SIZES and _FEWEST * 4 * min(times[-1]) > budget / 3:
+            break  # the next size takes four times as long
+        sizes.append(size)
+        times.append(_times(size // 4, process_set, budget / len(SIZES)))
+    return sizes, times
+
+
+def _times(values: int, process_set: ProcessSet, budget: float) -> list[float]:
+    """Of each repetition the slowest rank's time for one reduction; the same on all ranks, all of which call it.
+
+    A repetition is as many reductions, one after the other, as take some 10 ms: links may let a few packets pass faster
+    than many. The first ones say how many.
+    """
+    array, name = zeros(values), f"workbench.measure.{values}"
+
+    def once(reductions: int) -> float:
+        api.barrier(process_set)
+        begin = time.perf_counter()
+        for _ in range(reductions):
+            one = entry(Kind.ALLREDUCE, array, name, target=array, op=api.Sum, process_set=process_set)
+            submit([one], at_once=True)[0].wait()
+        return (time.perf_counter() - begin) / reductions
+
+    warm = np.array([min(once(1) for _ in range(3))])
+    longest = float(api.allreduce(warm, f"{name}.warm", op=api.Max)[0])  # of all hosts
+    reductions = max(1, round(_REPETITION_S / longest))
+    repetitions = int(np.clip(budget / (longest * reductions), _FEWEST, _MOST))
+    times = np.array([once(reductions) for _ in range(repetitions)])
+    return [float(each) for each in api.allreduce(times, f"{name}.times", op=api.Max)]
+
+
+__all__ = ["Links", "gather", "measure_links", "reduce_scatter", "reduction"]

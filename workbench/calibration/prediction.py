@@ -1,0 +1,267 @@
+"""``workbench.measure()`` on the ranks that run, and ``workbench.predict()`` for others.
+
+::
+
+    %%px
+    found = workbench.measure(model, (images, labels))      # all ranks: links, layers, contention
+    workbench.predict(found, ranks=[4, 8, 16], hosts=2)
+
+What is predicted is what the package does: its planners decide what travels together, and its algorithms' own messages
+are timed (:mod:`workbench.simulate`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from workbench import api
+from workbench.calibration.contention import Contention, measure_contention, simulate_together
+from workbench.calibration.fit import DOUBT, Constant, Fit
+from workbench.calibration.links import Links, gather, measure_links, reduce_scatter, reduction
+from workbench.errors import WorkbenchError
+from workbench.observe.table import RankTable
+from workbench.simulate.machines import Wire
+from workbench.simulate.steps import Event, Policy, Span
+from workbench.training.buckets import bucket_bytes
+
+if TYPE_CHECKING:
+    import torch
+
+    from workbench.torch.spans import Loss, MakeOptimizer
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured, the same on all ranks.
+
+    Args:
+        links: the ways between ranks.
+        layers: a training step of each rank alone, all at once; of the slowest rank. Empty without a model.
+        contention: computing and reducing at the same time.
+        bucket_bytes: of the job.
+    """
+
+    links: Links
+    layers: tuple[Span, ...] = ()
+    contention: Contention = field(default_factory=Contention)
+    bucket_bytes: int = 16 << 20
+
+    def save(self, path: str | Path) -> None:
+        """As JSON."""
+        Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    @staticmethod
+    def load(path: str | Path) -> Measured:
+        """What :meth:`save` has written.
+
+        Raises:
+            WorkbenchError: the file is cut off, or something else.
+        """
+        try:
+            found = json.loads(Path(path).read_text())
+            links = found["links"]
+            ways = {name: _fit(links[name]) if links[name] else None for name in ("inside", "between")}
+            layers = tuple(Span(**layer) for layer in found["layers"])
+            return Measured(Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise WorkbenchError(
+                f"{path} is no measurement, or is cut off ({type(error).__name__}: {error}). Measure again."
+            ) from None
+
+    def __str__(self) -> str:
+        if not self.layers:
+            return str(self.links)
+        step_s = sum(layer.forward_s + layer.backward_s for layer in self.layers)
+        values = sum(layer.values for layer in self.layers)
+        return (
+            f"{self.links}\nstep alone:    {step_s * 1e3:.1f} ms, {values:,} numbers in {len(self.layers) - 2} layers\n"
+            f"at once:       computing {self.contention.compute:.2f} ×, reducing {self.contention.reduce:.2f} × as long"
+        )
+
+
+def _fit(found: dict[str, Any]) -> Fit:
+    return Fit(Constant(**found["latency_s"]), Constant(**found["per_byte_s"]), found["doubt"])
+
+
+def measure(
+    model: torch.nn.Module | None = None,
+    batch: tuple[Any, Any] | None = None,
+    loss: Loss | None = None,
+    optimizer: MakeOptimizer | None = None,
+    seconds: float = 8.0,
+    doubt: float = DOUBT,
+) -> Measured:
+    """Measure the ranks that run, and a training step on them; all ranks call it.
+
+    The step is that of a copy of the model, without communication; the model itself is left alone.
+
+    Args:
+        model: PyTorch's; without one, only the links are measured.
+        batch: (inputs, targets) of one step of this rank.
+        loss: of the output and the targets; cross entropy if None.
+        optimizer: makes one from the parameters; SGD if None.
+        seconds: how long, about.
+        doubt: how much of the links' times is allowed, see :class:`~workbench.calibration.fit.Fit`.
+
+    Returns:
+        The same on all ranks.
+
+    Raises:
+        WorkbenchError: there is one rank, or the hosts have different numbers of ranks.
+        ValueError: a model without parameters, or without a batch.
+        NoisyError: the doubt is larger: something else keeps the machine or the link busy.
+
+    Example:
+        >>> import torch
+        >>> def found():
+        ...     batch = torch.ones(2, 3), torch.zeros(2).long()
+        ...     return measure(torch.nn.Linear(3, 4), batch, seconds=0.5, doubt=10)
+        >>> [one.links.per_host for one in api.run_threads(2, found)]
+        [2, 2]
+    """
+    if model is None:
+        return Measured(measure_links(seconds, doubt), bucket_bytes=bucket_bytes())
+    if batch is None:
+        raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
+    from workbench.torch.spans import Recording
+
+    recording = Recording(model, batch, loss, optimizer)
+    links = measure_links(seconds / 2, doubt)
+    api.barrier()
+    mine = recording.spans(seconds / 4)
+    times = np.array([[span.forward_s, span.backward_s] for span in mine])
+    slowest = api.allreduce(times, "workbench.measure.spans", op=api.Max)
+    layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, slowest, strict=True))
+    return Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes())
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of ranks.
+
+    Args:
+        ranks, hosts: how many.
+        step_s: of a training step.
+        alone_s: … without the others.
+        sent_s: how long the network is busy for it.
+        events: of one step.
+    """
+
+    ranks: int
+    hosts: int
+    step_s: float
+    alone_s: float
+    sent_s: float
+    events: tuple[Event, ...] = ()
+
+    @property
+    def efficiency(self) -> float:
+        """Samples per second of all ranks, by those of one rank alone times their number."""
+        return self.alone_s / self.step_s
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction:
+    """A training step on other numbers of ranks.
+
+    Args:
+        rows: by number of ranks, as asked.
+    """
+
+    rows: tuple[Row, ...]
+
+    @property
+    def table(self) -> RankTable:
+        """For reading."""
+        lines = [
+            (str(row.ranks), str(row.hosts), f"{row.step_s * 1e3:.1f}", f"{row.alone_s * 1e3:.1f}",
+             f"{row.sent_s * 1e3:.1f}", f"{row.efficiency:.0%}")
+            for row in self.rows
+        ]  # fmt: skip
+        return RankTable(("ranks", "hosts", "step ms", "computing ms", "network ms", "efficiency"), lines)
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+def predict(
+    model: Measured | Sequence[Span],
+    ranks: Sequence[int],
+    hosts: int | None = None,
+    link: Wire | None = None,
+    batch: float = 1.0,
+    links: Links | None = None,
+    policy: Policy | None = None,
+    sharded: bool = False,
+) -> Prediction:
+    """How long a step takes on other numbers of ranks, links, batches and policies.
+
+    Args:
+        model: what :func:`measure` has returned, or layers.
+        ranks: the numbers of ranks.
+        hosts: on so many hosts each; as many as were measured if None.
+        link: between hosts, instead of what was measured.
+        batch: so many times the samples of the measured step. Computing takes as much longer.
+        links: for layers that come without.
+        policy: how gradients travel; as the job sends them if None.
+        sharded: with a sharded optimizer.
+
+    Raises:
+        ValueError: no layers, no parameters, ranks that do not fill the hosts, or a way that was not measured.
+
+    Example:
+        >>> layers = [Span("front", 0.01, 0.02, values=10**6), Span("back", 0.01, 0.02, values=10**6)]
+        >>> fast = Fit(*[Constant(0, 0, 0)] * 2, doubt=0)
+        >>> known = Links(hosts=1, per_host=2, inside=fast, between=None, announce_s=0)
+        >>> predict(layers, ranks=[2, 8], hosts=2, link=Wire(latency_s=0, per_byte_s=1e-8), links=known)
+        ranks  hosts  step ms  computing ms  network ms  efficiency
+            2  2      140.0    60.0          80.0        43%
+            8  2      140.0    60.0          80.0        43%
+    """
+    measured = model if isinstance(model, Measured) else Measured(_known(links), tuple(model))
+    layers = [replace(s, forward_s=s.forward_s * batch, backward_s=s.backward_s * batch) for s in measured.layers]
+    if not any(layer.values for layer in layers):
+        raise ValueError("There are no layers with parameters. Measure with a model: measure(model, batch).")
+    if not (np.isfinite(batch) and batch > 0):
+        raise ValueError(f"batch is {batch}: a positive number of times the measured one is needed.")
+    policy = policy or Policy(bucket_bytes=measured.bucket_bytes, announce_s=measured.links.announce_s)
+    hosts = hosts or measured.links.hosts
+    rows = [_row(layers, measured, each, hosts, link, policy, sharded) for each in ranks]
+    return Prediction(tuple(rows))
+
+
+def _known(links: Links | None) -> Links:
+    if links is None:
+        raise ValueError(
+            "Layers alone do not say how fast the ranks' links are: give links=, of measure() or your own."
+        )
+    return links
+
+
+def _row(
+    layers: Sequence[Span], measured: Measured, ranks: int, hosts: int, link: Wire | None, policy: Policy, sharded: bool
+) -> Row:
+    alone_s = sum(layer.forward_s + layer.backward_s for layer in layers)
+    if ranks == 1:
+        return Row(1, 1, alone_s, alone_s, 0.0)
+    machines = measured.links.machines(ranks, hosts, link)
+    reduce_s = (reduce_scatter if sharded else reduction)(machines)
+    if sharded:  # each rank updates a part; then the parts are gathered
+        nbytes = float(policy.value_bytes * sum(layer.values for layer in layers))
+        update = layers[0]
+        layers = [replace(update, forward_s=update.forward_s / ranks + gather(machines)(nbytes)), *layers[1:]]
+    found = simulate_together(layers, reduce_s, policy, measured.contention)
+    sent_s = sum(event.end_s - event.begin_s for event in found.events if event.what == "reduce")
+    return Row(ranks, hosts, found.step_s, alone_s, sent_s, tuple(found.events))
+
+
+__all__ = ["Measured", "Prediction", "Row", "measure", "predict"]
