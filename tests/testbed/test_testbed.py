@@ -152,7 +152,7 @@ def test_a_cut_host_is_reached_again_when_it_is_healed(hosts: Hosts) -> None:
 
 
 def test_a_link_has_the_rate_that_is_said(hosts: Hosts) -> None:
-    """5 MB take 0.4 s at 100 Mbit/s, less a burst of 256 kB; unshaped, not half as long."""
+    """5 MB take 0.4 s at 100 Mbit/s, less a burst of 32 kB; unshaped, not half as long."""
     with receiver(hosts, 1):
         free = min(seconds(hosts, 5_000_000) for _ in range(3))
         hosts.rate("100mbit")

@@ -60,7 +60,7 @@ def measure_contention(work: Callable[[], object], seconds: float = 2.0) -> Cont
     once = _slowest(trial.reduce())
     trial = _Trial(work, turns, int(np.clip(_SMALLEST * turns * alone / 3 / once, _SMALLEST, _LARGEST)))
     trial.reduce()
-    found = np.median([trial.once() for _ in range(3)], axis=0)
+    found = np.median([trial.once() for _ in range(5)], axis=0)
     return Contention(*(max(1.0, float(each)) for each in _slowest(found)))
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from workbench import api
 from workbench.calibration.fit import DOUBT, Fit, fit
+from workbench.collectives.reduction import wire_dtype
 from workbench.collectives.ring import chunk_lengths, ring_allreduce, ring_reduce_scatter
 from workbench.collectives.traffic import Array, Link
 from workbench.core.messages import Kind
@@ -42,6 +43,7 @@ class Links:
         inside: between ranks of one host; None if there was one rank a host.
         between: between hosts; None if there was one host.
         announce_s: from the last rank's submission of a tensor to its response, without its values.
+        wire: dtype of what was reduced.
     """
 
     hosts: int
@@ -49,6 +51,7 @@ class Links:
     inside: Fit | None
     between: Fit | None
     announce_s: float
+    wire: str = "float32"
 
     def machines(self, ranks: int, hosts: int = 1, link: Wire | None = None) -> Machines:
         """So many ranks on so many hosts with these links.
@@ -83,41 +86,45 @@ class Links:
         return "\n".join([ranks, *lines, f"announcement:  {self.announce_s * 1e6:.0f} µs"])
 
 
-def measure_links(seconds: float = 4.0, doubt: float = DOUBT) -> Links:
+def measure_links(seconds: float = 4.0, doubt: float = DOUBT, wire: str = "float32") -> Links:
     """Measure; all ranks call it, and all get the same.
 
     Args:
         seconds: how long, about.
         doubt: how much of it is allowed, see :class:`~workbench.calibration.fit.Fit`.
+        wire: dtype of what is reduced: float32, float16 or bfloat16.
 
     Raises:
+        ValueError: another dtype.
         WorkbenchError: there is one rank only, or the hosts have different numbers of ranks.
         NoisyError: the times differ too much.
     """
+    if wire not in ("float32", "float16", "bfloat16"):
+        raise ValueError(f"wire is {wire!r}: float32, float16 or bfloat16 is needed.")
     hosts, per_host = api.cross_size(), api.local_size()
     if api.size() == 1 or not api.is_homogeneous():
         have = "there is one rank" if api.size() == 1 else "the hosts have different numbers of ranks"
         raise WorkbenchError(f"workbench.measure() needs at least 2 ranks, as many on each host; {have}.")
     budget = seconds / ((hosts > 1) + (per_host > 1) + 0.2)
-    announce_s = min(float(np.median(_times(1, global_process_set, budget / 15))) for _ in range(3))
-    inside = _inside(hosts, per_host, budget, announce_s, doubt) if per_host > 1 else None
+    announce_s = min(float(np.median(_times(4, global_process_set, budget / 15))) for _ in range(3))
+    inside = _inside(hosts, per_host, budget, announce_s, doubt, wire) if per_host > 1 else None
     if hosts == 1:
-        return Links(hosts, per_host, inside, None, announce_s)
-    sizes, times = _sizes(global_process_set, budget)
+        return Links(hosts, per_host, inside, None, announce_s, wire)
+    sizes, times = _sizes(global_process_set, budget, wire)
     host = Links(1, per_host, inside, None, announce_s)
     first = [reduction(host.machines(per_host))(size) for size in sizes] if inside else [0.0] * len(sizes)
     besides = [announce_s + level for level in first]
     between = _fitted("between hosts", Machines(hosts, per_host, Wire(0, 0), Wire(1, 0)), sizes, times, besides, doubt)
-    return Links(hosts, per_host, inside, between, announce_s)
+    return Links(hosts, per_host, inside, between, announce_s, wire)
 
 
-def _inside(hosts: int, per_host: int, budget: float, announce_s: float, doubt: float) -> Fit:
+def _inside(hosts: int, per_host: int, budget: float, announce_s: float, doubt: float, wire: str) -> Fit:
     """Of the slowest host."""
     mine, own = global_process_set, api.cross_rank()
     sets = [add_process_set(_ranks(host)) for host in range(hosts)] if hosts > 1 else []
     try:
         mine = sets[own] if sets else mine
-        sizes, times = _sizes(mine, budget)
+        sizes, times = _sizes(mine, budget, wire)
     finally:
         for each in sets:
             remove_process_set(each)
@@ -169,30 +176,31 @@ def _timed(algorithm: Algorithm, machines: Machines) -> Callable[[float], float]
     return lambda nbytes: float(finish_times(schedule, nbytes, machines).max())
 
 
-def _sizes(process_set: ProcessSet, budget: float) -> tuple[list[int], list[list[float]]]:
+def _sizes(process_set: ProcessSet, budget: float, wire: str) -> tuple[list[int], list[list[float]]]:
     """Sizes, as long as there is time, and their times."""
     sizes, times = list[int](), list[list[float]]()
     for size in SIZES:
         if len(sizes) >= _FEWEST_SIZES and _FEWEST * 4 * min(times[-1]) > budget / 3:
             break  # the next size takes four times as long
         sizes.append(size)
-        times.append(_times(size // 4, process_set, budget / len(SIZES)))
+        times.append(_times(size, process_set, budget / len(SIZES), wire))
     return sizes, times
 
 
-def _times(values: int, process_set: ProcessSet, budget: float) -> list[float]:
+def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "float32") -> list[float]:
     """Of each repetition the slowest rank's time for one reduction; the same on all ranks, all of which call it.
 
     A repetition is as many reductions, one after the other, as take some 10 ms: links may let a few packets pass faster
     than many. The first ones say how many.
     """
-    array, name = zeros(values), f"workbench.measure.{values}"
+    dtype = str(wire_dtype(wire))
+    array, name = zeros(nbytes // np.dtype(dtype).itemsize, dtype), f"workbench.measure.{wire}.{nbytes}"
 
     def once(reductions: int) -> float:
         api.barrier(process_set)
         begin = time.perf_counter()
         for _ in range(reductions):
-            one = entry(Kind.ALLREDUCE, array, name, target=array, op=api.Sum, process_set=process_set)
+            one = entry(Kind.ALLREDUCE, array, name, dtype=wire, target=array, op=api.Sum, process_set=process_set)
             submit([one], at_once=True)[0].wait()
         return (time.perf_counter() - begin) / reductions
 

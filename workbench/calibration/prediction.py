@@ -96,6 +96,7 @@ def measure(
     optimizer: MakeOptimizer | None = None,
     seconds: float = 8.0,
     doubt: float = DOUBT,
+    wire: str = "float32",
 ) -> Measured:
     """Measure the ranks that run, and a training step on them; all ranks call it.
 
@@ -108,6 +109,7 @@ def measure(
         optimizer: makes one from the parameters; SGD if None.
         seconds: how long, about.
         doubt: how much of the links' times is allowed, see :class:`~workbench.calibration.fit.Fit`.
+        wire: dtype of the gradients on the wire: float16 or bfloat16 with ``compression=``.
 
     Returns:
         The same on all ranks.
@@ -126,18 +128,20 @@ def measure(
         [2, 2]
     """
     if model is None:
-        return Measured(measure_links(seconds, doubt), bucket_bytes=bucket_bytes())
+        return Measured(measure_links(seconds, doubt, wire), bucket_bytes=bucket_bytes())
     if batch is None:
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
     from workbench.torch.spans import Recording
 
     recording = Recording(model, batch, loss, optimizer)
-    links = measure_links(seconds / 2, doubt)
+    links = measure_links(seconds / 2, doubt, wire)
     api.barrier()
     mine = recording.spans(seconds / 4)
     times = np.array([[span.forward_s, span.backward_s] for span in mine])
-    slowest = api.allreduce(times, "workbench.measure.spans", op=api.Max)
-    layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, slowest, strict=True))
+    slowest = float(api.allreduce(np.array([times.sum()]), "workbench.measure.slowest", op=api.Max)[0])
+    times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
+    times *= slowest / times.sum()
+    layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
     return Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes())
 
 
@@ -233,10 +237,18 @@ def predict(
         raise ValueError("There are no layers with parameters. Measure with a model: measure(model, batch).")
     if not (np.isfinite(batch) and batch > 0):
         raise ValueError(f"batch is {batch}: a positive number of times the measured one is needed.")
-    policy = policy or Policy(bucket_bytes=measured.bucket_bytes, announce_s=measured.links.announce_s)
+    policy = policy or _as_the_job(measured)
     hosts = hosts or measured.links.hosts
     rows = [_row(layers, measured, each, hosts, link, policy, sharded) for each in ranks]
     return Prediction(tuple(rows))
+
+
+def _as_the_job(measured: Measured) -> Policy:
+    """Gradients as they are lie in buckets; compressed ones travel together as they come."""
+    links = measured.links
+    if links.wire == "float32":
+        return Policy(bucket_bytes=measured.bucket_bytes, announce_s=links.announce_s)
+    return Policy(value_bytes=2, announce_s=links.announce_s)
 
 
 def _known(links: Links | None) -> Links:

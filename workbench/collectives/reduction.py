@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.collectives.half import in_float32
 from workbench.collectives.ring import Combine
 from workbench.collectives.traffic import Array
 
@@ -23,6 +24,7 @@ _UFUNCS: dict[str, Combine] = {
     "max": np.maximum,
     "product": np.multiply,
 }
+_ROUNDED = ("sum", "average", "product")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +104,8 @@ def combine_for(op: str, dtype: str) -> Combine:
     product is "and".
     """
     ufunc = _UFUNCS[op]
+    if dtype == "float16" and op in _ROUNDED:
+        return partial(in_float32, ufunc)
     return partial(_combine_bfloat16, ufunc) if dtype == "bfloat16" else ufunc
 
 
@@ -125,10 +129,11 @@ def scale(array: Array, dtype: str, factor: float, divisor: int = 1) -> None:
         wide = widen(array)
         wide *= np.float32(factor / divisor)
         array[...] = narrow(wide)
-    elif dtype == "float16" and factor != 1.0 and isinstance(array, np.ndarray):
-        wide = array.astype(np.float32)
-        wide *= np.float32(factor / divisor)
-        array[...] = wide
+    elif dtype == "float16" and isinstance(array, np.ndarray):
+        if factor != 1.0 or divisor & (divisor - 1) == 0:
+            in_float32(np.multiply, array, np.float32(factor / divisor), out=array)
+        else:
+            in_float32(np.divide, array, np.float32(divisor), out=array)
     elif array.dtype.kind == "f":
         # In one step: a factor by itself may lead out of float16's range, which predivision is there to prevent. By a
         # power of two the product is as exact as the quotient, and faster.
