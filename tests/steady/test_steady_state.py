@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from itertools import pairwise
 
 import numpy as np
@@ -250,3 +251,26 @@ def test_join_meets_the_quick_way() -> None:
     assert coordinator.take(Announce(0, (a, b)), 1.0) == []
     out = coordinator.take(Announce(1, (Request("join.join", Kind.JOIN),)), 1.0)
     assert [response.name for response in coordinator.responses(out)] == ["a", "b"]
+
+
+def test_an_announcement_costs_the_same_among_many_ranks() -> None:
+    """While a rank is silent nothing can be complete, so the others' sequences are not looked at: calls are counted."""
+
+    def calls(size: int) -> int:
+        sequences, counted = Sequences(size), 0
+        for rank in range(size - 2):
+            sequences.add(rank, (1, 2, 3))
+
+        def count(frame: object, event: str, arg: object) -> None:
+            nonlocal counted
+            counted += 1
+
+        sys.setprofile(count)
+        try:
+            sequences.add(size - 2, (1, 2, 3))
+        finally:
+            sys.setprofile(None)
+        assert sequences.add(size - 1, (1, 2, 3)) == [1, 2, 3]
+        return counted
+
+    assert calls(8) == calls(1024)

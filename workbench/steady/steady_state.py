@@ -35,28 +35,35 @@ class Sequences:
     def __init__(self, size: int, whole: Callable[[list[int]], bool] = lambda ids: True) -> None:
         self._whole = whole
         self._ahead: dict[int, list[int]] = {rank: [] for rank in range(size)}
+        self._silent = size  # how many of them are empty: while there is one, nothing can be complete
         self.values: dict[tuple[int, int], bytes] = {}
         """By (rank, id), where they came with the announcement."""
 
     def add(self, rank: int, ids: tuple[int, ...], values: dict[int, bytes] | None = None) -> list[int] | None:
         """A rank's next ids; return those that are complete now, or None if the ranks' orders or groups differ."""
-        self._ahead[rank] += ids
+        own = self._ahead[rank]
+        self._silent -= bool(ids and not own)
+        own += ids
         for index, value in (values or {}).items():
             self.values[rank, ids[index]] = value
+        if self._silent:
+            return []
         shortest = min(map(len, self._ahead.values()))
-        first = self._ahead[rank][:shortest]
+        first = own[:shortest]
         if any(one[:shortest] != first for one in self._ahead.values()) or not self._whole(first):
             return None
         for one in self._ahead.values():
             del one[:shortest]
+        self._silent = sum(not one for one in self._ahead.values())
         return first
 
     def __bool__(self) -> bool:
-        return any(self._ahead.values())
+        return self._silent < len(self._ahead)
 
     def take(self) -> dict[int, list[int]]:
         """All of it, by rank: now it is to be counted one by one. The values stay."""
         ahead, self._ahead = self._ahead, {rank: [] for rank in self._ahead}
+        self._silent = len(ahead)
         return ahead
 
 
