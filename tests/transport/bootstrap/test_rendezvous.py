@@ -7,6 +7,8 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -306,3 +308,79 @@ def test_nothing_else_is_encoded() -> None:
     """A value of an unknown class is a mistake of ours."""
     with pytest.raises(TypeError, match="do not exchange a set"):
         encode({1})
+
+
+class Counts(Dictionary):
+    """How many requests there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests = 0
+
+    def read(self, name: str) -> bytes | None:
+        """See Board."""
+        self.requests += 1
+        return super().read(name)
+
+    def write(self, name: str, value: bytes) -> None:
+        """See Board."""
+        self.requests += 1
+        super().write(name, value)
+
+
+def requests(n: int) -> int:
+    """Of a meeting in which no rank looks in vain more than once: each is asked in turn."""
+    board = Counts()
+    ranks = [rendezvous._Meeting(board, SECRET, rank, n, {}) for rank in range(n)]
+    left = set(range(n))
+    while left:
+        for rank in sorted(left):
+            ranks[rank].read_roll() if rank else ranks[0].collect()
+            if ranks[rank].met(1.0):
+                left.remove(rank)
+    return board.requests
+
+
+def test_requests_grow_as_the_ranks_do() -> None:
+    """Twice as many ranks, about twice as many requests: 64 to 1,024, by the real protocol in turns."""
+    counts = [requests(n) for n in (64, 128, 256, 512, 1024)]
+    assert all(1.8 < later / earlier < 2.2 for earlier, later in pairwise(counts)), counts
+    assert counts[-1] <= 12 * 1024
+
+
+def test_what_all_say_is_read_once() -> None:
+    """An exchange: the others read one value each, however many ranks there are."""
+    board = Counts()
+    n = 8
+    sessions = meet(board, n)
+    board.requests = 0
+    found = together(n, lambda rank: sessions[rank].gather("1", rank, encode(rank), lambda: None))
+    assert [decode(each) for each in found] == [tuple(range(n))] * n
+
+
+def test_an_old_roll_is_not_believed() -> None:
+    """One that rank 0 wrote in an earlier meeting, played back: the meeting fails, and no session comes of it."""
+    rolls: list[bytes] = []
+
+    class Remembers(Dictionary):
+        def write(self, name: str, value: bytes) -> None:
+            if name == "hello/all" and value:
+                rolls.append(value)
+            super().write(name, value)
+
+    meet(Remembers(), 2)
+
+    class Replays(Dictionary):
+        def read(self, name: str) -> bytes | None:
+            return rolls[-1] if name == "hello/all" else super().read(name)
+
+    for error in meet(Replays(), 2, timeout_s=0.5):
+        assert isinstance(error, LaunchError), error
+
+
+def test_who_is_missed_in_an_exchange_is_named_by_all() -> None:
+    """Also by ranks that read rank 0's value alone."""
+    board = Dictionary()
+    sessions = [replace(session, timeout_s=0.3) for session in meet(board, 3)]
+    said = together(3, lambda rank: rank == 2 or sessions[rank].gather("1", rank, b"0", lambda: None))
+    assert all("has nothing under 1/2." in str(error) for error in said[:2]), said

@@ -1,11 +1,14 @@
 """Ranks find each other at a board that strangers may read and write, with a secret that only the ranks know.
 
-1. Each rank writes a *hello* with a number that it has just drawn, sealed with the secret.
-2. From all hellos each rank derives the *session's* key. It says that it has, sealed with that key, and waits until
-   all have. So all have seen the same hellos, each its own fresh number among them: an old hello that is played back
-   leads to a key that nobody else has.
+1. Each rank writes a *hello* with a number that it has just drawn, sealed with the secret. Rank 0 reads them all, and
+   writes them as one value, the *roll*, sealed alike.
+2. From all hellos each rank derives the *session's* key. It says that it has, sealed with that key; when all have,
+   rank 0 says so. So all have seen the same hellos, each its own fresh number among them: an old hello that is played
+   back leads to a key that nobody else has, and an old roll is not believed.
 3. Whatever follows is sealed with the session's key, together with the name under which it stands. So it can be
    neither made up nor moved nor played back. It is verified before it is decoded.
+
+Rank 0 reads n values at a time, the others one: O(n) requests on n ranks.
 
 A stranger who overwrites or deletes can delay a job or end it, with an error that says so; nothing else.
 """
@@ -26,6 +29,7 @@ from workbench.errors import LaunchError
 _SHORTEST_S, _LONGEST_S = 1e-3, 2e-2  # between two looks at the board
 _DOUBT_S = 3.0  # what is sealed wrongly for so long stays so: whoever wrote it is none of the ranks
 _MAC = 32
+_ROLL, _ALL_HERE = "hello/all", "here/all"
 
 
 class Board(Protocol):
@@ -123,6 +127,31 @@ class Session:
             f"{self.board.where} has nothing under {', '.join(missing)}."
         )
 
+    def gather(self, name: str, rank: int, body: bytes, tick: Callable[[], None]) -> bytes:
+        """What each rank says, by rank, as a JSON list; all call it. Rank 0 reads every value, the others read one.
+
+        Args:
+            name: the same on all ranks, and another one each time.
+            rank: who this is.
+            body: what it says: JSON.
+            tick: as in :meth:`read`.
+
+        Raises:
+            LaunchError: as :meth:`read`.
+        """
+        names, whole = [f"{name}/{each}" for each in range(len(self.hellos))], f"{name}/all"
+        self.write(names[rank], body)
+        if rank == 0:
+            found = b"[" + b",".join(self.read(names, tick)) + b"]"
+            self.write(whole, found)
+            return found
+        try:
+            return self.read([whole], tick)[0]
+        except LaunchError as error:
+            if missing := [each for each in names if self.seen(each) is None]:
+                raise LaunchError(str(error).replace(f"under {whole}", f"under {', '.join(missing)}")) from None
+            raise
+
 
 class Doubts:
     """Reads from a board. What is sealed wrongly gets some seconds, for its rank may still overwrite it."""
@@ -183,40 +212,81 @@ def find(
     Raises:
         LaunchError: not all came in time, or a stranger wrote in a rank's stead.
     """
-    names = [f"hello/{each}" for each in range(size)]
-    mine = json.dumps({**about, "number": secrets.token_hex(16)}).encode()
-    board.write(names[rank], seal(secret, names[rank], mine))
-    bodies: list[bytes | None] = [None] * size
-    session: Session | None = None
-    doubts, acks = Doubts(board), [f"here/{each}" for each in range(size)]
-    for _ in looks(timeout_s, lambda: tick([json.loads(body) if body else None for body in bodies])):
-        if session and all(opened(session.key, *_at(board, f"{session.name}/{ack}")) is not None for ack in acks):
-            board.write(names[rank], b"")  # nobody takes it for the hello of a later bootstrap
-            return session
-        for each, name in enumerate(names):
-            if each == rank:
-                bodies[each] = mine
-            elif (body := doubts.ask(secret, name)) is not None:
-                bodies[each] = body
-        known = [body for body in bodies if body is not None]
-        if len(known) == size:
-            key = derived(secret, "session", *known)
-            if session is None or session.key != key:
-                name = derived(key, "name").hex()[:16]
-                session = Session(board, key, name, [json.loads(body) for body in known], timeout_s)
-                session.write(acks[rank], b"")
-    missing = [str(each) for each, body in enumerate(bodies) if body is None]
-    who = f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} did not come to {board.where}"
-    if not missing:
-        who = f"at {board.where} they did not see the same of each other (does somebody else write there?)"
+    meeting = _Meeting(board, secret, rank, size, about)
+    for _ in looks(timeout_s, lambda: tick([json.loads(body) if body else None for body in meeting.bodies])):
+        meeting.collect() if rank == 0 else meeting.read_roll()
+        if meeting.met(timeout_s):
+            return meeting.session
     raise LaunchError(
-        f"init(): not all {size} ranks came within {timeout_s:g} s (WORKBENCH_INIT_TIMEOUT_S): {who}. "
+        f"init(): not all {size} ranks came within {timeout_s:g} s (WORKBENCH_INIT_TIMEOUT_S): {meeting.missing()}. "
         "Call init() on every rank."
     )
 
 
-def _at(board: Board, name: str) -> tuple[str, bytes]:
-    return name, board.read(name) or b""
+class _Meeting:
+    """One rank's part of :func:`find`.
+
+    Attributes:
+        bodies: the hellos, by rank, as far as they have come.
+        session: what follows from all of them.
+    """
+
+    session: Session
+
+    def __init__(self, board: Board, secret: bytes, rank: int, size: int, about: Mapping[str, Any]) -> None:
+        self._board, self._secret, self._rank, self._size = board, secret, rank, size
+        self._doubts, self._key, self._roll = Doubts(board), b"", b""
+        self._mine = json.dumps({**about, "number": secrets.token_hex(16)}).encode()
+        self.bodies: list[bytes | None] = [None] * size
+        self.bodies[rank] = self._mine
+        board.write(f"hello/{rank}", seal(secret, f"hello/{rank}", self._mine))
+
+    def collect(self) -> None:
+        """Rank 0 reads the hellos, and writes all that it has read as one value."""
+        for each in range(1, self._size):
+            if (body := self._doubts.ask(self._secret, f"hello/{each}")) is not None:
+                self.bodies[each] = body
+        roll = json.dumps([body.decode() if body else None for body in self.bodies]).encode()
+        if roll != self._roll:
+            self._board.write(_ROLL, seal(self._secret, _ROLL, roll))
+            self._roll = roll
+
+    def read_roll(self) -> None:
+        """The others read that. One without this rank's own number is of another time."""
+        roll = self._doubts.ask(self._secret, _ROLL)
+        bodies = [body.encode() if body else None for body in json.loads(roll)] if roll else []
+        if len(bodies) == self._size and bodies[self._rank] == self._mine:
+            self.bodies = bodies
+
+    def met(self, timeout_s: float) -> bool:
+        """Do all know that all have seen the same?"""
+        known = [body for body in self.bodies if body is not None]
+        if len(known) < self._size:
+            return False
+        key = derived(self._secret, "session", *known)
+        if key != self._key:
+            self._key, name = key, derived(key, "name").hex()[:16]
+            self.session = Session(self._board, key, name, [json.loads(body) for body in known], timeout_s)
+            self.session.write(f"here/{self._rank}", b"")
+        if self._rank:
+            all_here = self.session.seen(_ALL_HERE) is not None
+        else:
+            all_here = all(self.session.seen(f"here/{each}") is not None for each in range(self._size))
+        if all_here:  # nobody takes these for words of a later bootstrap
+            self._board.write(f"hello/{self._rank}", b"")
+            if self._rank == 0:
+                self._board.write(_ROLL, b"")
+                self.session.write(_ALL_HERE, b"")
+        return all_here
+
+    def missing(self) -> str:
+        """Who did not come, as far as this rank knows."""
+        missing = [str(each) for each, body in enumerate(self.bodies) if body is None]
+        if not missing:
+            return f"at {self._board.where} they did not see the same of each other (does somebody else write there?)"
+        if self._rank and len(missing) == self._size - 1:
+            missing = ["0"]  # who would have told of the others
+        return f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} did not come to {self._board.where}"
 
 
 __all__ = ["Board", "Doubts", "Session", "derived", "find", "looks", "opened", "seal"]

@@ -63,14 +63,14 @@ class StoreBootstrap:
 
     def exchange(self, value: Any) -> list[Any]:
         """Through the store."""
-        self._put(value)
-        names = [f"{self._exchanged}/{rank}" for rank in range(self.size)]
-        return unless_given_up(map(decode, self.session.read(names, self.look)))
+        self._exchanged += 1
+        return unless_given_up(decode(self.session.gather(str(self._exchanged), self.rank, encode(value), self.look)))
 
     def give_up(self, problem: str) -> None:
         """The others find it in the store: in the next exchange, and amid what they wait for before that."""
         self.session.write(_PROBLEM, encode((self.rank, problem)))
-        self._put(Problem(problem))
+        self._exchanged += 1
+        self.session.write(f"{self._exchanged}/{self.rank}", encode(Problem(problem)))
         if self.rank == 0:
             time.sleep(2 * _LISTEN_EVERY_S)  # the store may end with this process
 
@@ -83,10 +83,6 @@ class StoreBootstrap:
 
     def broken(self) -> None:
         """Nothing waits for the others at the end."""
-
-    def _put(self, value: Any) -> None:
-        self._exchanged += 1
-        self.session.write(f"{self._exchanged}/{self.rank}", encode(value))
 
     def _listen(self) -> None:
         problem = self.session.seen(_PROBLEM)
