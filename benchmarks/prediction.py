@@ -29,7 +29,7 @@ import torch
 from models import TASKS, Task, vgg_like
 
 import workbench.torch as hvd
-from workbench.calibration.prediction import measure
+from workbench.calibration.prediction import Measured, measure, predict
 
 ROOT = Path(__file__).resolve().parent.parent
 TESTBED = [sys.executable, str(ROOT / "tests" / "testbed"), "--mark", "prediction"]
@@ -54,7 +54,11 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=list(MODELS), choices=MODELS)
     parser.add_argument("--modes", nargs="+", default=list(MODES), choices=MODES)
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--read", type=Path, help="only print what stands in such a file")
     given = parser.parse_args()
+    if given.read:
+        report(json.loads(given.read.read_text())["rows"])
+        return
     if given.rank:
         on_a_rank(given.models, given.modes)
         return
@@ -62,6 +66,23 @@ def main() -> None:
     about = {"date": date.today().isoformat(), "cores": os.cpu_count(), "rows": found}
     if given.out:
         given.out.write_text(json.dumps(about, indent=1) + "\n")
+    report(found)
+
+
+def report(rows: list[dict[str, Any]]) -> None:
+    """Each cell: measured and predicted milliseconds; then the errors of each way."""
+    errors: dict[str, list[float]] = {}
+    for row in rows:
+        cells = []
+        for mode, real_s in row["step_s"].items():
+            measured = Measured.of(row["measured"]["float16" if mode == "fp16" else "float32"])
+            said_s = predict(measured, [row["ranks"]], sharded=mode == "sharded").rows[0].step_s
+            errors.setdefault(mode, []).append(said_s / real_s - 1)
+            cells.append(f"{mode} {real_s * 1e3:7.1f} {said_s * 1e3:7.1f} {errors[mode][-1]:+4.0%}")
+        print(f"{row['rate']:8} {row['ranks']} {row['model']:9}", "   ".join(cells))
+    for mode, each in errors.items():
+        sizes = sorted(map(abs, each))
+        print(f"{mode}: {len(sizes)} cells, median error {statistics.median(sizes):.1%}, worst {sizes[-1]:.0%}")
 
 
 def on_a_rank(models: list[str], modes: list[str]) -> None:
@@ -72,7 +93,10 @@ def on_a_rank(models: list[str], modes: list[str]) -> None:
         task = MODELS[name]
         torch.manual_seed(0)
         model, data = task.make(), task.data(hvd.rank())
-        found = {wire: measure(model, data, optimizer=sgd, seconds=5.0, wire=wire) for wire in ("float32", "float16")}
+        found = {
+            wire: measure(model, data, optimizer=sgd, seconds=4.0, doubt=2.0, wire=wire)
+            for wire in ("float32", "float16")
+        }
         real = {mode: train(task, data, MODES[mode]) for mode in modes}
         if hvd.rank() == 0:
             print(

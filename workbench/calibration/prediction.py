@@ -64,15 +64,19 @@ class Measured:
             WorkbenchError: the file is cut off, or something else.
         """
         try:
-            found = json.loads(Path(path).read_text())
-            links = found["links"]
-            ways = {name: _fit(links[name]) if links[name] else None for name in ("inside", "between")}
-            layers = tuple(Span(**layer) for layer in found["layers"])
-            return Measured(Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"])
+            return Measured.of(json.loads(Path(path).read_text()))
         except (ValueError, KeyError, TypeError) as error:
             raise WorkbenchError(
                 f"{path} is no measurement, or is cut off ({type(error).__name__}: {error}). Measure again."
             ) from None
+
+    @staticmethod
+    def of(found: dict[str, Any]) -> Measured:
+        """Of what ``dataclasses.asdict()`` makes of one."""
+        links = found["links"]
+        ways = {name: _fit(links[name]) if links[name] else None for name in ("inside", "between")}
+        layers = tuple(Span(**layer) for layer in found["layers"])
+        return Measured(Links(**links | ways), layers, Contention(**found["contention"]), found["bucket_bytes"])
 
     def __str__(self) -> str:
         if not self.layers:
