@@ -134,3 +134,72 @@ def test_machines_without_ranks() -> None:
         Machines(0, 4, GIGABIT, GIGABIT)
     with pytest.raises(ValueError, match="combine_s is -1"):
         Machines(1, 4, GIGABIT, GIGABIT, combine_s=-1)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"between": None}, r"between is None: a Wire\(latency_s, per_byte_s\) is needed"),
+        ({"hosts_per_rack": -1}, "hosts_per_rack is -1"),
+        ({"oversubscription": 0.0}, "oversubscription is 0.0"),
+        ({"combine_s": float("inf")}, "combine_s is inf"),
+    ],
+)
+def test_a_topology_of_nonsense(words: dict[str, Any], text: str) -> None:
+    """A missing or senseless constant is named."""
+    with pytest.raises(ValueError, match=text):
+        Machines(**{"hosts": 2, "per_host": 2, "inside": GIGABIT, "between": GIGABIT} | words)
+
+
+def test_more_ranks_than_the_topology_has() -> None:
+    """Eight do not fit where four are; a negative size is none."""
+    with pytest.raises(ValueError, match=r"8 ranks do not fit: 4 hosts with 1 ranks each have 4\. Give Machines more"):
+        finish_times(record(ring_allreduce, 8), 1e6, alone(4))
+    with pytest.raises(ValueError, match="nbytes is -1"):
+        finish_times(record(ring_allreduce, 4), -1, alone(4))
+    with pytest.raises(ValueError, match="0 ranks"):
+        record(ring_allreduce, 0)
+
+
+def racks(oversubscription: float, per_host: int = 4, hosts_per_rack: int = 2) -> Machines:
+    """Two racks."""
+    wire = Wire(0, 1e-9)
+    return Machines(4, per_host, Wire(0, 0), wire, hosts_per_rack=hosts_per_rack, oversubscription=oversubscription)
+
+
+@pytest.mark.parametrize(("oversubscription", "slower"), [(0.5, 1), (1, 1), (2, 1), (4, 2), (8, 4)])
+def test_one_stream_leaves_a_rack_in_a_ring(oversubscription: float, slower: float) -> None:
+    """A rack of h hosts may be h times oversubscribed before the ring is slower: 2(n - 1)/n · K · G · max(1, o/h)."""
+    found = finish_times(record(ring_allreduce, 16), 1e9, racks(oversubscription)).max()
+    assert found == pytest.approx(2 * 15 / 16 * slower)
+
+
+@pytest.mark.parametrize("oversubscription", [1, 2, 8])
+def test_all_streams_leave_a_rack(oversubscription: float) -> None:
+    """Each rank sends K to the other rack: per_host · K · G through its host, ``oversubscription`` times that above."""
+
+    def shift(link: Any, array: Any, combine: Any = None) -> None:
+        link.sendrecv(array, (link.rank + 8) % 16, array, (link.rank - 8) % 16)
+
+    assert finish_times(record(shift, 16), 1e9, racks(oversubscription)).max() == pytest.approx(4 * oversubscription)
+
+
+def test_inside_a_rack_nobody_meets_the_uplink() -> None:
+    """A shift to the other host of the same rack takes what it takes on one switch."""
+
+    def swap(link: Any, array: Any, combine: Any = None) -> None:
+        link.sendrecv(array, link.rank ^ 4, array, link.rank ^ 4)
+
+    assert finish_times(record(swap, 16), 1e9, racks(100.0)).max() == pytest.approx(4.0)
+
+
+@pytest.mark.parametrize(("gpu_byte_s", "slowest"), [(0.0, 4e-9), (2e-9, 4e-9), (8e-9, 8e-9)])
+def test_the_slowest_part_of_the_way_counts(gpu_byte_s: float, slowest: float) -> None:
+    """GPU to host, host to switch, shared by four: the maximum for each byte, the sum of latencies."""
+
+    def shift(link: Any, array: Any, combine: Any = None) -> None:
+        link.sendrecv(array, (link.rank + 4) % 8, array, (link.rank - 4) % 8)
+
+    machines = Machines(2, 4, Wire(0, 0), Wire(1e-3, 1e-9), gpu=Wire(1e-4, gpu_byte_s))
+    found = finish_times(record(shift, 8), 1e9, machines).max()
+    assert found == pytest.approx(1e-3 + 2e-4 + 1e9 * slowest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from workbench.simulate.delays import LogNormal
 from workbench.simulate.models import Layer, vgg16
 from workbench.simulate.published import MODELS, efficiency, pascal
 from workbench.simulate.steps import MIB, Overlap, Policy, Span, simulate, spans
@@ -75,10 +76,10 @@ def test_half_the_bytes() -> None:
 def test_stragglers() -> None:
     """All wait for the slowest of them: the more ranks, the later; the same for one seed."""
     model = some_model(0)
-    times = [simulate(model, network, Policy(straggle=0.1), ranks=n, steps=50).step_s for n in (1, 8, 512)]
+    times = [simulate(model, network, Policy(straggle=LogNormal(0.1)), ranks=n, steps=50).step_s for n in (1, 8, 512)]
     assert times == sorted(times)
     assert times[2] > 1.2 * simulate(model, network).step_s
-    assert times[2] == simulate(model, network, Policy(straggle=0.1), ranks=512, steps=50).step_s
+    assert times[2] == simulate(model, network, Policy(straggle=LogNormal(0.1)), ranks=512, steps=50).step_s
 
 
 def test_a_model_without_parameters() -> None:
@@ -109,3 +110,34 @@ def test_gradients_are_as_large_as_published() -> None:
     """553.5, 178.6 and about 95 MB."""
     sizes = {name: 4e-6 * sum(layer.parameters for layer in paper.model()) for name, paper in MODELS.items()}
     assert sizes == pytest.approx({"VGG-16": 553.4, "ResNet-101": 178.2, "Inception V3": 95.3}, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ({"fusion_bytes": -1}, "fusion_bytes is -1"),
+        ({"piece_bytes": -4}, "piece_bytes is -4"),
+        ({"announce_s": float("nan")}, "announce_s is nan"),
+        ({"value_bytes": 3}, "value_bytes is 3: 4 for float32, or 2"),
+    ],
+)
+def test_a_policy_of_nonsense(words: dict[str, float], text: str) -> None:
+    """The number, its value and what is needed."""
+    with pytest.raises(ValueError, match=text):
+        Policy(**words)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("layers", "words", "text"),
+    [
+        ([Span("relu", 1.0, 1.0, 0)], {}, "The model has no parameters"),
+        ([], {}, "The model has no parameters"),
+        ([Span("a", -1.0, 1.0, 5)], {}, "forward_s of 'a' is -1.0"),
+        ([Span("a", 1.0, 1.0, 5)], {"ranks": 0}, "0 ranks and 4 steps"),
+        ([Span("a", 1.0, 1.0, 5)], {"steps": 1}, "1 ranks and 1 steps"),
+    ],
+)
+def test_a_step_of_nonsense(layers: list[Span], words: dict[str, int], text: str) -> None:
+    """Layers without gradients, negative times, no rank, or no step to measure."""
+    with pytest.raises(ValueError, match=text):
+        simulate(layers, network, **words)

@@ -1,11 +1,14 @@
-"""Hosts with ranks, and the wires between them."""
+"""Hosts with ranks, racks with hosts, and the wires between them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+NOBODY = -1
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Wire:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            if not (np.isfinite(value) and value >= 0):
+            if not (isinstance(value, int | float | np.number) and np.isfinite(value) and value >= 0):
                 raise ValueError(f"{name} is {value}: a finite number of seconds, 0 at least, is needed.")
 
 
@@ -42,7 +45,13 @@ class Ways:
 
 @dataclass(frozen=True)
 class Machines:
-    """Equal hosts on a switch; rank r is on host r // per_host.
+    """Equal hosts behind switches; rank r is on host r // per_host, and host h in rack h // hosts_per_rack.
+
+    What leaves a host takes this way, and the slowest part of it says how fast::
+
+        GPU ── gpu ──► host ── between, shared by its ranks ──► switch of the rack ── uplink, shared by the rack ──►
+
+    Racks are joined by ideal switches. An uplink is as fast as its hosts' wires together, by ``oversubscription``.
 
     Args:
         hosts: how many.
@@ -50,9 +59,12 @@ class Machines:
         inside: between ranks of one host.
         between: of a host to the switch. Its ranks share it.
         combine_s: to combine one byte of two arrays.
+        gpu: between a GPU and its host, for what leaves the host; each GPU has its own.
+        hosts_per_rack: behind one switch; 0: all of them.
+        oversubscription: how many times slower a rack's uplink is than its hosts' wires together.
 
     Raises:
-        ValueError: there is no rank, or ``combine_s`` is negative.
+        ValueError: there is no rank, or a constant is missing or negative.
 
     Example:
         >>> pascal = Machines(hosts=128, per_host=4, inside=Wire(5e-6, 1e-10), between=Wire(2e-5, 8 / 25e9))
@@ -65,30 +77,68 @@ class Machines:
     inside: Wire
     between: Wire
     combine_s: float = 0.0
+    gpu: Wire = field(default_factory=lambda: Wire(0.0, 0.0))
+    hosts_per_rack: int = 0
+    oversubscription: float = 1.0
 
     def __post_init__(self) -> None:
         if self.hosts < 1 or self.per_host < 1:
             raise ValueError(f"{self.hosts} hosts with {self.per_host} ranks each: at least one of each is needed.")
-        if not self.combine_s >= 0:
+        for name in ("inside", "between", "gpu"):
+            if not isinstance(getattr(self, name), Wire):
+                raise ValueError(f"{name} is {getattr(self, name)!r}: a Wire(latency_s, per_byte_s) is needed.")
+        if not (np.isfinite(self.combine_s) and self.combine_s >= 0):
             raise ValueError(f"combine_s is {self.combine_s}: 0 at least is needed.")
+        if self.hosts_per_rack < 0:
+            raise ValueError(f"hosts_per_rack is {self.hosts_per_rack}: give 0 for one switch, or a number of hosts.")
+        if not (np.isfinite(self.oversubscription) and self.oversubscription > 0):
+            raise ValueError(f"oversubscription is {self.oversubscription}: a positive number is needed, 1 for none.")
 
     @property
     def n(self) -> int:
         """How many ranks."""
         return self.hosts * self.per_host
 
+    def needs(self, ranks: int) -> None:
+        """Check that there are so many.
+
+        Raises:
+            ValueError: there are fewer.
+        """
+        if ranks > self.n:
+            raise ValueError(
+                f"{ranks} ranks do not fit: {self.hosts} hosts with {self.per_host} ranks each have {self.n}. "
+                "Give Machines more hosts, or more ranks a host."
+            )
+
     def way(self, rank: int, dest: int) -> Wire:
-        """Between two ranks."""
-        return self.inside if rank // self.per_host == dest // self.per_host else self.between
+        """Between two ranks, while nobody else sends."""
+        if rank // self.per_host == dest // self.per_host:
+            return self.inside
+        alone = self.ways(np.where(np.arange(max(rank, dest) + 1) == rank, dest, NOBODY))
+        return Wire(*(float(part[rank]) for part in (alone.latency_s, alone.per_byte_s, alone.overhead_s)))
 
     def ways(self, dest: NDArray[np.int64]) -> Ways:
-        """When all ranks send at once, each to its ``dest`` (negative: it sends nothing)."""
+        """When all ranks send at once, each to its ``dest`` (:data:`NOBODY`: it sends nothing)."""
         host = np.arange(len(dest)) // self.per_host
         leaves = (dest >= 0) & (dest // self.per_host != host)
-        sharing = np.bincount(host, weights=leaves)[host]
-        pairs = [(self.between.latency_s, self.inside.latency_s), (self.between.overhead_s, self.inside.overhead_s)]
-        latency, overhead = (np.where(leaves, out, stays) for out, stays in pairs)
-        return Ways(latency, np.where(leaves, self.between.per_byte_s * sharing, self.inside.per_byte_s), overhead)
+        latency, overhead = (self.gpu.latency_s * 2 + self.between.latency_s, self.between.overhead_s)
+        per_byte = np.maximum(self.between.per_byte_s * np.bincount(host, weights=leaves)[host], self.gpu.per_byte_s)
+        per_byte = np.maximum(per_byte, self._uplink(host, dest, leaves))
+        return Ways(
+            np.where(leaves, latency, self.inside.latency_s),
+            np.where(leaves, per_byte, self.inside.per_byte_s),
+            np.where(leaves, overhead + self.gpu.overhead_s, self.inside.overhead_s),
+        )
+
+    def _uplink(self, host: NDArray[np.int64], dest: NDArray[np.int64], leaves: NDArray[np.bool_]) -> Any:
+        """Seconds for each byte that leaves the rack, by rank."""
+        if not self.hosts_per_rack:
+            return 0.0
+        rack = host // self.hosts_per_rack
+        away = leaves & (dest // self.per_host // self.hosts_per_rack != rack)
+        of_one = self.between.per_byte_s * self.oversubscription / self.hosts_per_rack
+        return np.where(away, of_one * np.bincount(rack, weights=away)[rack], 0.0)
 
 
-__all__ = ["Machines", "Ways", "Wire"]
+__all__ = ["NOBODY", "Machines", "Ways", "Wire"]

@@ -6,7 +6,8 @@ and notes what it is asked to carry. :func:`finish_times` then gives the time at
 
 LogGP (Alexandrov et al. 1995): a message of m bytes costs its sender ``overhead_s``, leaves with ``per_byte_s`` for
 each byte, is ``latency_s`` on its way, and costs its receiver ``overhead_s`` again. Ranks of one host that send to
-other hosts in the same step share the host's wire.
+other hosts in the same step share the host's wire, and those of a rack its uplink. A receiver takes one message after
+the other. Where ranks are timed one by one, since they do not send in step, messages of several ranks share nothing.
 """
 
 from __future__ import annotations
@@ -21,13 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from workbench.collectives.traffic import Array, Link
-from workbench.simulate.machines import Machines
+from workbench.simulate.machines import NOBODY, Machines
 
 Times = NDArray[np.float64]
 """Seconds, by rank."""
 Algorithm = Callable[[Link, Array, Any], Any]
 """As :func:`workbench.collectives.ring.ring_allreduce`: of a link, an array, and a function that combines two."""
-NOBODY = -1
 _ALL_UP_TO = 64
 
 
@@ -71,10 +71,18 @@ class _Notes:
 
 
 @lru_cache(maxsize=32)
-def record(algorithm: Algorithm, n: int) -> Schedule:
+def record(algorithm: Algorithm, n: int, per_rank: int = 1) -> Schedule:
     """What an algorithm does on n ranks.
 
     Of more than 64 ranks four are recorded. If they do the same, each seen from its own place, so do all.
+
+    Args:
+        algorithm: is run on an array of n · per_rank elements.
+        n: ranks.
+        per_rank: so many that the algorithm can cut the array evenly.
+
+    Raises:
+        ValueError: there is no rank.
 
     Example:
         >>> from workbench.collectives.ring import ring_allreduce
@@ -82,27 +90,29 @@ def record(algorithm: Algorithm, n: int) -> Schedule:
         >>> schedule.dest.shape, schedule.dest[0].tolist(), schedule.sent[0].tolist(), schedule.lockstep
         ((6, 4), [1, 2, 3, 0], [0.25, 0.25, 0.25, 0.25], True)
     """
+    if n < 1:
+        raise ValueError(f"{n} ranks: at least one is needed.")
     few = range(n) if n <= _ALL_UP_TO else (0, 1, n // 2, n - 1)
-    by_rank = [_steps(algorithm, rank, n) for rank in few]
+    by_rank = [_steps(algorithm, rank, n, per_rank) for rank in few]
     first = by_rank[0]
     if n > _ALL_UP_TO and all(
         np.array_equal(_turned(first, rank, n), own) for rank, own in zip(few, by_rank, strict=True)
     ):
         table = np.stack([_turned(first, rank, n) for rank in range(n)], axis=1)
     else:
-        by_rank = by_rank if n <= _ALL_UP_TO else [_steps(algorithm, rank, n) for rank in range(n)]
+        by_rank = by_rank if n <= _ALL_UP_TO else [_steps(algorithm, rank, n, per_rank) for rank in range(n)]
         table = np.zeros((max(map(len, by_rank)), n, 5), np.int64)
         table[:, :, :2] = NOBODY
         for rank, steps in enumerate(by_rank):
             table[: len(steps), rank] = steps
     dest, source, *amounts = np.moveaxis(table, 2, 0)
-    sent, received, combined = (amount / n for amount in amounts)
+    sent, received, combined = (amount / (n * per_rank) for amount in amounts)
     return Schedule(dest, source, sent, received, combined, _is_lockstep(dest, source))
 
 
-def _steps(algorithm: Algorithm, rank: int, n: int) -> NDArray[np.int64]:
+def _steps(algorithm: Algorithm, rank: int, n: int, per_rank: int) -> NDArray[np.int64]:
     notes = _Notes(rank, n)
-    algorithm(notes, np.empty(n, np.int8), notes.combine)
+    algorithm(notes, np.ones(n * per_rank, np.int8), notes.combine)
     return np.array(notes.steps, np.int64).reshape(-1, 5)
 
 
@@ -127,6 +137,9 @@ def finish_times(schedule: Schedule, nbytes: float, machines: Machines, start: T
         machines: the ranks' hosts and wires.
         start: when each rank begins.
 
+    Raises:
+        ValueError: the schedule has more ranks than the machines, or ``nbytes`` is negative.
+
     Example:
         >>> from workbench.collectives.ring import ring_allreduce
         >>> from workbench.simulate.machines import Wire
@@ -134,18 +147,24 @@ def finish_times(schedule: Schedule, nbytes: float, machines: Machines, start: T
         >>> finish_times(record(ring_allreduce, n=2), nbytes=8, machines=two).tolist()
         [6.0, 6.0]
     """
+    machines.needs(schedule.n)
+    if not (np.isfinite(nbytes) and nbytes >= 0):
+        raise ValueError(f"nbytes is {nbytes}: a finite number, 0 at least, is needed.")
     ready = np.zeros(schedule.n) + start
     run = _in_lockstep if schedule.lockstep else _one_by_one
     return run(schedule, nbytes, machines, ready)
 
 
 def _in_lockstep(schedule: Schedule, nbytes: float, machines: Machines, ready: Times) -> Times:
+    came = np.full(schedule.n, -np.inf)
     for dest, source, sent, combined in zip(
         schedule.dest, schedule.source, schedule.sent, schedule.combined, strict=True
     ):
         way = machines.ways(dest)
-        gone = ready + (way.overhead_s + sent * nbytes * way.per_byte_s) * (dest != NOBODY)
-        there = (gone + way.latency_s)[source] + way.overhead_s[source]
+        busy = way.overhead_s + sent * nbytes * way.per_byte_s
+        gone = ready + busy * (dest != NOBODY)
+        there = np.maximum((gone + way.latency_s + way.overhead_s)[source], came + busy[source])
+        came = np.where(source == NOBODY, came, there)
         ready = np.where(source == NOBODY, gone, np.maximum(gone, there)) + combined * nbytes * machines.combine_s
     return ready
 
@@ -153,7 +172,8 @@ def _in_lockstep(schedule: Schedule, nbytes: float, machines: Machines, ready: T
 def _one_by_one(schedule: Schedule, nbytes: float, machines: Machines, ready: Times) -> Times:
     """Each rank goes on as soon as what it waits for is on its way."""
     ready, at = ready.copy(), [0] * schedule.n
-    arrived: dict[tuple[int, int], deque[float]] = defaultdict(deque)
+    arrived: dict[tuple[int, int], deque[tuple[float, float]]] = defaultdict(deque)
+    came = [-np.inf] * schedule.n
     sent_at, runnable = np.zeros(schedule.n), deque(range(schedule.n))
     begun = [False] * schedule.n
     waiting: dict[tuple[int, int], int] = {}
@@ -166,15 +186,18 @@ def _one_by_one(schedule: Schedule, nbytes: float, machines: Machines, ready: Ti
                 begun[rank], sent_at[rank] = True, ready[rank]
                 if dest != NOBODY:
                     way = machines.way(rank, dest)
-                    sent_at[rank] += way.overhead_s + schedule.sent[step, rank] * nbytes * way.per_byte_s
-                    arrived[rank, dest].append(sent_at[rank] + way.latency_s + way.overhead_s)
+                    busy = way.overhead_s + schedule.sent[step, rank] * nbytes * way.per_byte_s
+                    sent_at[rank] += busy
+                    arrived[rank, dest].append((sent_at[rank] + way.latency_s + way.overhead_s, busy))
                     if (rank, dest) in waiting:
                         runnable.append(waiting.pop((rank, dest)))
             if source != NOBODY and not arrived[source, rank]:
                 waiting[source, rank] = rank
                 break
-            there = arrived[source, rank].popleft() if source != NOBODY else 0.0
-            ready[rank] = max(sent_at[rank], there) + schedule.combined[step, rank] * nbytes * machines.combine_s
+            if source != NOBODY:
+                there, busy = arrived[source, rank].popleft()
+                came[rank] = max(there, came[rank] + busy)
+            ready[rank] = max(sent_at[rank], came[rank]) + schedule.combined[step, rank] * nbytes * machines.combine_s
             begun[rank], at[rank] = False, step + 1
     return ready
 

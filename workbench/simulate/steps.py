@@ -21,6 +21,7 @@ import numpy as np
 
 from workbench.core.fusion import plan
 from workbench.core.messages import Kind, Response
+from workbench.simulate.delays import Negotiation, Stragglers
 from workbench.simulate.models import Layers
 from workbench.training.buckets import Piece, plan_buckets
 
@@ -85,7 +86,11 @@ class Policy:
         piece_bytes: a larger tensor travels in pieces of so many bytes, so that another one can overtake it; 0: whole.
         value_bytes: of a number on the wire: 4, or 2 for float16.
         announce_s: from the moment in which all ranks have a gradient until they know that all have it.
-        straggle: standard deviation of the logarithm of a rank's compute time.
+        negotiation: … or how long that takes by the number of ranks, and what is announced together.
+        straggle: how much slower than usual ranks are; all alike if None.
+
+    Raises:
+        ValueError: a number is negative, or ``value_bytes`` is neither 2 nor 4.
     """
 
     overlap: Overlap = Overlap.BACKWARD
@@ -95,7 +100,15 @@ class Policy:
     piece_bytes: int = 0
     value_bytes: int = 4
     announce_s: float = 0.0
-    straggle: float = 0.0
+    negotiation: Negotiation | None = None
+    straggle: Stragglers | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("fusion_bytes", "bucket_bytes", "piece_bytes", "announce_s"):
+            if not (np.isfinite(getattr(self, name)) and getattr(self, name) >= 0):
+                raise ValueError(f"{name} is {getattr(self, name)}: 0 at least is needed.")
+        if self.value_bytes not in (2, 4):
+            raise ValueError(f"value_bytes is {self.value_bytes}: 4 for float32, or 2 for float16, is needed.")
 
 
 @dataclass(frozen=True)
@@ -150,9 +163,12 @@ def simulate(
         layers: in forward order.
         reduce_s: how long a reduction of so many bytes takes.
         policy: how gradients travel.
-        ranks: among which the slowest is looked for.
+        ranks: among which the slowest is looked for, and which announce.
         steps: at least two.
         seed: of the stragglers.
+
+    Raises:
+        ValueError: no layer has gradients, a time is negative, there is no rank, or there are fewer than two steps.
 
     Example:
         >>> two = [Span("front", 1.0, 2.0, values=25), Span("back", 1.0, 2.0, values=100)]
@@ -168,11 +184,12 @@ def simulate(
         >>> simulate(two, lambda nbytes: nbytes / 100, first).step_s
         8.0
     """
+    _check(layers, ranks, steps)
     policy = policy or Policy()
     tensors, chance = _tensors(layers, policy), np.random.default_rng(seed)
     updated, network, ends, events = [0.0] * len(layers), 0.0, [0.0], list[Event]()
     for _ in range(steps):
-        slowest = float(np.exp(policy.straggle * chance.standard_normal(ranks)).max()) if policy.straggle else 1.0
+        slowest = float(policy.straggle.draw(chance, ranks).max()) if policy.straggle else 1.0
         begin = updated if policy.overlap is Overlap.FORWARD else [max([ends[-1], *updated])] * len(layers)
         events, now, ready = [], ends[-1], [0.0] * len(layers)
         for i, layer in enumerate(layers):
@@ -181,9 +198,20 @@ def simulate(
             now = ready[i] = _compute(events, "backward", layer.name, now, layer.backward_s * slowest)
         if policy.overlap is Overlap.NOTHING:
             ready = [now] * len(layers)
-        updated, network = _reduce(events, layers, tensors, ready, network, reduce_s, policy)
+        updated, network = _reduce(events, layers, tensors, ready, network, reduce_s, policy, ranks)
         ends.append(now)
     return Result((ends[-1] - ends[1]) / (steps - 1), events)
+
+
+def _check(layers: Sequence[Span], ranks: int, steps: int) -> None:
+    for layer in layers:
+        for name in ("forward_s", "backward_s", "values"):
+            if not (np.isfinite(getattr(layer, name)) and getattr(layer, name) >= 0):
+                raise ValueError(f"{name} of {layer.name!r} is {getattr(layer, name)}: 0 at least is needed.")
+    if not any(layer.values for layer in layers):
+        raise ValueError("The model has no parameters, so there is nothing to reduce.")
+    if ranks < 1 or steps < 2:
+        raise ValueError(f"{ranks} ranks and {steps} steps: one rank and two steps at least are needed.")
 
 
 def _compute(events: list[Event], what: str, name: str, begin: float, length: float) -> float:
@@ -219,10 +247,11 @@ def _reduce(
     free: float,
     reduce_s: Callable[[float], float],
     policy: Policy,
+    ranks: int,
 ) -> tuple[list[float], float]:
     """When each layer's gradients are reduced, and when the network is free again."""
     updated = list(ready)
-    known = {one.name: max(ready[i] for i in one.layers) + policy.announce_s for one in tensors}
+    known = _known([max(ready[i] for i in one.layers) for one in tensors], tensors, policy, ranks)
     waiting = {one.name: one for one in tensors}
     while waiting:
         free = max(free, min(known[name] for name in waiting))
@@ -238,6 +267,13 @@ def _reduce(
         for i in inside:
             updated[i] = free
     return updated, free
+
+
+def _known(ready: list[float], tensors: Sequence[_Tensor], policy: Policy, ranks: int) -> dict[str, float]:
+    """When all ranks know that all have a tensor."""
+    star = policy.negotiation
+    times = star.known(ready, ranks) if star else [each + policy.announce_s for each in ready]
+    return {one.name: each for one, each in zip(tensors, times, strict=True)}
 
 
 __all__ = ["MIB", "Event", "Overlap", "Policy", "Result", "Span", "simulate", "spans"]
