@@ -1,4 +1,4 @@
-"""Stragglers against order statistics, and the coordinator against closed forms and what was measured of the real one."""
+"""Stragglers against order statistics; the coordinator against closed forms, and against the real one as measured."""
 
 from __future__ import annotations
 
