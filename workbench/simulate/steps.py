@@ -119,12 +119,14 @@ class Event:
         what: ``forward``, ``backward`` or ``reduce``.
         names: of the layers.
         begin_s, end_s: since the beginning of the first step.
+        values: how many numbers travel.
     """
 
     what: str
     names: tuple[str, ...]
     begin_s: float
     end_s: float
+    values: int = 0
 
 
 @dataclass
@@ -261,9 +263,10 @@ def _reduce(
         dtype = "float16" if policy.value_bytes == 2 else "float32"
         first = plan([Response(one.name, Kind.ALLREDUCE, dtype, (one.values,)) for one in here], policy.fusion_bytes)[0]
         batch = [waiting.pop(response.name) for response in first]
-        begin, free = free, free + reduce_s(float(policy.value_bytes * sum(one.values for one in batch)))
+        values = sum(one.values for one in batch)
+        begin, free = free, free + reduce_s(float(policy.value_bytes * values))
         inside = sorted({i for one in batch for i in one.layers})
-        events.append(Event("reduce", tuple(layers[i].name for i in inside), begin, free))
+        events.append(Event("reduce", tuple(layers[i].name for i in inside), begin, free, values))
         for i in inside:
             updated[i] = free
     return updated, free
