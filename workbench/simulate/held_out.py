@@ -24,7 +24,8 @@ servers on further hosts, which send the sum back. What happens inside a host an
 piece, so the slower of both counts. Its figures come without the number of machines and the speed of one GPU. Assumed
 are eight machines, and for a V100 1.48 times a P100's speed, which is the ratio of their peaks (15.7 to 10.6 Tflop/s).
 
-What remains open:
+Of the nine, four come out within two points. They are of models whose gradients hide behind backward, so what comes out
+is about 1 - ``common``, and they say little about the network. Those that depend on it miss. What remains open:
 
 * **VGG-16 on 128 GPUs, 79 %.** A ring's bytes hardly depend on the number of ranks, so the model gives almost the same
   on 128 GPUs as on 512. One pair of constants cannot fit both; the whole line on 128 GPUs (``line`` 1) would give 76 %.

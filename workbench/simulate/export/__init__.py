@@ -1,5 +1,5 @@
 """A simulated step as files for other tools.
 
-``chrome`` writes what chrome://tracing and Perfetto draw, ``chakra`` what ASTRA-sim and others replay; ``wire`` is the
+``chrome`` writes what chrome://tracing and Perfetto draw, ``chakra`` the format that ASTRA-sim reads; ``wire`` is the
 part of protobuf's format that the latter needs.
 """

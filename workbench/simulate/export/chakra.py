@@ -1,4 +1,4 @@
-"""A simulated step as Chakra execution traces, which ASTRA-sim and others replay on a network of their own.
+"""A simulated step as Chakra execution traces, the format that ASTRA-sim and others replay on networks of their own.
 
 One file for each rank, ``PREFIX.RANK.et``, of MLCommons' schema ``et_def.proto``: ``GlobalMetadata``, then ``Node`` by
 ``Node``. Ranks are alike, and so are their files::
@@ -11,7 +11,7 @@ One file for each rank, ``PREFIX.RANK.et``, of MLCommons' schema ``et_def.proto`
 
 A reduction depends on the backward of its layers; with ``Overlap.NOTHING``, on the end of backward. So a replay with
 other links moves what the network does, and keeps what must come first. What it cannot move is which layers travel
-together: that was planned here.
+together: that was planned here. The files are read back by protobuf's own parser; no replay has been tried yet.
 """
 
 from __future__ import annotations
