@@ -11,7 +11,7 @@ it. :func:`fit_tcp_line` finds it from VGG-16's gain alone; all else in :func:`t
     VGG-16, 128 GPUs                     79 %     67.8 %  -11.2   held out
     Inception V3, 128 GPUs               90 %     89.7 %   -0.3   held out
     ResNet-101, 128 GPUs                 90 %     89.8 %   -0.2   held out
-    VGG-16, RDMA over TCP               +30 %    +30.3 %   +0.3   fitted: tcp_line
+    VGG-16, RDMA over TCP               +30 %    +30.0 %    0.0   fitted: tcp_line
     Inception V3, RDMA over TCP        +3.5 %     +0.0 %   -3.5   held out
     ResNet-101, RDMA over TCP          +3.5 %     +0.0 %   -3.5   held out
     Inception V3, 128 GPUs, TCP          88 %     89.7 %   +1.7   held out
