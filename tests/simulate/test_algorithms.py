@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.simulate.algorithms import KNOWN, RANKS, SIZES, Time, table
+from workbench.simulate.algorithms import KNOWN, RANKS, SIZES, Time, adasum, table
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.schedule import finish_times, record
 from workbench.simulate.servers import Servers
@@ -28,6 +28,18 @@ def test_the_whole_table_is_the_formula(known: Any) -> None:
             assert row.name == "servers"
         else:
             assert row.seconds == pytest.approx(closed_s, rel=1e-9), row
+
+
+@pytest.mark.parametrize("bits", [0x7F800001, 0x7F800000, 0x7F7FFFFF], ids=["signalling NaN", "infinity", "largest"])
+def test_what_memory_held_does_not_matter(bits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A recorded link brings nothing, so Adasum's receive buffer keeps what was there: no warning comes of it."""
+
+    def held(like: np.ndarray) -> np.ndarray:
+        return np.full(like.shape, bits, np.uint32).view(np.float32)
+
+    monkeypatch.setattr("workbench.collectives.adasum.np.empty_like", held)
+    record.cache_clear()
+    assert record(adasum, 8).dest.tolist() == [[rank ^ step for rank in range(8)] for step in (1, 2, 4)]
 
 
 @pytest.mark.parametrize("n", [3, 5, 6, 7, 12, 100])
