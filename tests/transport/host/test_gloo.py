@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 
-from workbench.errors import LaunchError
+from workbench.errors import LaunchError, PeerLostError
 from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.host.gloo import GlooLink, connected
 
@@ -32,7 +33,7 @@ def links(n: int, use: Callable[[GlooLink], Any]) -> list[Any]:
 
     def run(rank: int) -> Any:
         session = Session(board, b"key of the session", "session", hellos, 20.0)
-        link = GlooLink(connected(session, rank, n, 20.0, lambda: None), rank, n, 20.0)
+        link = connected(session, rank, n, 20.0, lambda: None)
         try:
             return use(link)
         except LaunchError as error:
@@ -79,3 +80,20 @@ def test_a_rank_that_does_not_answer_is_named_with_the_deadline() -> None:
     text = links(2, use)[0]
     assert "init(): rank 1 is not at the other end of its connection to rank 0" in text
     assert "did not answer within 0.5 s (WORKBENCH_INIT_TIMEOUT_S)" in text
+
+
+def test_a_wait_that_is_broken_off_leaves_no_thread_in_the_library() -> None:
+    """Both ranks wait for each other and are told that a third was lost: the process could not end otherwise."""
+
+    def ended() -> None:
+        raise PeerLostError("Rank 2 was lost.")
+
+    def use(link: GlooLink) -> None:
+        link.verify(b"key", 20.0, lambda: None)
+        link.tick = ended
+        with pytest.raises(PeerLostError):
+            link.sendrecv(None, 1 - link.rank, np.zeros(1000), 1 - link.rank)
+        link.close(clean=False)
+
+    links(2, use)
+    assert not [thread for thread in threading.enumerate() if thread.name == "workbench-gloo"]

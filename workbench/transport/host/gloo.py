@@ -6,7 +6,6 @@ A process group of our own, made directly and not registered, so a script's own
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Callable
 from concurrent.futures import TimeoutError
@@ -21,6 +20,7 @@ from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.rendezvous import Session, derived
 from workbench.transport.bootstrap.torch_store import dist
 from workbench.transport.host.background import Worker, background, patient
+from workbench.transport.host.hang_up import hang_up
 from workbench.transport.host.links import link_backend
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def connect(bootstrap: StoreBootstrap | ElasticBootstrap, settings: Settings) ->
     """Our algorithms over Gloo's messages."""
     session, limit_s = bootstrap.session, settings.data_timeout_s
     with bootstrap.telling_why():
-        group = connected(session, bootstrap.rank, bootstrap.size, limit_s, bootstrap.look)
-        link = GlooLink(group, bootstrap.rank, bootstrap.size, limit_s)
+        link = connected(session, bootstrap.rank, bootstrap.size, limit_s, bootstrap.look)
         link.verify(session.key, session.timeout_s, bootstrap.look)
     return link_backend(link)
 
@@ -45,27 +44,33 @@ class SealedStore(dist.Store):  # type: ignore[misc]  # Any
         session: of the ranks.
         name: before all names.
         tick: called amid long waits; it may raise to end them.
+
+    Attributes:
+        values: what stood in it, as far as this process saw it.
     """
 
     def __init__(self, session: Session, name: str, tick: Callable[[], None]) -> None:
         super().__init__()
         self._session, self._name, self._tick = session, name, tick
+        self.values: list[bytes] = []
 
     def set(self, key: str, value: Any) -> None:
         """Write."""
-        self._session.write(f"{self._name}/{key}", bytes(value))
+        self.values.append(bytes(value))
+        self._session.write(f"{self._name}/{key}", self.values[-1])
 
     def get(self, key: str) -> bytes:
         """Wait and read."""
-        return self._session.read([f"{self._name}/{key}"], self._tick)[0]
+        self.values += self._session.read([f"{self._name}/{key}"], self._tick)
+        return self.values[-1]
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Wait."""
         self._session.read([f"{self._name}/{key}" for key in keys], self._tick)
 
 
-def connected(session: Session, rank: int, size: int, timeout_s: float, tick: Callable[[], None]) -> Any:
-    """A process group of all ranks. On one machine it uses the loopback interface alone.
+def connected(session: Session, rank: int, size: int, timeout_s: float, tick: Callable[[], None]) -> GlooLink:
+    """A process group of all ranks, as a Link. On one machine it uses the loopback interface alone.
 
     Args:
         session: of the ranks.
@@ -92,7 +97,7 @@ def connected(session: Session, rank: int, size: int, timeout_s: float, tick: Ca
         raise
     except RuntimeError as error:
         raise LaunchError(f"init(): Gloo could not connect the ranks: {str(error).splitlines()[0]}") from None
-    return group
+    return GlooLink(group, rank, size, timeout_s, lambda: hang_up(store.values))
 
 
 class GlooLink:
@@ -102,15 +107,18 @@ class GlooLink:
         group: the ranks'.
         rank, size: this rank and the number of ranks.
         timeout_s: deadline of one message.
+        interrupt: ends whatever waits for a message. Gloo offers no way: its group's ``abort`` does nothing for them.
     """
 
     name = "GLOO"
 
-    def __init__(self, group: Any, rank: int, size: int, timeout_s: float = 300.0) -> None:
+    def __init__(
+        self, group: Any, rank: int, size: int, timeout_s: float = 300.0, interrupt: Callable[[], None] = lambda: None
+    ) -> None:
         self.rank, self.size = rank, size
         self.tick: Callable[[], None] = lambda: None
         self._timeout_s, self._worker = timeout_s, Worker("workbench-gloo")
-        self._group = group
+        self._group, self._interrupt = group, interrupt
         self._landing = torch.empty(0, dtype=torch.uint8)
 
     def verify(self, key: bytes, timeout_s: float, tick: Callable[[], None]) -> None:
@@ -178,12 +186,8 @@ class GlooLink:
 
     def close(self, clean: bool = True) -> None:
         """Drop the connections; if not all ranks do, also end the wait that the worker's thread may be in."""
-        self._worker.end(self._abort if not clean else lambda: None)
+        self._worker.end(self._interrupt if not clean else lambda: None)
         self._group = None
-
-    def _abort(self) -> None:
-        with contextlib.suppress(RuntimeError):
-            self._group.abort()
 
 
 def _wait_for(works: list[Any], limit: timedelta) -> None:
