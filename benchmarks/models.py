@@ -97,6 +97,6 @@ TASKS = {
 }
 
 
-def vgg_like() -> Task:
+def vgg_like(batch: int = 32) -> Task:
     """Not in ``training.py``: it is for links."""
-    return Task("VGG-like, 8.7 M, batch 32", vgg, 32, (3, 32, 32), 10)
+    return Task(f"VGG-like, 8.7 M, batch {batch}", vgg, batch, (3, 32, 32), 10)

@@ -73,9 +73,7 @@ def entry(
     return one
 
 
-@lru_cache(maxsize=64)
-def _name(dtype: Any) -> str:
-    return str(dtype.name)  # which numpy makes anew each time
+_name = lru_cache(64)(lambda dtype: str(dtype.name))  # numpy makes it anew each time
 
 
 def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, Callable[[Any], Any]]:
@@ -99,8 +97,7 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Begin a collective and wait for it: then its announcement is not held back, for nothing can follow it.
 
     Args:
-        begin: an asynchronous verb; its handle has ``wait()``.
-        args, options: the verb's.
+        begin, args, options: an asynchronous verb, whose handle has ``wait()``, and what it is called with.
     """
     waiters, me = HOLDER.get().waiters, get_ident()
     try:

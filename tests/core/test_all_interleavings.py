@@ -24,10 +24,11 @@ from thorough import once_more
 
 from workbench.config import Settings
 from workbench.core.coordinator import JOIN, CountingCoordinator, Error
-from workbench.core.messages import Announce, Decision, Event, Key, Request, Response
+from workbench.core.messages import Announce, Decision, Done, Event, Key, Request, Response
 from workbench.core.protocols import PlainAnnouncer
 from workbench.faults.supervision import SupervisingCoordinator
 from workbench.steady import stack
+from workbench.steady.priority import PriorityCoordinator
 
 TWO_NAMES: list[Script] = [("x", "y", WAIT, JOINS, WAIT), ("y", "x", WAIT, JOINS, WAIT), ("x", JOINS, WAIT)]
 """Three ranks submit two names in two orders; one of them has no second tensor, and joins."""
@@ -35,6 +36,9 @@ SMALL: list[Script] = [("x", "y", WAIT, JOINS, WAIT), ("x", JOINS, WAIT)]
 
 JOIN_FAILS: list[Script] = [(JOINS, CATCH, "x", WAIT), (JOINS, "x", CATCH)]
 """A rank goes on after its join(), which ends the others' with an error."""
+
+
+PRIORITIES = Settings(cache_capacity=0, steady_state=0, eager_bytes=0, piece_bytes=1)
 
 
 def look(job: Job, at_least: int = 0) -> None:
@@ -100,6 +104,18 @@ def test_a_rank_leaves_and_dies_with_tensors_in_flight(settings: Settings) -> No
 def test_a_rank_raises_while_others_wait(settings: Settings) -> None:
     """Nobody waits for ever for a rank that has raised, or is told to go on with what only it had submitted."""
     look(Job([("x", "y", WAIT), ("y", "x", WAIT), ("x", RAISE)], settings), 100_000)
+
+
+@pytest.mark.parametrize("steady", [0, 1], ids=["cache", "steady"])
+@pytest.mark.parametrize("deaths", [0, 1])
+def test_priorities_keep_nobody_waiting(steady: int, deaths: int) -> None:
+    """What is held back on rank 0 is always let go: while ranks join, leave without waiting, or die."""
+    settings = Settings(eager_bytes=0, steady_state=steady, piece_bytes=1)
+    warm = "x3 y2 z1" if steady else ""
+    waits = [("x3", "y2", "z1", WAIT, JOINS, WAIT), ("y2", "x3 z1", WAIT, JOINS, WAIT)]
+    look(Job(waits, settings, deaths=deaths, warm=warm), 100)
+    look(Job([("x3 y2", "z1"), ("z1", "x3 y2")], settings, deaths=deaths, warm=warm), 100)
+    look(Job([("x3 y2", "a", WAIT), ("a y2", JOINS, CATCH)], settings, deaths=deaths, warm=warm), 100)
 
 
 @pytest.mark.thorough
@@ -183,6 +199,13 @@ class GoesOnWithoutTheDead(SupervisingCoordinator):
         return self.decide([ready for key in list(counting.waiting) for ready in counting._complete(key)])
 
 
+class NeverDone(PriorityCoordinator):
+    """A bug: what is done is not accounted for."""
+
+    def take(self, event: Event, now: float) -> Decision:
+        return Decision() if isinstance(event, Done) else super().take(event, now)
+
+
 class ReadsBackwards(PlainAnnouncer):
     """A bug: a rank does things in its own order."""
 
@@ -207,6 +230,7 @@ class SendsOneAtATime(PlainAnnouncer):
         ("SupervisingCoordinator", OverlooksDeath, SMALL, 1, "no way out"),
         ("SupervisingCoordinator", GoesOnWithoutTheDead, SMALL, 1, "a collective is begun"),
         ("PlainAnnouncer", ReadsBackwards, [("x", "y", WAIT, JOINS, WAIT), (JOINS, WAIT)], 0, "has decided"),
+        ("PriorityCoordinator", NeverDone, [("x3 y2 z1", WAIT), ("x3 y2 z1", WAIT)], 0, "no way out"),
         ("PlainAnnouncer", SendsOneAtATime, [("x y", WAIT), ("x", WAIT, "y", WAIT)], 0, "no way out"),
     ],
     ids=lambda one: getattr(one, "__name__", ""),
@@ -217,6 +241,6 @@ def test_a_bug_is_found(
     """The model shows each of these bugs, with the actions that lead to it; so it would show others."""
     monkeypatch.setattr(stack, part, bug)
     with pytest.raises(Violation) as found:
-        look(Job(scripts, OFF, deaths=deaths))
+        look(Job(scripts, OFF if part != "PriorityCoordinator" else PRIORITIES, deaths=deaths))
     assert words in str(found.value)
     assert "submits" in str(found.value).lower(), "the way to it is told"

@@ -75,6 +75,23 @@ MAKES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "Adam": lambda params: torch.optim.Adam(params, lr=0.02, weight_decay=0.1),
 }
 
+OPTIONS: dict[str, dict[str, Any]] = {
+    "SGD": {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+    "Adam": {"lr": 0.02, "weight_decay": 0.1},
+    "AdamW": {"lr": 0.02, "amsgrad": True},
+    "RMSprop": {"lr": 0.01, "centered": True, "momentum": 0.5, "weight_decay": 0.1},
+    "Adagrad": {"lr": 0.05, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.1},
+    "ASGD": {"lr": 0.01, "t0": 3, "weight_decay": 0.1},
+    "NAdam": {"lr": 0.01, "decoupled_weight_decay": True, "weight_decay": 0.1},
+}
+
+
+def maker(kind: type, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
+    """Makes an optimizer of this class, with what makes it hard."""
+    options = OPTIONS.get(kind.__name__, {"lr": 0.01}) | more
+    return lambda params: kind(params, **options)
+
+
 ZEROS: dict[str, Callable[[nn.Module, Any], None]] = {
     "optimizer, to None": lambda bag, optimizer: optimizer.zero_grad(),
     "optimizer, to zero": lambda bag, optimizer: optimizer.zero_grad(set_to_none=False),

@@ -25,7 +25,7 @@ from workbench.control.codec import decode_decision, decode_event, encode_decisi
 from workbench.control.events import Lost
 from workbench.core.coordinator import JOIN
 from workbench.core.handle import Handle
-from workbench.core.messages import Decision, Event, Kind, Left, Raised, ReduceOp, Request, Response
+from workbench.core.messages import Decision, Done, Event, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.core.pending import Entry
 from workbench.core.verbs import verb
 from workbench.faults.supervision import SupervisingCoordinator
@@ -33,10 +33,10 @@ from workbench.steady import stack
 
 WAIT, CATCH, JOINS, RAISE = "wait", "catch", "join", "raise"
 Script = Sequence[str]
-"""``"x y"`` submits both names in one message; ``wait`` goes on when all is done, and so does ``catch``, after errors,
-too; ``join`` submits a join()."""
+"""``"x y"`` submits both names in one message; ``x3`` has priority -3; ``wait`` goes on when all is done, and so does
+``catch``, after errors, too; ``join`` submits a join()."""
 
-ON, OFF = Settings(), Settings(cache_capacity=0, steady_state=0, eager_bytes=0)
+ON, OFF = Settings(), Settings(cache_capacity=0, steady_state=0, eager_bytes=0, piece_bytes=0)
 """With all accelerations, and without them."""
 
 
@@ -106,7 +106,7 @@ class Job:
 
     def _tell(self, coordinator: SupervisingCoordinator, told: bytes | int) -> int | None:
         """An event, or the number of a lost rank; the number of the decision that follows, None if there is none."""
-        event: Event = Lost(told, "killed") if isinstance(told, int) else decode_event(told)
+        event: Event = Lost(told, "killed") if isinstance(told, int) else Done(0) if not told else decode_event(told)
         decision = coordinator.take(event, 0.0)
         if not decision:
             return None
@@ -227,13 +227,17 @@ class Job:
         told: bytes | int = i if lost else world.up[i][0]
         if not lost:
             world = world._replace(up=(*world.up[:i], world.up[i][1:], *world.up[i + 1 :]))
+        return self._decide(world, told)
+
+    def _decide(self, world: World, told: bytes | int) -> World:
+        """What rank 0 decides: on an event, the number of a lost rank, or b"": it is done with what has a priority."""
         before = self._coordinator.look(world.coordinator)
         coordinator, number = self._coordinator.step(world.coordinator, told)
         world = world._replace(coordinator=coordinator)
         if number is None:
             return world
-        if lost and any(not item.error for item in self._decisions[number][0].items):
-            raise Violation(f"Rank {i} is dead, and a collective is begun: {self._decisions[number][0]}")
+        if isinstance(told, int) and any(not item.error for item in self._decisions[number][0].items):
+            raise Violation(f"Rank {told} is dead, and a collective is begun: {self._decisions[number][0]}")
         return world if before else world._replace(log=(*world.log, number))  # nobody reads beyond the end
 
     def _read(self, world: World, i: int) -> World:
@@ -284,6 +288,8 @@ class Job:
         """The first response is done, and so is the handle, if there is one."""
         rank = world.ranks[i]
         name = _short(rank.todo[0])
+        if i == 0 and rank.todo[0].priority:
+            world = self._decide(world, b"")
         flying = rank.flying if i in rank.todo[0].joined else tuple(each for each in rank.flying if each != name)
         return self._with(world, i, todo=rank.todo[1:], flying=flying)
 
@@ -310,7 +316,7 @@ class Job:
 def _request(name: str) -> Request:
     if name == JOINS:
         return Request(JOIN[1], Kind.JOIN)
-    return Request(f"allreduce.{name}", Kind.ALLREDUCE, "float32", (1,), ReduceOp.SUM)
+    return Request(f"allreduce.{name}", Kind.ALLREDUCE, "float32", (1,), ReduceOp.SUM, priority=-int(name[1:] or 0))
 
 
 def _short(response: Response) -> str:

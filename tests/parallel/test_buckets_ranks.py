@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from bag import MAKES, PARAMS, STEPS, ZEROS, Pair
+from bag import MAKES, PARAMS, STEPS, ZEROS, Pair, maker
 from torch import nn
 
 import workbench.torch as hvd
@@ -29,6 +29,16 @@ def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
     pair.check_state()
     before = Pair(1).twin.get_parameter("never")
     assert torch.equal(pair.bag.get_parameter("never"), before)
+
+
+def test_a_gradient_of_others_has_the_parameter_s_order_in_memory(n: int) -> None:
+    """Also on ranks that did not use a channels_last weight: fused optimizers read both as they lie."""
+    pair = Pair(n, maker(torch.optim.Adam, fused=True))
+    for step in range(STEPS):
+        pair.step(step)
+        param = pair.bag.get_parameter("first rank")
+        assert param.grad is not None
+        assert param.grad.stride() == param.stride()
 
 
 @pytest.mark.parametrize("make", MAKES)

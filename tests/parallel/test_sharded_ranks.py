@@ -8,27 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bag import MAKES, STEPS, ZEROS, Pair
+from bag import MAKES, STEPS, ZEROS, Pair, maker
 from torch import nn
 
 import workbench.torch as hvd
 from workbench.torch.optimizer.sharded import _ELEMENTWISE
-
-OPTIONS: dict[str, dict[str, Any]] = {
-    "SGD": {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
-    "Adam": {"lr": 0.02, "weight_decay": 0.1},
-    "AdamW": {"lr": 0.02, "amsgrad": True},
-    "RMSprop": {"lr": 0.01, "centered": True, "momentum": 0.5, "weight_decay": 0.1},
-    "Adagrad": {"lr": 0.05, "lr_decay": 0.1, "weight_decay": 0.1, "initial_accumulator_value": 0.1},
-    "ASGD": {"lr": 0.01, "t0": 3, "weight_decay": 0.1},
-    "NAdam": {"lr": 0.01, "decoupled_weight_decay": True, "weight_decay": 0.1},
-}
-
-
-def maker(kind: type, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
-    """Makes an optimizer of this class, with what makes it hard."""
-    options = OPTIONS.get(kind.__name__, {"lr": 0.01}) | more
-    return lambda params: kind(params, **options)
 
 
 def is_sharded(pair: Pair) -> bool:

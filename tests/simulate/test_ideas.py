@@ -103,14 +103,15 @@ def test_what_the_workbench_has_is_there() -> None:
     """Each argument, setting and compression that is named exists; what has no name is no argument."""
     arguments = inspect.signature(hvd.DistributedOptimizer).parameters
     named = {word for idea in IDEAS for word in re.findall(r"(\w+)=", idea.here) if word.islower()}
-    assert named == {"compression", "backward_passes_per_step", "sharded"}
+    assert named == {"compression", "backward_passes_per_step", "sharded", "overlap_forward"}
     assert named <= set(arguments)
     assert hvd.Compression.fp16
     assert hasattr(Settings(), "hierarchical_bytes")
     assert any("HOROVOD_HIERARCHICAL_ALLREDUCE" in str(known) for known in vars(variables).values())
     absent = [idea.name for idea in IDEAS if not idea.here]
-    assert absent == ["priority", "priority, float16", "PowerSGD, rank 4", "local SGD, 8"]
-    assert not {"priority", "power_sgd", "local_steps"} & set(arguments)
+    assert absent == ["PowerSGD, rank 4", "local SGD, 8"]
+    assert not {"power_sgd", "local_steps"} & set(arguments)
+    assert hasattr(Settings(), "wire")
 
 
 def test_each_idea_says_what_it_costs_and_where_it_is_from() -> None:

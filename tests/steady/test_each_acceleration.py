@@ -22,6 +22,7 @@ OFF = {
     "WORKBENCH_FUSION_THRESHOLD_BYTES": "0",
     "WORKBENCH_BUCKET_BYTES": "0",
     "WORKBENCH_CALLER_RUNS": "0",
+    "WORKBENCH_PIECE_BYTES": "0",
 }
 ALONE = {
     "the core": {},
@@ -32,6 +33,7 @@ ALONE = {
     "fusion": {"WORKBENCH_FUSION_THRESHOLD_BYTES": str(64 << 20)},
     "buckets": {"WORKBENCH_FUSION_THRESHOLD_BYTES": str(64 << 20), "WORKBENCH_BUCKET_BYTES": str(16 << 20)},
     "caller runs": {"WORKBENCH_CALLER_RUNS": "1"},
+    "priorities": {"WORKBENCH_PIECE_BYTES": "1"},
     "all": dict.fromkeys(OFF),
 }
 N = 3
@@ -73,10 +75,11 @@ def test_the_settings_turn_them_on_and_off(acceleration: str) -> None:
         "cache": ["CachingCoordinator"],
         "steady state": ["SteadyCoordinator", "CachingCoordinator"],
         "eager": ["EagerCoordinator"],
-        "all": ["SteadyCoordinator", "CachingCoordinator", "EagerCoordinator"],
+        "priorities": ["PriorityCoordinator"],
+        "all": ["SteadyCoordinator", "CachingCoordinator", "EagerCoordinator", "PriorityCoordinator"],
     }
     assert found[1:-1] == wrapped.get(acceleration, [])
-    assert plain == (acceleration not in wrapped)
+    assert plain == (acceleration not in wrapped or acceleration == "priorities")
     assert at_once == (acceleration not in ("batching", "all"))
     assert own_thread == (acceleration not in ("caller runs", "all"))
 

@@ -29,6 +29,7 @@ class Settings:
             tensors are submitted. A tensor that a thread waits for is announced at once.
         bucket_bytes: DistributedOptimizer's gradients are stored in buckets of this size, each of which is sent as one
             tensor; 0 turns them off, and so does ``fusion_threshold_bytes`` 0.
+        piece_bytes: with ``overlap_forward``, gradients are sent in pieces of this size, so that others can overtake.
         eager_bytes: a tensor up to this size is sent inside its announcement, its result inside the response; 0: none.
         hierarchical_bytes: on several machines, arrays from this size on are reduced inside each machine first.
         wire: ``float16`` or ``bfloat16``: how float32 and float64 travel between machines in such an allreduce; empty:
@@ -60,6 +61,7 @@ class Settings:
     fusion_threshold_bytes: int = 64 << 20
     fusion_window_s: float = 0.001
     bucket_bytes: int = 16 << 20
+    piece_bytes: int = 2 << 20
     eager_bytes: int = 4096
     hierarchical_bytes: int = 256 << 10
     wire: str = ""

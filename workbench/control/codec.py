@@ -151,17 +151,17 @@ def _dump(value: Any) -> bytes:
 
 
 def _request(fields: list[Any]) -> Request:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, place = fields
+    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, place, priority = fields
     shape, splits = tuple(map(int, shape)), tuple(map(int, splits))
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
-        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(place),
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(place), int(priority),
     )  # fmt: skip
 
 
 def _response(fields: list[Any]) -> Response:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, places, absent, joined, error, cache_id = fields
+    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, places, absent, joined, error, *rest = fields
     return Response(
         name, Kind(kind), dtype, tuple(shape), ReduceOp(op), root, device, pre, post, pset, tuple(rows),
-        tuple(places), absent, tuple(joined), tuple(error), cache_id,
+        tuple(places), absent, tuple(joined), tuple(error), *rest,
     )  # fmt: skip

@@ -44,6 +44,7 @@ def respond(requests: Requests, explain: Explain = plainly) -> Response:
         rows=_rows(in_order),
         places=() if -1 in places else places,
         all_absent=all(request.absent for request in in_order),
+        priority=max(request.priority for request in in_order),
         requests=requests,
     )
 

@@ -8,8 +8,7 @@
 
 The steps, and why they come in this order:
 
-1. *Announce* what was submitted. Nothing moves before all ranks have: a rank alone in the data plane would wait there
-   for ranks that may be anywhere.
+1. *Announce* what was submitted, and wait: a rank alone in the data plane would meet nobody there.
 2. *Receive* what rank 0 has decided. It alone decides the order, for ranks submit in different orders.
 3. *Plan* what travels in one buffer. That follows from the decision alone, so it is the same on every rank.
 4. *Execute* batch by batch, on this thread: two collectives at once could receive each other's messages.
@@ -30,7 +29,7 @@ from workbench.common.waiting import OwnThread, Waits
 from workbench.config import Settings
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
-from workbench.core.messages import Broke, Decision, Event, Kind, Left, Raised
+from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left, Raised
 from workbench.core.pending import Entry, PendingTable
 from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
 from workbench.errors import CollectiveError, ShutDownError
@@ -46,9 +45,8 @@ class Engine(threading.Thread):
         announcer, batching, runner, observer: accelerations (``steady/``), and who is told (``observe/``).
 
     Attributes:
-        left: set when the engine has ended, in whatever way.
         failures, waits: how many collectives and cells have failed, the same on every rank; its waiting threads.
-        begin: called first on the engine's thread, where callbacks run.
+        begin, left: called first on the engine's thread, where callbacks run; set when it has ended, in whatever way.
     """
 
     def __init__(
@@ -167,6 +165,8 @@ class Engine(threading.Thread):
         self._observer.cycle()
         for batch in plan(self._announcer.read(decision), self._settings.fusion_threshold_bytes):
             self._execute(batch)
+            if batch[0].priority and self._control.rank == 0:
+                self._control.send(Done(0))  # the next of those that may be overtaken may begin
 
     def _execute(self, batch: Batch) -> None:
         first, error = batch[0], batch[0].exception()

@@ -25,7 +25,7 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
 
     A pure function of the responses, which are the same on every rank, so every rank finds the same plan.
     Batches are in the order of their first member. A tensor larger than the threshold travels alone, and so does one
-    that all ranks can reach where it lies, for which nothing is won by packing.
+    that has a priority, and one that all ranks can reach where it lies, for which nothing is won by packing.
 
     Example:
         >>> small = [Response(f"grad{i}", Kind.ALLREDUCE, "float32", (10,)) for i in range(3)]
@@ -35,8 +35,8 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     batches: list[Batch] = []
     open_batches: dict[tuple[object, ...], tuple[Batch, int]] = {}
     for response in responses:
-        # Adasum weighs each tensor by its own angle, so its tensors travel one by one.
-        alone = response.kind is not Kind.ALLREDUCE or response.op is ReduceOp.ADASUM
+        # Adasum weighs each tensor by its own angle; and what may be overtaken is not to wait for another.
+        alone = response.kind is not Kind.ALLREDUCE or response.op is ReduceOp.ADASUM or response.priority
         if alone or response.error or response.all_absent or (response.places and not response.result):
             batches.append([response])
             continue

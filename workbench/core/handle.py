@@ -15,7 +15,6 @@ Callback = Callable[["Handle"], None]
 LONG_WAIT_S = 0.1
 """A wait that takes longer may be reported to rank 0, which looks for deadlocks."""
 
-
 _NOBODY = Owner()
 
 

@@ -23,18 +23,16 @@ class Request:
     Args:
         name: the same on every rank, unique among what is in flight.
         kind: which verb.
-        dtype: the element type's name, ``"float32"``.
-        shape: this rank's shape.
-        op: the reduction, for allreduce and reducescatter.
-        root: the sending rank, for broadcast.
+        dtype, shape: the element type's name, ``"float32"``, and this rank's shape.
+        op, root: the reduction, for allreduce and reducescatter; the sending rank, for broadcast.
         device: ``"cpu"`` or ``"cuda"``.
-        prescale, postscale: factors applied before and after the reduction.
-        process_set: id of the ranks that take part; 0 is all of them.
+        prescale, postscale, process_set: factors before and after the reduction; id of those who take part, 0: all.
         splits: rows for each rank, for alltoall; the members, for a new process set.
         group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
             if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
         place: offset of the array in this rank's shared memory; -1 if it is not there.
+        priority: below 0 it may wait for the data plane, and what has a higher priority overtakes it.
     """
 
     name: str
@@ -52,6 +50,7 @@ class Request:
     group_size: int = 0
     absent: bool = False
     place: int = -1
+    priority: int = 0
 
     def __hash__(self) -> int:
         return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name
@@ -75,8 +74,8 @@ class Response:
         joined: ranks that took no part, for they had joined. Where one has an entry of this name by now, it belongs
             to the next collective.
         error: (class name, text), or empty when all is well.
-        cache_id: this number stands for the response from now on; None: none does.
-        cached: the ranks know the response by its id, which is all that they are sent.
+        priority: the highest of the requests'.
+        cache_id: this number stands for the response from now on; None: none does. ``cached``: it is all that is sent.
         requests: by rank, what this answers; on rank 0 alone.
         result: the elements of a small tensor's result, where they came with the response.
     """
@@ -96,6 +95,7 @@ class Response:
     all_absent: bool = False
     joined: tuple[int, ...] = ()
     error: tuple[str, ...] = ()
+    priority: int = 0
     cache_id: int | None = field(default=None, compare=False)
     cached: bool = field(default=False, compare=False)
     requests: dict[int, Request] = field(default_factory=dict, compare=False, repr=False)
@@ -107,7 +107,7 @@ class Response:
         return self.process_set, self.name
 
     def exception(self) -> CollectiveError | None:
-        """The error as an exception, or None."""
+        """The error, or None."""
         return from_wire(self.error[0], self.error[1]) if self.error else None
 
 
@@ -152,9 +152,8 @@ class Announce(Event):
     """These tensors are ready on ``rank``.
 
     Args:
-        items: requests, or cache ids of requests made before.
+        items, values: requests, or cache ids of requests made before; values of small tensors, by index in ``items``.
         seen: number of the last decision that this rank has read.
-        values: of small tensors, by their index in ``items``.
     """
 
     items: tuple[Request | int, ...]
@@ -175,6 +174,11 @@ class Left(Event):
     """``rank`` called shutdown() or its process ends. Not ``clean``: its data plane has ended without the others."""
 
     clean: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Done(Event):
+    """``rank``, which is 0, has done the next of those responses that have a priority."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from workbench.common.text import rank_list
 from workbench.control.events import Beat, Began, Ended, Lost
 from workbench.core.coordinator import JOIN, Error, join_ended
-from workbench.core.messages import Announce, Broke, Decision, Event, Key, Kind, Left, Raised, Request, Response
+from workbench.core.messages import Announce, Broke, Decision, Done, Event, Key, Kind, Left, Raised, Request, Response
 from workbench.faults.cells import Cells, announced_by
 from workbench.faults.deadlock_detection import Attendance, Missed
 from workbench.faults.notebook_hooks import after_a_loss
@@ -55,6 +55,8 @@ class SupervisingCoordinator:
                 return self._inner.take(Announce(rank, (), seen), now)
             case Lost(rank, why) | Broke(rank, why):
                 return self._lose(rank, why, now)
+            case Done():
+                return self._inner.take(event, now)
         self._attendance.take(event, now)
         if isinstance(event, Announce):
             self._newest = now
@@ -76,7 +78,7 @@ class SupervisingCoordinator:
         decision += self.expire(now)
         if isinstance(event, Left) and not self.over:
             ended = self._inner.take(event, now)
-            self.over = bool(ended)
+            self.over = any(isinstance(item, Response) and item.kind is Kind.SHUTDOWN for item in ended.items)
             decision += ended
         return decision
 

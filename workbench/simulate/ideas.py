@@ -149,12 +149,14 @@ IDEAS = (
         PRIORITY,
         cost="a message for each piece, and steps that overlap",
         source="P3, arXiv:1905.03960: up to 66 %; ByteScheduler, SOSP 2019: up to 2.96 times",
+        here="DistributedOptimizer(overlap_forward=True), PyTorch on CPUs",
     ),
     Idea(
         "priority, float16",
         replace(PRIORITY, value_bytes=2),
         cost="both",
         source="as above",
+        here="the same with WORKBENCH_WIRE=float16, which rounds between machines",
     ),
     Idea(
         "PowerSGD, rank 4",

@@ -6,7 +6,8 @@
       steady/steady_state.py    whole sequences of known names at once     steady_state
         steady/cache.py         ids for requests and responses             cache_capacity
           steady/eager.py       the values of small tensors                eager_bytes
-            core/coordinator.py counts
+            steady/priority.py  what is needed sooner overtakes            piece_bytes
+              core/coordinator.py counts
 
 Each may be left out.
 """
@@ -29,6 +30,7 @@ from workbench.steady.batching import Window
 from workbench.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
 from workbench.steady.caller_runs import CallerRuns
 from workbench.steady.eager import EagerAnnouncer, EagerCoordinator
+from workbench.steady.priority import PriorityCoordinator
 from workbench.steady.steady_state import SteadyCoordinator
 from workbench.steady.wrapper import Coordinator
 
@@ -40,6 +42,8 @@ def coordinator(size: int, settings: Settings) -> SupervisingCoordinator:
     cache = CoordinatorCache(settings.cache_capacity, size, answer)
     counting = CountingCoordinator(size, cache.respond if cache.capacity else answer, cells.veto)
     found: Coordinator = counting
+    if settings.piece_bytes:
+        found = PriorityCoordinator(found, counting.members, 2 * settings.piece_bytes)
     if settings.eager_bytes:
         found = EagerCoordinator(found, counting.members)
     if cache.capacity:

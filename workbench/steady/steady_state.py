@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.core.messages import Announce, Decision, Event, Values
+from workbench.core.messages import Announce, Decision, Done, Event, Values
 from workbench.steady.cache import CoordinatorCache
 from workbench.steady.eager import result_of
 from workbench.steady.wrapper import Coordinator, Wrapper
@@ -89,6 +89,8 @@ class SteadyCoordinator(Wrapper):
 
     def take(self, event: Event, now: float) -> Decision:
         """See :class:`~workbench.steady.wrapper.Coordinator`."""
+        if isinstance(event, Done):
+            return self._inner.take(event, now)
         if not isinstance(event, Announce):
             return self.settle(now) + self._inner.take(event, now)
         if not event.items:

@@ -4,11 +4,11 @@ from workbench.built import has_gpu
 from workbench.common.moved import moved
 from workbench.torch import autograd, elastic, ops
 from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each is named in one file
+from workbench.torch.compiled import split_at_buckets
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
+from workbench.torch.linear import write_in_buckets
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
-from workbench.torch.optimizer.compiled import split_at_buckets
-from workbench.torch.optimizer.linear import write_in_buckets
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import Compression
 from workbench.training import common

@@ -40,10 +40,9 @@ class Bucket:
 
     Args:
         pieces: in the order of the array.
-        starts: where each begins, in elements.
+        starts, length: where each begins, and the length of the array; in elements.
         flags: where the flags begin, one element per piece: 1 where this rank has the gradient, 0 where it has not.
             They are reduced with the rest, so afterwards a flag is 0 only if no rank has it.
-        length: of the array, in elements.
     """
 
     pieces: tuple[Piece, ...]

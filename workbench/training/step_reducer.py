@@ -116,17 +116,20 @@ class GradientReducer:
             raise AssertionError(TOO_MANY_PASSES)
 
     def finish(self, names: Sequence[str] | None = None) -> dict[str, Any]:
-        """Submit what was not ready (of ``names``, default all), wait for everything, and begin the next step.
+        """Submit what was not ready (of ``names``, default all), wait for all results, by name, and begin a new step.
 
         Every rank submits every gradient in every step, so a parameter that one rank did not use cannot make
         the others wait.
 
-        Returns:
-            Each handle's result, by name.
-
         Raises:
             CollectiveError: a reduction failed. The step is over for all gradients.
         """
+        handles = self.hand_over(names)
+        results = {handle: handle.wait() for handle in dict.fromkeys(handles.values())}  # a bucket has one
+        return {name: results[handle] for name, handle in handles.items()}
+
+    def hand_over(self, names: Sequence[str] | None = None) -> dict[str, Handle]:
+        """As :meth:`finish`, without waiting; the handles by name."""
         try:
             rest = [name for name in (self._names if names is None else names) if name not in self._handles]
             if rest and not self.in_flight:
@@ -134,8 +137,7 @@ class GradientReducer:
             for name in rest:
                 if name not in self._handles:  # its group may have been submitted for another one
                     self._send(self._source.group_of(name))
-            results = {handle: handle.wait() for handle in dict.fromkeys(self._handles.values())}  # a bucket has one
-            return {name: results[handle] for name, handle in self._handles.items()}
+            return self._handles
         finally:
             self.forget()
 

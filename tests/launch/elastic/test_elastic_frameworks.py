@@ -20,6 +20,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 TF_KERAS = "--keras", "tensorflow.keras", "--hvd", "horovod.tensorflow.keras"
+OVERLAP = {"WORKBENCH_PIECE_BYTES": "2000", "WORKBENCH_EAGER_BYTES": "0"}
 Start = Callable[..., Job]
 
 
@@ -71,6 +72,7 @@ FRAMEWORKS = [
     ("pytorch", {"HOROVOD_FUSION_THRESHOLD": "0", "HOROVOD_CACHE_CAPACITY": "0"}, ("--steps", "900")),
     ("pytorch", {"WORKBENCH_BACKEND": "gloo"}, ("--steps", "900")),
     ("pytorch", {}, ("--steps", "900", "--sharded")),
+    ("pytorch", OVERLAP, ("--steps", "900", "--overlap-forward", "--wide", "64", "--commit-every", "5")),
     ("tensorflow2", {}, ("--steps", "1400", "--variables")),
     ("keras", {"KERAS_BACKEND": "torch"}, ("--epochs", "40")),
     ("keras", {"KERAS_BACKEND": "jax"}, ("--epochs", "40")),

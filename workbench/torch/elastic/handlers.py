@@ -16,6 +16,7 @@ from workbench.torch.elastic.kept import Kept
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
+from workbench.torch.optimizer.deferred import settle
 from workbench.training.objects import broadcast_state
 
 
@@ -118,6 +119,7 @@ class ModelStateHandler(StateDictHandler):
 
     def restore(self) -> None:
         """Also forget the gradients of the step that failed, or the next ones would be added to them."""
+        settle(self.value.parameters())
         super().restore()
         self.value.zero_grad(set_to_none=True)
 
@@ -135,6 +137,7 @@ class OptimizerStateHandler(StateDictHandler):
 
     def restore(self) -> None:
         """Also forget the gradients of the step that failed."""
+        settle(param for group in self.value.param_groups for param in group["params"])
         super().restore()
         for group in self.value.param_groups:
             for param in group["params"]:

@@ -15,12 +15,13 @@ import torch
 
 from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.torch.compiled import not_traced
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.adasum import adasum_step
-from workbench.torch.optimizer.compiled import not_traced
+from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.optimizer.grads import Grads
-from workbench.torch.optimizer.sharded import begin_step, check_shardable
+from workbench.torch.optimizer.sharded import begin_step, check_shardable, leave_lost_shards
 from workbench.torch.tensors import Compression
 from workbench.training.compression import Compressor
 
@@ -41,7 +42,6 @@ _SCALER = (
     "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
     "optimizer.skip_synchronize()."
 )
-
 _SCALER_SHARDED = (
     "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
     "Use bfloat16, which needs no GradScaler, or leave sharded=True out."
@@ -75,10 +75,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
             Adam and others that treat each element by itself, with op=Average, without compression and groups. On one
             machine the parameters then are one memory for all its ranks: who changes them by hand does so on one rank.
             ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+        overlap_forward: ``step()`` waits for nothing, from the second on: a parameter is updated when it is looked at
+            (see ``deferred.py``), and gradients that the next forward pass needs first overtake the rest on their way.
+            Clear gradients with this object's ``zero_grad()``: the model's looks at all. A reduction that fails raises
+            where the parameter is looked at. Under torch.compile the model then runs as it is written.
 
     Raises:
         ValueError: names missing, twice, or not strings; num_groups negative; a group of unknown parameters; sharded
-            with what does not go with it.
+            or overlap_forward with what does not go with it.
 
     Example:
         >>> import workbench.torch as hvd
@@ -107,6 +111,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         process_set: ProcessSet = global_process_set,
         *,
         sharded: bool = False,
+        overlap_forward: bool = False,
     ) -> None:
         if gradient_predivide_factor != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor goes with op=Average only.")
@@ -121,9 +126,11 @@ class DistributedOptimizer(torch.optim.Optimizer):
                 raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
         grads = Grads(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, chosen)
+        if overlap_forward:
+            check_deferrable(optimizer, grads, sharded)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
-        self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded)
+        self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded, overlap_forward)
 
     @property  # type: ignore[misc]
     def __class__(self) -> type:  # isinstance(optimizer, torch.optim.SGD) stays true
@@ -135,6 +142,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         # Optimizer.__init__ was not called: state, parameter groups and hooks are those of the wrapped optimizer.
         if name == "_distributed":
             raise AttributeError(name)
+        if name == "state":
+            self._distributed.deferral.finish()
         return getattr(self._distributed.optimizer, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -181,6 +190,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if mine.should_synchronize:
             if mine.synchronized:
                 warnings.warn(_STEP_TWICE, stacklevel=2)
+            if self._defer():
+                return None
             self._reduce()
         mine.synchronized = False
         self._hand_over()
@@ -192,6 +203,12 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def _reduce(self) -> None:
         self._distributed.zeros.drop()
         self._distributed.synchronize()
+
+    @not_traced
+    def _defer(self) -> bool:
+        """Leave the step to whoever looks at the parameters next, if that is possible."""
+        self._distributed.zeros.drop()
+        return self._distributed.deferral.begin_step()
 
     @not_traced
     def _hand_over(self) -> None:
@@ -274,7 +291,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         Returns:
             True if it was; the state has to be loaded then, for a part of it was other ranks'.
         """
-        return self._distributed.leave_lost_shards()
+        return leave_lost_shards(self._distributed)
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many passes from the next step on."""
@@ -294,7 +311,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
         if mine.reducer.in_flight:
             raise AssertionError(_ZERO_GRAD)
         frozen = mine.zeros.frozen()
-        mine.optimizer.zero_grad(set_to_none=set_to_none)
+        with mine.deferral.zeroing(set_to_none):
+            mine.optimizer.zero_grad(set_to_none=set_to_none)
         if mine.shards:
             mine.shards.zero_grad(set_to_none)
         else:
@@ -316,15 +334,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     def state_dict(self) -> Any:
         """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
+        self._distributed.deferral.finish()
         shards = self._distributed.shards
         return shards.state_dict() if shards else self._distributed.optimizer.state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
+        self._distributed.deferral.finish()
         self._distributed.optimizer.add_param_group(param_group)
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As the wrapped optimizer's, whose class knows how."""
+        self._distributed.deferral.finish()
         (self._distributed.shards or self._distributed.optimizer).load_state_dict(state_dict)
 
     def __repr__(self) -> str:

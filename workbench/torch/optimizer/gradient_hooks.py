@@ -12,8 +12,9 @@ So a hook keeps nothing alive, and a new optimizer's hooks replace those of an o
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -23,9 +24,11 @@ from workbench.context import HOLDER
 from workbench.elastic.exact import InShards
 from workbench.errors import CollectiveError
 from workbench.process_sets import is_alone
-from workbench.torch.optimizer.compiled import not_traced
-from workbench.torch.optimizer.grads import Grads
+from workbench.torch.compiled import not_traced
+from workbench.torch.optimizer.deferred import Deferral
+from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
+from workbench.torch.optimizer.pieces import submit_in_pieces
 from workbench.torch.optimizer.sharded import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
 from workbench.training.buckets import bucket_bytes
@@ -36,33 +39,33 @@ class GradientHooks:
     """What DistributedOptimizer adds to an optimizer.
 
     Args:
-        optimizer: the wrapped one.
-        grads: of its parameters.
+        optimizer, grads: the wrapped one, and those of its parameters.
         passes: backward passes per step.
-        sharded: each rank updates a part of the parameters.
+        sharded, overlap_forward: each rank updates a part of the parameters; ``step()`` does not wait.
 
     Attributes:
-        names: by parameter; what is added later comes last.
-        alone: there is nobody to average with.
-        hooks: by name.
+        deferral: the updates that are still to come.
+        names, hooks: by parameter, what is added later comes last; by name.
+        alone, replaced: there is nobody to average with; another optimizer has taken over.
         zeros: gradients before there are any.
-        should_synchronize, synchronized: see ``skip_synchronize()``.
-        keeping: nothing is submitted now, see ``no_sync()``.
+        should_synchronize, synchronized, keeping: see ``skip_synchronize()``; see ``no_sync()``.
         exact: in exact mode of elastic training, the gradients by logical shard.
     """
 
     exact: InShards | None = None
 
-    def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool = False) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool, overlap_forward: bool
+    ) -> None:
         self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
         self.should_synchronize, self.synchronized, self.keeping = True, False, False
         self.names = {param: name for name, param in grads.params.items()}
         self.hooks: dict[str, Hook] = {}
-        self._replaced = False
+        self.deferral, self.replaced = Deferral(self, overlap_forward), False
         self._failures = 0  # of cells and collectives, when a gradient was last ready
         self.alone = is_alone(grads.process_set)
         trained = [name for name, param in grads.params.items() if param.requires_grad]
-        self.reducer = GradientReducer(trained, grads, api.submit, passes)
+        self.reducer = GradientReducer(trained, grads, submit_in_pieces if overlap_forward else api.submit, passes)
         for name in trained:
             self._watch(name)
         self.zeros = InitialZeros(optimizer, grads.params)
@@ -80,6 +83,7 @@ class GradientHooks:
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient: a dense one goes to the reducer, a sparse one waits for ``step()``."""
+        self.deferral.check_used(name)
         if self.exact is not None:
             if not self.keeping:
                 self.exact.ready(name)
@@ -100,7 +104,8 @@ class GradientHooks:
             RuntimeError: another optimizer has taken the parameters over.
             CollectiveError: a reduction failed.
         """
-        if self._replaced:
+        self.deferral.finish()
+        if self.replaced:
             raise RuntimeError(
                 "Another DistributedOptimizer was made for the same parameters after this one, and has taken over from "
                 "it. Use the new one."
@@ -116,16 +121,22 @@ class GradientHooks:
                 grads.by_name.dense(name)
             return
         if sparse.topk:
-            waits = {name: sparse.gather(name) for name in trained}
-        else:
-            reduced, buckets = self.reducer.finish(trained), grads.buckets
-            # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
-            self._plan_buckets([name for name in trained if name not in buckets and reduced[name] is not None])
-            grads.store(reduced, buckets)
-            if sparse.dims is not None:
-                sparse.give_form_back([name for name in trained if reduced[name] is not None])
-            rest = [name for name in trained if reduced[name] is None]  # no rank has a dense gradient
-            waits = sparse.gather_all(rest) if rest else {}
+            for name, wait in {name: sparse.gather(name) for name in trained}.items():
+                grads.params[name].grad = wait()
+            return
+        reduced, buckets = self.reducer.finish(trained), grads.buckets
+        # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
+        self.plan_buckets([name for name in trained if name not in buckets and reduced[name] is not None])
+        self.store(reduced, buckets)
+
+    def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
+        """Put results into ``.grad``; where no rank has a dense gradient, gather the sparse ones."""
+        grads, sparse = self.grads, self.grads.sparse
+        grads.store(reduced, buckets)
+        if sparse.dims is not None:
+            sparse.give_form_back([name for name, result in reduced.items() if result is not None])
+        rest = [name for name, result in reduced.items() if result is None]
+        waits = sparse.gather_all(rest) if rest else {}
         for name, wait in waits.items():
             grads.params[name].grad = wait()
 
@@ -145,35 +156,24 @@ class GradientHooks:
                     self._watch(name)
         return found
 
-    def _plan_buckets(self, new: Sequence[str]) -> None:
+    def plan_buckets(self, new: Sequence[str]) -> None:
         """From the next step on these gradients live in buckets.
 
         The first time a gradient is reduced under its own name, so that ranks which disagree about it hear its name.
         What is decided here follows from the results alone, which are the same on every rank.
         """
-        grads, limit = self.grads, bucket_bytes()
+        grads, limit = self.grads, self.deferral.limit(bucket_bytes())
         suits = grads.op in (Average, Sum) and grads.compression is Compression.none and not grads.groups
         new = [name for name in new if fits_a_bucket(grads.params[name])]
         if suits and limit and new and not self.shards:  # else, what comes later is updated as a whole on every rank
             grads.plan([name for name in grads.params if name in grads.buckets or name in new], limit)
+            self.deferral.planned()
 
     def abandon(self) -> None:
         """End a step that was broken off: wait for what is in flight, and take no notice of it."""
         self._drop()
         self.synchronized = False
         self.alone = is_alone(self.grads.process_set)  # the job may be another one
-
-    def leave_lost_shards(self) -> bool:
-        """In another job than that of the shards: whole parameters again, without state. False if there are none."""
-        shards = self.shards
-        if shards is None or not shards.lost:
-            return False
-        for name in shards.names:
-            self.hooks[name].in_common = False
-        shards.dissolve()
-        self.grads.shards = None
-        self.grads.set_buckets([])
-        return True
 
     def forget_failed_cell(self) -> None:
         """After a cell that failed not all ranks have come as far: a step that began in it is given up.
@@ -194,12 +194,13 @@ class GradientHooks:
         """Another optimizer takes the parameters over."""
         for hook in self.hooks.values():
             hook.remove()
-        self._replaced = True
+        self.replaced = True
         self._drop()
 
     def _drop(self) -> None:
         with suppress(CollectiveError):
             self.reducer.finish(())
+        self.deferral.settle()
 
     def _watch(self, name: str) -> None:
         param = self.grads.params[name]
@@ -215,8 +216,7 @@ class Hook:
     """On a parameter: tells its owner, if there still is one, that the gradient is ready.
 
     Attributes:
-        owner: weak, so that a model and its optimizer are freed as soon as nobody else has them.
-        name: the parameter's.
+        owner, name: weak, so that a model and its optimizer are freed as soon as nobody has them; the parameter's.
         in_common: the parameter's memory is that of all ranks.
     """
 

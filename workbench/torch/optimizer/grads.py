@@ -47,8 +47,7 @@ class Grads:
         predivided: is there a factor before the sum?
         buckets: for each name the bucket that it lives in, if it does.
         shards: what each rank updates, if sharded.
-        sparse: what is gathered.
-        by_name: what has no bucket.
+        sparse, by_name: what is gathered; what has no bucket.
     """
 
     def __init__(
@@ -167,8 +166,7 @@ class GradBucket:
 
     Attributes:
         layout: which gradient is where.
-        array: all of it, as the engine takes it.
-        flat: the same as a tensor.
+        array, flat: all of it, as the engine takes it; the same as a tensor.
         views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
             tensor can give it other memory, as ``model.float()`` does.
         about: what an entry says beside the array.

@@ -95,8 +95,9 @@ class GradsByName:
         if not isinstance(reduced, torch.Tensor):
             reduced = tensor_of(reduced, small)
         whole = self._compression.decompress(reduced, ctx)
-        if param.grad is None:
-            param.grad = whole
+        if param.grad is None:  # torch's fused optimizers take it for granted that both have one order in memory
+            same = whole.stride() == param.stride()
+            param.grad = whole if same else torch.empty_like(param, requires_grad=False).copy_(whole)
         elif whole.data_ptr() != param.grad.data_ptr():
             param.grad.copy_(whole)
 

@@ -62,6 +62,19 @@ def begin_step(hooks: GradientHooks) -> None:
         grads.shards.choose()
 
 
+def leave_lost_shards(hooks: GradientHooks) -> bool:
+    """In another job than that of the shards: whole parameters again, without state. False if there are none."""
+    shards = hooks.shards
+    if shards is None or not shards.lost:
+        return False
+    for name in shards.names:
+        hooks.hooks[name].in_common = False
+    shards.dissolve()
+    hooks.grads.shards = None
+    hooks.grads.set_buckets([])
+    return True
+
+
 @dataclass
 class Slice:
     """This rank's part of one parameter.

@@ -16,6 +16,7 @@ parser.add_argument("--steps", type=int, default=200)
 parser.add_argument("--pause", type=float, default=0.01)
 parser.add_argument("--wide", type=int, default=16)
 parser.add_argument("--sharded", action="store_true")
+parser.add_argument("--overlap-forward", action="store_true")
 parser.add_argument("--commit-every", type=int, default=1)
 args = parser.parse_args()
 
@@ -47,7 +48,7 @@ def batch_of(step):
 model = net()
 start = {name: value.clone() for name, value in model.state_dict().items()}
 optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
-more = {"sharded": True} if args.sharded else {}
+more = {"sharded": True} if args.sharded else {"overlap_forward": True} if args.overlap_forward else {}
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **more)
 resets = []
 

@@ -1,0 +1,337 @@
+"""overlap_forward=True against the serial run: whoever looks at a parameter, whenever, sees its update."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bag import MAKES, STEPS, ZEROS, Pair, maker
+from torch import nn
+
+import workbench.torch as hvd
+from workbench.torch.optimizer.deferred import _SEPARATE, Deferred
+
+SMALL = {"BUCKET_BYTES": 500, "PIECE_BYTES": 80, "EAGER_BYTES": 0}  # several buckets, most in several pieces
+TINY = {"BUCKET_BYTES": 1, "PIECE_BYTES": 8, "EAGER_BYTES": 0}  # a bucket for each gradient, a piece for each element
+
+
+def later(module: nn.Module) -> list[str]:
+    """Names of the parameters whose update is still to come."""
+    return [name for name, param in module.named_parameters() if type(param) is Deferred]
+
+
+def train(pair: Pair, steps: int = STEPS, zero: str = "optimizer, to None", passes: int = 1) -> None:
+    """So many steps, and nobody looks in between but the next forward pass."""
+    for step in range(steps):
+        for bag, optimizer, _ in pair.both():
+            ZEROS[zero](bag, optimizer)
+        pair.backward(step, passes)
+        for _, optimizer, _ in pair.both():
+            optimizer.step()
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("make", MAKES)
+def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
+    """Used by all, by some, in turns, by nobody for a while or for ever, frozen and unfrozen, tied, of any layout.
+
+    Looked at after each step, weights and gradients are the serial run's, and at the end so is the state.
+    """
+    pair = Pair(n, MAKES[make], overlap_forward=True, backward_passes_per_step=passes)
+    for step in range(STEPS):
+        pair.step(step, zero, passes)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("settings", [SMALL, TINY], ids=["small", "tiny"])
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("make", MAKES)
+def test_nobody_looks_but_the_forward_pass(
+    make: str, zero: str, passes: int, settings: dict[str, int], n: int, job_with: Callable[..., None]
+) -> None:
+    """As above at the end of the training; each bucket is updated in the middle of a forward pass, or at its end."""
+    job_with(**settings)
+    pair = Pair(n, MAKES[make], overlap_forward=True, backward_passes_per_step=passes)
+    train(pair, STEPS, zero, passes)
+    assert (n > 1) == bool(later(pair.bag))
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("kind", _SEPARATE, ids=lambda kind: kind.__name__)
+def test_every_optimizer(kind: type, n: int, job_with: Callable[..., None]) -> None:
+    """All that treat each parameter by itself: weights and state are those of the serial run."""
+    job_with(**SMALL)
+    pair = Pair(n, maker(kind), overlap_forward=True)
+    train(pair)
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        (torch.optim.SGD, {"foreach": True}),
+        (torch.optim.SGD, {"maximize": True}),
+        (torch.optim.Adam, {"foreach": True}),
+        (torch.optim.Adam, {"fused": True}),
+        (torch.optim.AdamW, {"fused": True}),
+    ],
+)
+def test_every_implementation(kind: type, more: dict[str, Any], n: int, job_with: Callable[..., None]) -> None:
+    """torch's other ways to step over many parameters do so over those of a bucket."""
+    job_with(**SMALL)
+    pair = Pair(n, maker(kind, **more), overlap_forward=True)
+    train(pair)
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("tensor", [False, True], ids=["number", "tensor"])
+def test_groups_and_a_scheduler(tensor: bool, n: int) -> None:
+    """An update is made with the rates of its step, also where a scheduler has changed them before it is made."""
+
+    def groups(bag: nn.Module) -> list[dict[str, Any]]:
+        params = list(bag.parameters())
+        rate = torch.tensor(0.05) if tensor else 0.05
+        return [{"params": params[::2], "lr": rate}, {"params": params[1::2], "weight_decay": 0.3}]
+
+    pair = Pair(n, MAKES["Adam"], groups, overlap_forward=True)
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in (pair.optimizer, pair.reference)]
+    for step in range(STEPS):
+        pair.backward(step)
+        for _, optimizer, _ in pair.both():
+            optimizer.step()
+        for scheduler in schedulers:
+            scheduler.step()
+        for _, optimizer, _ in pair.both():
+            optimizer.zero_grad()
+    pair.check(STEPS)
+    pair.check_state()
+
+
+LOOKS: dict[str, Callable[[nn.Module], Any]] = {
+    "a print": lambda bag: repr(bag.get_parameter("always")),
+    "a copy": lambda bag: copy.deepcopy(bag),
+    "a pickle": lambda bag: pickle.loads(pickle.dumps(bag.get_parameter("always"))),
+    "a checkpoint": lambda bag: torch.save(bag.state_dict(), io.BytesIO()),
+    "a norm": lambda bag: nn.utils.get_total_norm(list(bag.parameters())),
+    "its data": lambda bag: bag.get_parameter("always").data.numpy().copy(),
+    "its gradient": lambda bag: bag.get_parameter("always").grad,
+    "a change": lambda bag: bag.get_parameter("always").data.mul_(1.0),
+    "a move": lambda bag: bag.to(torch.float64),
+    "a broadcast": lambda bag: hvd.broadcast_parameters(bag.state_dict(), 0),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_whoever_looks_sees_the_update(look: str, n: int) -> None:
+    """Between step() and the next forward pass, and within no_grad() and inference_mode(), too."""
+    pair = Pair(n, overlap_forward=True)
+    for step in range(STEPS):
+        for _, optimizer, _ in pair.both():
+            optimizer.zero_grad()
+        pair.backward(step)
+        for bag, optimizer, _ in pair.both():
+            optimizer.step()
+            with torch.inference_mode(step % 3 == 1), torch.set_grad_enabled(step % 3 == 0):
+                LOOKS[look](bag)
+        pair.check(step)
+
+
+def test_a_copy_is_a_plain_parameter(n: int) -> None:
+    """Neither a copy nor what was pickled waits for anything, and both have the update."""
+    param = nn.Parameter(torch.zeros(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([param], lr=1.0), [("p", param)], overlap_forward=True)
+    for make in (copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))):
+        before = param.detach().clone()
+        for step in range(3):
+            optimizer.zero_grad()
+            param.sum().backward()
+            optimizer.step()
+            assert (type(param) is Deferred) == (n > 1 and (step > 0 or before[0] < 0))
+        found = make(param)
+        assert type(found) is nn.Parameter
+        assert found.tolist() == (before - 3).tolist() == param.tolist()
+
+
+@pytest.mark.parametrize("make", MAKES)
+def test_clipping_and_closures(make: str, n: int) -> None:
+    """synchronize() waits, so its step does, and so does a step with a closure; the others do not."""
+    pair = Pair(n, MAKES[make], overlap_forward=True)
+    for step in range(STEPS):
+        if step % 3 == 2:
+
+            def closure(bag: Any, optimizer: Any, ranks: Any, step: int) -> Any:
+                optimizer.zero_grad()
+                loss = bag.loss(ranks, step, n)
+                loss.backward()
+                return loss
+
+            for bag, optimizer, ranks in pair.both():
+                bag.freeze(step)
+                optimizer.step(lambda now=(bag, optimizer, ranks, step): closure(*now))
+            continue
+        for _, optimizer, _ in pair.both():
+            optimizer.zero_grad()
+        pair.backward(step)
+        if step % 3 == 1:
+            pair.optimizer.synchronize()
+            for bag, _, _ in pair.both():
+                nn.utils.clip_grad_norm_(bag.parameters(), 0.5)
+            with pair.optimizer.skip_synchronize():
+                pair.optimizer.step()
+        else:
+            pair.optimizer.step()
+        pair.reference.step()
+    pair.check(STEPS)
+    pair.check_state()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_process_set(first: int, rank: int, n: int, job_with: Callable[..., None]) -> None:
+    """With and without rank 0, which decides what overtakes what; the rank outside trains alone."""
+    job_with(**SMALL)
+    members = list(range(first, n)) if first else list(range(n - 1))
+    few = hvd.add_process_set(members)
+    pair = Pair(n, among=members if rank in members else [rank], process_set=few, overlap_forward=True)
+    train(pair)
+    pair.check(STEPS)
+    if rank in members:
+        pair.check_state()
+    assert hvd.remove_process_set(few)
+
+
+def test_the_job_ends_before_the_update(n: int, job_with: Callable[..., None]) -> None:
+    """What was reduced is not lost by shutdown(), and training goes on in the next job."""
+    job_with(**SMALL)
+    pair = Pair(n, overlap_forward=True)
+    train(pair)
+    hvd.shutdown()
+    pair.check(STEPS)
+    hvd.init()
+    train(pair)
+    pair.check(STEPS)
+    pair.check_state()
+
+
+def test_wrapped_again(n: int) -> None:
+    """A cell that makes the optimizer is run again between step() and the next forward pass."""
+    pair = Pair(n, overlap_forward=True)
+    train(pair, 3)
+    pair.wrap()
+    pair.reference = pair.make(pair.groups(pair.twin))
+    train(pair, 3)
+    pair.check(3)
+
+
+def layers() -> nn.Sequential:
+    """Three layers, the last one large, with the same weights on all ranks."""
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 64), nn.ReLU(), nn.Linear(64, 500)).double()
+
+
+@pytest.mark.ranks(2)
+def test_only_what_is_looked_at_is_waited_for(job_with: Callable[..., None]) -> None:
+    """The first layer runs while the updates of the later ones are still to come; then the next one."""
+    job_with(**SMALL)
+    net = layers()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
+    for _ in range(3):
+        optimizer.zero_grad()
+        net(torch.ones(1, 8, dtype=torch.float64)).sum().backward()
+        optimizer.step()
+    assert later(net) == [name for name, _ in net.named_parameters()]
+    x = net[0](torch.ones(1, 8, dtype=torch.float64))
+    assert set(later(net)) == {"2.weight", "2.bias", "4.weight", "4.bias"}
+    net[2](net[1](x))
+    assert set(later(net)) == {"4.weight", "4.bias"}
+    optimizer.state_dict()  # looks at all
+    assert not later(net)
+
+
+@pytest.mark.ranks(2)
+def test_the_order_of_the_forward_pass_is_learnt(job_with: Callable[..., None]) -> None:
+    """A model whose layers are used in another order than they are registered in."""
+    job_with(**SMALL)
+    net = nn.ModuleDict({"used last": nn.Linear(8, 8), "used first": nn.Linear(8, 8)}).double()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
+
+    def priorities() -> list[int]:
+        buckets = optimizer._distributed.grads.buckets
+        return [buckets[optimizer._distributed.names[net[layer].weight]].about["priority"] for layer in net]
+
+    for step in range(4):
+        optimizer.zero_grad()
+        net["used last"](net["used first"](torch.ones(1, 8, dtype=torch.float64))).sum().backward()
+        optimizer.step()
+        if step:
+            last, first = priorities()
+            assert (first > last) == (step > 1)
+
+
+def test_a_compiled_model_is_right(n: int) -> None:
+    """Where torch.compile meets a parameter whose update is to come, the model runs as it is written."""
+    net, twin = layers(), layers()
+    torch.compiler.reset()
+    compiled = torch.compile(net, backend="eager")
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
+    reference = torch.optim.SGD(twin.parameters(), lr=0.1)
+    for step in range(6):
+        x = torch.randn(n, 8, generator=torch.Generator().manual_seed(step), dtype=torch.float64)
+        optimizer.zero_grad()
+        compiled(x[hvd.rank()]).square().sum().backward()
+        optimizer.step()
+        reference.zero_grad()
+        (twin(x).square().sum() / n).backward()
+        reference.step()
+    torch.compiler.reset()
+    for mine, its in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.allclose(mine, its, rtol=0, atol=1e-12)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.filterwarnings("ignore:.*torch.jit.script")
+def test_a_use_that_torch_does_not_see_is_refused() -> None:
+    """A scripted module takes its parameters in C++: its gradient would be that of old weights."""
+    net = nn.Sequential(torch.jit.script(nn.Linear(3, 2)))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
+    for _ in range(2):
+        optimizer.zero_grad()
+        loss = net(torch.ones(1, 3)).sum()
+        if later(net):
+            break
+        loss.backward()
+        optimizer.step()
+    assert later(net)
+    loss = net(torch.ones(1, 3)).sum()
+    with pytest.raises(RuntimeError, match=r"was used in a forward pass before its update"):
+        loss.backward()
+    optimizer.abandon_step()
+    assert not later(net)
+
+
+BAD: dict[str, tuple[Callable[[list[Any]], Any], dict[str, Any], str]] = {
+    "sharded": (lambda params: torch.optim.SGD(params, lr=0.1), {"sharded": True}, "without sharded, groups"),
+    "groups": (lambda params: torch.optim.SGD(params, lr=0.1), {"num_groups": 1}, "without sharded, groups"),
+    "fp16": (lambda params: torch.optim.SGD(params, lr=0.1), {"compression": hvd.Compression.fp16}, "WORKBENCH_WIRE"),
+    "adasum": (lambda params: torch.optim.SGD(params, lr=0.1), {"op": hvd.Adasum}, "op=Average or Sum"),
+    "LBFGS": (lambda params: torch.optim.LBFGS(params), {}, "LBFGS may need all at once"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_does_not_go_with_it(what: str) -> None:
+    """A clear error, at once."""
+    make, options, words = BAD[what]
+    params = [nn.Parameter(torch.zeros(3))]
+    with pytest.raises(ValueError, match=words):
+        hvd.DistributedOptimizer(make(params), [("p", params[0])], overlap_forward=True, **options)

@@ -1,0 +1,321 @@
+"""A step that overlaps with the next forward pass: a parameter is updated when something looks at it.
+
+``step()`` waits for nothing. Until the update of a parameter is done, its class is :class:`Deferred`: the first
+operation that takes the parameter waits for its gradient and updates it. In the next forward pass that is the layer
+that owns it, while the gradients of later layers are still on their way. So is it for whatever else looks: an
+evaluation, a checkpoint, a print. All parameters of a bucket are updated together, for they were reduced together.
+
+The idea: Jayarajan et al. 2019 (P3), arXiv:1905.03960; Peng et al. 2019 (ByteScheduler), SOSP. What is needed first
+overtakes the rest on its way, see ``steady/priority.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from inspect import unwrap
+from threading import RLock
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from workbench.api import Average, Sum
+from workbench.context import HOLDER
+from workbench.core.handle import Handle
+from workbench.errors import CollectiveError
+from workbench.torch.compiled import not_traced
+from workbench.torch.optimizer.grads import GradBucket, Grads
+from workbench.torch.optimizer.grads_by_name import CHANGED
+from workbench.torch.tensors import Compression
+
+if TYPE_CHECKING:
+    from workbench.torch.optimizer.gradient_hooks import GradientHooks
+
+_SEPARATE = tuple(
+    getattr(torch.optim, name)
+    for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
+)
+_STALE = (
+    "{!r} was used in a forward pass before its update: what used it does not show to torch which tensors it takes, as "
+    "torch.jit.script and extensions in C++ do not. Make the DistributedOptimizer without overlap_forward."
+)
+_tensor: Any = torch.Tensor
+_TELL_NO_VALUE = {
+    *(getattr(_tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")),
+    *(getattr(_tensor, name).__get__ for name in ("is_leaf", "grad_fn", "is_cuda", "is_sparse", "is_meta")),
+    *(getattr(_tensor, name) for name in ("size", "dim", "numel", "nelement", "element_size", "stride", "__len__")),
+    *(getattr(_tensor, name) for name in ("is_contiguous", "is_floating_point", "is_complex")),
+}
+"""Functions of a tensor that have the same result before and after the update."""
+
+
+def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bool) -> None:
+    """Raise a ValueError if updates cannot be made bucket by bucket, in any order."""
+    if sharded or grads.groups or grads.compression is not Compression.none or grads.op not in (Average, Sum):
+        raise ValueError(
+            "overlap_forward=True goes with op=Average or Sum, without sharded, groups and compression. Between "
+            "machines WORKBENCH_WIRE=float16 sends gradients of half the size."
+        )
+    if any(param.device.type != "cpu" for param in grads.params.values()):
+        raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")
+    known = next((kind for kind in _SEPARATE if isinstance(optimizer, kind)), None)
+    if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
+        names = ", ".join(kind.__name__ for kind in _SEPARATE)
+        raise ValueError(
+            f"overlap_forward=True updates one parameter before another, and {type(optimizer).__name__} may need all "
+            f"at once. Use one of {names}, or leave overlap_forward out."
+        )
+
+
+class Deferred(torch.nn.Parameter):
+    """A parameter whose update is still to come. Whoever looks at its value has it updated first."""
+
+    update: Update
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Called by torch in place of each function that takes such a parameter."""
+        kwargs = kwargs or {}
+        if func in _TELL_NO_VALUE:
+            with torch._C.DisableTorchFunctionSubclass():
+                return func(*args, **kwargs)
+        for param in _deferred((args, kwargs)):
+            param.update.finish()
+        return func(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        """Of the parameter as it is then."""
+        self.update.finish()
+        return self.__deepcopy__(memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As :meth:`__deepcopy__`."""
+        self.update.finish()
+        return self.__reduce_ex__(protocol)
+
+
+def _deferred(value: Any) -> Iterator[Deferred]:
+    """Those among a function's arguments."""
+    if type(value) is Deferred:
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for each in value:
+            yield from _deferred(each)
+    elif isinstance(value, dict):
+        yield from _deferred(list(value.values()))
+
+
+def settle(params: Iterable[torch.nn.Parameter]) -> None:
+    """Make the updates that are still to come, but for those whose reduction failed."""
+    for param in params:
+        if type(param) is Deferred:
+            with suppress(CollectiveError):
+                param.update.finish()
+
+
+class Deferral:
+    """The updates that are still to come, of one DistributedOptimizer.
+
+    Args:
+        hooks: of the optimizer.
+        wanted: may there be any?
+    """
+
+    def __init__(self, hooks: GradientHooks, wanted: bool) -> None:
+        self._hooks, self._wanted, self._updates, self.lock = hooks, wanted, list[Update](), RLock()
+        self._order: list[GradBucket] | None = None  # in which they are looked at, until it is known
+        self._looked_at = True
+
+    def limit(self, bucket_bytes: int) -> int:
+        """How large a bucket may be: not so large that what is needed first waits for the rest of it."""
+        most = HOLDER.get().settings.piece_bytes
+        return min(bucket_bytes, most) if self._wanted and most else bucket_bytes
+
+    def planned(self) -> None:
+        """There are new buckets. As long as nothing is known of the forward pass, the model's order is taken for it."""
+        names = list(self._hooks.grads.buckets)
+        first = sorted(names, key=list(self._hooks.grads.params).index) if self._wanted else []
+        _rank(dict.fromkeys(self._hooks.grads.buckets[name] for name in first))
+        self._order = []
+
+    def begin_step(self) -> bool:
+        """Begin a step whose updates come later; False if that is not possible, and nothing has been done."""
+        hooks = self._hooks
+        if not self._wanted or hooks.alone or hooks.replaced or hooks.exact is not None:
+            return False
+        self.finish()
+        if not self._possible():
+            return False
+        handles, buckets = hooks.reducer.hand_over(hooks.trained()), hooks.grads.buckets
+        reduced = {name: handle.wait() for name, handle in handles.items() if name not in buckets}
+        hooks.plan_buckets([name for name, result in reduced.items() if result is not None])
+        hooks.store(reduced, buckets)
+        self._begin({name: handle for name, handle in handles.items() if name in buckets}, buckets)
+        return True
+
+    def _possible(self) -> bool:
+        """Are there buckets, of ordinary parameters, and is nobody told of each step?"""
+        grads, optimizer = self._hooks.grads, self._hooks.optimizer
+        told = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+        plain = all(type(grads.params[name]) is torch.nn.Parameter for name in grads.buckets)
+        return bool(grads.buckets) and plain and not told and grads.sparse.dims is None
+
+    def _begin(self, handles: Mapping[str, Handle], buckets: Mapping[str, GradBucket]) -> None:
+        """Of parameters with a bucket the update comes later, of the others now.
+
+        Args:
+            handles: of the reductions of buckets, by name.
+            buckets: in which these were reduced.
+        """
+        grads, optimizer = self._hooks.grads, self._hooks.optimizer
+        groups = [dict(_as_now(group), params=list(group["params"])) for group in optimizer.param_groups]
+        for bucket in dict.fromkeys(buckets[name] for name in handles):
+            params = {grads.params[name] for name in bucket.layout.names}
+            handle = next(handles[name] for name in bucket.layout.names if name in handles)
+            self._updates.append(Update(self, bucket, handle, _only(groups, params)))
+        later = {param for update in self._updates for param in update.params}
+        self.step(_only(groups, later, False))
+        for update in self._updates:
+            for param in update.params:
+                param.__class__, param.update = Deferred, update
+
+    def step(self, groups: Sequence[dict[str, Any]]) -> None:
+        """Update the parameters of these groups."""
+        optimizer = self._hooks.optimizer
+        if not groups:
+            return
+        whole = optimizer.param_groups
+        optimizer.param_groups = list(groups)
+        try:
+            with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
+                optimizer.step()
+        finally:
+            optimizer.param_groups = whole
+
+    def finish(self) -> None:
+        """Make all updates that are still to come.
+
+        Raises:
+            CollectiveError: a reduction failed; the parameters of its bucket stay as they are.
+        """
+        self._looked_at = False
+        try:
+            for update in list(self._updates):
+                update.finish()
+        finally:
+            self._looked_at = True
+
+    def settle(self) -> None:
+        """As :meth:`finish`, without an error for what failed. What was reduced was so on all ranks."""
+        for update in list(self._updates):
+            with suppress(RuntimeError):
+                update.finish()
+
+    def leave(self, update: Update) -> None:
+        """The update is no longer to come."""
+        self._updates.remove(update)
+        for param in update.params:
+            param.__class__ = torch.nn.Parameter
+            del param.update
+        if self._order is not None and self._looked_at:
+            self._learn(self._order, update.bucket)
+
+    def _learn(self, order: list[GradBucket], bucket: GradBucket) -> None:
+        """What is looked at first in the first such forward pass has the highest priority from then on."""
+        order.append(bucket)
+        if set(order) == set(self._hooks.grads.buckets.values()):
+            self._order = None
+            _rank(order)
+
+    @contextmanager
+    def zeroing(self, set_to_none: bool) -> Iterator[None]:
+        """Within it the optimizer has those parameters only whose update is done; the others' gradients come later."""
+        optimizer = self._hooks.optimizer
+        whole = optimizer.param_groups
+        for update in self._updates:
+            update.zero = "none" if set_to_none else "zeros"
+        later = {param for update in self._updates for param in update.params}
+        optimizer.param_groups = _only(whole, later, False)
+        try:
+            yield
+        finally:
+            optimizer.param_groups = whole
+
+    def check_used(self, name: str) -> None:
+        """A gradient has come. Raise a RuntimeError if it belongs to a value before an update."""
+        if type(self._hooks.grads.params[name]) is Deferred:
+            raise RuntimeError(_STALE.format(name))
+
+
+class Update:
+    """The update of the parameters of one bucket.
+
+    Args:
+        deferral: that it belongs to.
+        bucket: of their gradients.
+        handle: of its reduction.
+        groups: the optimizer's groups with these parameters only, as they were when ``step()`` was called.
+
+    Attributes:
+        params: that it updates.
+        zero: what becomes of the gradients then: ``zeros``, ``none``, or empty: they stay.
+    """
+
+    def __init__(
+        self, deferral: Deferral, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
+    ) -> None:
+        self._deferral, self.bucket, self.handle, self._groups = deferral, bucket, handle, groups
+        self.params: list[Any] = [param for group in groups for param in group["params"]]
+        self.zero = ""
+
+    @not_traced
+    def finish(self) -> None:
+        """Wait for the gradients, and update the parameters; nothing if that is done.
+
+        Raises:
+            CollectiveError: the reduction failed; the parameters stay as they are.
+            RuntimeError: a gradient was changed in the meantime.
+        """
+        with self._deferral.lock:
+            if type(self.params[0]) is not Deferred:
+                return
+            try:
+                self.handle.wait()
+            except CollectiveError:
+                self._deferral.leave(self)
+                raise
+            self._deferral.leave(self)
+            for name in self.bucket.changed():
+                raise RuntimeError(CHANGED.format(name))
+            self.bucket.give()
+            self._deferral.step(self._groups)
+            self._zero()
+
+    def _zero(self) -> None:
+        for param in self.params if self.zero else ():
+            if self.zero == "none":
+                param.grad = None
+            elif param.grad is not None:
+                param.grad.zero_()
+
+
+def _rank(buckets: Iterable[GradBucket]) -> None:
+    """What comes first has the highest priority."""
+    for i, bucket in enumerate(buckets):
+        bucket.about["priority"] = -1 - i
+
+
+def _as_now(group: dict[str, Any]) -> dict[str, Any]:
+    """A copy of a group's values, which a learning-rate scheduler may change before they are used."""
+    return {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in group.items()}
+
+
+def _only(groups: Iterable[dict[str, Any]], params: set[Any], these: bool = True) -> list[dict[str, Any]]:
+    """The groups with these parameters only, or with all but these; without empty ones."""
+    found = [{**group, "params": [p for p in group["params"] if (p in params) is these]} for group in groups]
+    return [group for group in found if group["params"]]
+
+
+__all__ = ["Deferral", "Deferred", "check_deferrable", "settle"]
