@@ -9,7 +9,7 @@ from typing import Any
 from workbench.simulate.steps import Span
 
 Piece = tuple[int, int, int]
-"""(layer, begin, end): these of the layer's gradients, ``gradient[begin:end]``. Layers are numbered in forward order."""
+"""(layer, begin, end): ``gradient[begin:end]`` of a layer. Layers are numbered in forward order."""
 Messages = list[list[Piece]]
 BYTES = 4  # of a number: float32
 
@@ -63,7 +63,7 @@ def _bad_piece(layers: Sequence[Span], piece: Any) -> str:
     return ""
 
 
-def _uncovered(layers: Sequence[Span], messages: Messages) -> Iterator[str]:
+def _uncovered(layers: Sequence[Span], messages: Sequence[Sequence[Piece]]) -> Iterator[str]:
     for i, layer in enumerate(layers):
         mine = sorted((begin, end) for message in messages for one, begin, end in message if one == i)
         whole = [(0, 0), *mine, (layer.values, layer.values)]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 
 from workbench.course.drawing import _label, _picture
+from workbench.course.schedules.played import on_the_network, waits
 from workbench.observe.drawing import COLOURS, clean, duration, size
 from workbench.observe.figure import Figure
 from workbench.simulate.steps import Event
@@ -13,11 +13,11 @@ from workbench.simulate.steps import Event
 _LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
 _ROWS = {"compute": 58.0, "network": 104.0}
 _FILL = {"forward": "submit", "backward": "compute", "reduce": "reduce", "wait": "wait"}
-_LETTER = 6.0
+_LETTER, _TICKS = 6.0, 5
 
 
 def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
-    """One step, from the end of a backward pass to the end of the next one.
+    """One step, from its beginning to that of the next one.
 
     Args:
         events: of one step, as the simulator gives them.
@@ -30,32 +30,32 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
     Example:
         >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
         >>> step_picture(step, 5.0, "One layer")
-        One layer: a step takes 5 s, computing 3 s of it, waiting 2 s; the network is busy for 2 s
+        One layer: a step takes 5 s, the ranks wait for 2 s of it, most of all for fc; the network is busy for 2 s
     """
-    computed = [event for event in events if event.what != "reduce"]
-    reduced = [event for event in events if event.what == "reduce"]
-    if not any(event.what == "backward" for event in computed):
+    if not any(event.what == "backward" for event in events):
         raise ValueError("There is no backward among the events: give those of one simulated step.")
-    begin = min(event.begin_s for event in computed)
-    end = max(event.end_s for event in events)
-    busy_s, sent_s = (sum(event.end_s - event.begin_s for event in some) for some in (computed, reduced))
-    text = (
-        f"{title}: a step takes {_told(step_s)}, computing {_told(busy_s)} of it, waiting "
-        f"{_told(step_s - busy_s)}; the network is busy for {_told(sent_s)}"
-    )
-    scale = _WIDTH / (end - begin)
+    computed = [event for event in events if event.what != "reduce"]
+    waited, carried = waits(events, step_s), on_the_network(events, step_s)
+    text = f"{title}: a step takes {_took(step_s)}, {_waited(waited)}; the network is busy for {_took(_sum(carried))}"
+    begin, scale = computed[0].begin_s, _WIDTH / step_s
     parts = [_label(_LEFT - 8, y + 22, row, 12, "end") for row, y in _ROWS.items()]
-    parts += [_bar(event, begin, scale) for event in (*computed, *_waits(computed, begin + step_s), *reduced)]
-    parts += _axis(begin, end, scale)
-    return _picture(text, _LEFT + _WIDTH + 24, 196, [*_legend(), *parts])
+    parts += [_bar(event, begin, scale) for event in (*computed, *waited, *carried)]
+    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *parts, *_axis(step_s)])
 
 
-def _waits(computed: Sequence[Event], until: float) -> Iterator[Event]:
-    """Where nothing is computed: between two layers, and until the next step begins."""
-    ends = [*computed, Event("forward", computed[0].names, until, until)]
-    for before, after in pairwise(ends):
-        if after.begin_s > before.end_s + 1e-9:
-            yield Event("wait", after.names, before.end_s, after.begin_s)
+def _waited(waited: Sequence[Event]) -> str:
+    if not waited:
+        return "the ranks never wait"
+    longest = max(waited, key=lambda event: event.end_s - event.begin_s)
+    return f"the ranks wait for {_took(_sum(waited))} of it, most of all for {longest.names[0]}"
+
+
+def _sum(events: Sequence[Event]) -> float:
+    return sum(event.end_s - event.begin_s for event in events)
+
+
+def _took(seconds: float) -> str:
+    return duration(seconds * 1e6)
 
 
 def _bar(event: Event, begin: float, scale: float) -> str:
@@ -82,16 +82,11 @@ def _legend() -> Iterator[str]:
         x += 34 + _LETTER * len(what)
 
 
-def _axis(begin: float, end: float, scale: float) -> Iterator[str]:
-    for part in range(6):
-        at = begin + (end - begin) * part / 5
-        x = _LEFT + (at - begin) * scale
+def _axis(step_s: float) -> Iterator[str]:
+    for part in range(_TICKS + 1):
+        x = _LEFT + _WIDTH * part / _TICKS
         yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="146"/>'
-        yield _label(x, 164, duration((at - begin) * 1e6) if part else "0", 10, "middle")
-
-
-def _told(seconds: float) -> str:
-    return "nothing" if seconds < 1e-9 else duration(seconds * 1e6)
+        yield _label(x, 164, _took(step_s * part / _TICKS) if part else "0", 10, "middle")
 
 
 __all__ = ["step_picture"]

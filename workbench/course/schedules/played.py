@@ -7,12 +7,14 @@ carries one message at a time. Whenever it is free, the first message of the lis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from workbench.course.schedules.messages import Messages, mistake, nbytes
+from workbench.course.schedules.messages import BYTES, Messages, Piece, mistake, nbytes
 from workbench.simulate.steps import Event, Span
 
 STEPS = 8
+_NOTHING_S = 1e-9
 
 
 @dataclass(frozen=True)
@@ -30,9 +32,7 @@ class Played:
     events: tuple[Event, ...]
 
 
-def play(
-    layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float], float], steps: int = STEPS
-) -> Played:
+def play(layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float], float], steps: int = STEPS) -> Played:
     """Train for some steps.
 
     Args:
@@ -66,12 +66,54 @@ def play(
             for layer, _, _ in messages[number]:
                 updated[layer] = max(updated[layer], end)
     reduced = [
-        Event("reduce", tuple(layers[i].name for i in sorted({piece[0] for piece in messages[number]})), begin, end,
-              nbytes(messages[number]) // 4)
+        Event("reduce", _names(layers, messages[number]), begin, end, nbytes(messages[number]) // BYTES)
         for number, begin, end in sent
-    ]  # fmt: skip
+    ]
     order = tuple(number for number, _, _ in sent)
     return Played((ends[-1] - ends[1]) / (steps - 1), order, (*computed, *reduced))
+
+
+def waits(events: Sequence[Event], step_s: float) -> list[Event]:
+    """Where the ranks compute nothing, each with the layer that they wait for.
+
+    Args:
+        events: of one step.
+        step_s: how long a step takes: what is left behind backward is a wait for the next step's first layer.
+
+    Example:
+        >>> one = play([Span("fc", 1.0, 2.0, values=25)], [[(0, 0, 25)]], lambda nbytes: nbytes / 100)
+        >>> waits(one.events, one.step_s)
+        [Event(what='wait', names=('fc',), begin_s=31.0, end_s=32.0, values=0)]
+    """
+    computed = [event for event in events if event.what != "reduce"]
+    until = computed[0].begin_s + step_s
+    ends = [*computed, Event("forward", computed[0].names, until, until)]
+    return [
+        Event("wait", after.names, before.end_s, after.begin_s)
+        for before, after in pairwise(ends)
+        if after.begin_s > before.end_s + _NOTHING_S
+    ]
+
+
+def on_the_network(events: Sequence[Event], step_s: float) -> list[Event]:
+    """What the network carries from the beginning of a step to that of the next one, also of the step before.
+
+    Args:
+        events: of one step.
+        step_s: how long a step takes.
+    """
+    begin = min(event.begin_s for event in events if event.what != "reduce")
+    reduced = [event for event in events if event.what == "reduce"]
+    earlier = [replace(event, begin_s=event.begin_s - step_s, end_s=event.end_s - step_s) for event in reduced]
+    cut = [
+        replace(event, begin_s=max(event.begin_s, begin), end_s=min(event.end_s, begin + step_s))
+        for event in (*earlier, *reduced)
+    ]
+    return [event for event in cut if event.end_s > event.begin_s + _NOTHING_S]
+
+
+def _names(layers: Sequence[Span], message: Sequence[Piece]) -> tuple[str, ...]:
+    return tuple(layers[i].name for i in sorted({layer for layer, _, _ in message}))
 
 
 def _compute(layers: Sequence[Span], now: float, updated: Sequence[float]) -> tuple[list[Event], list[float]]:
@@ -102,4 +144,4 @@ def _send(
     return sent
 
 
-__all__ = ["STEPS", "Played", "play"]
+__all__ = ["STEPS", "Played", "on_the_network", "play", "waits"]
