@@ -29,15 +29,18 @@ Schedule = Callable[[Sequence[Span], Callable[[float], float]], Messages]
 
 def network() -> nn.Sequential:
     """Three linear layers, the same weights on every rank."""
-    torch.manual_seed(0)
+    chance = torch.Generator().manual_seed(0)  # one of its own: ranks may be threads of one process
     first, *others = (nn.Linear(into, out, bias=False) for into, out in pairwise(SIZES))
-    return nn.Sequential(first, *(layer for linear in others for layer in (nn.ReLU(), linear)))
+    model = nn.Sequential(first, *(layer for linear in others for layer in (nn.ReLU(), linear)))
+    for weight in model.parameters():
+        nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=chance)
+    return model
 
 
 def batch() -> tuple[torch.Tensor, torch.Tensor]:
     """Inputs and targets of this rank."""
-    torch.manual_seed(1 + hvd.rank())
-    return torch.randn(64, SIZES[0]), torch.randint(SIZES[-1], (64,))
+    chance = torch.Generator().manual_seed(1 + hvd.rank())
+    return torch.randn(64, SIZES[0], generator=chance), torch.randint(SIZES[-1], (64,), generator=chance)
 
 
 def slowest(seconds: float) -> float:

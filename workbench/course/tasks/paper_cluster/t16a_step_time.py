@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
@@ -59,35 +59,60 @@ def _answer(function: Callable[..., Any], ranks: int, short: Any, long: Any) -> 
     return float(found[0]), float(found[1])
 
 
-def _links_mistakes(ranks: int, short: float, long: float) -> Iterator[tuple[tuple[float, float], str]]:
+def _links_mistakes(ranks: int, short_s: float, long_s: float) -> Iterator[tuple[tuple[float, float], str]]:
     """What else one may return, from the times of the two sizes."""
     few, many = _SIZES
-    steps, slope = 2 * (ranks - 1), (long - short) / (many - few)
-    yield (short, slope), "these are the constants of the whole allreduce. It takes 2 (ranks - 1) steps"
-    yield (short / steps, slope / steps), "a step sends bytes / ranks, not the whole array"
-    yield (short / steps, long / many * ranks / steps), "the long array pays the latencies as well: subtract them"
-    yield (0.0, long / many * ranks / steps), "the latency is left out: two unknowns need both sizes"
-    half = ranks - 1
-    yield (
-        (short / half, slope * ranks / half),
-        "a ring passes n - 1 chunks twice: once to add up, once to pass on the sums",
-    )
+    steps, slope = 2 * (ranks - 1), (long_s - short_s) / (many - few)
+    begin_s = max(0.0, short_s - slope * few)
+    whole, half = long_s / many * ranks / steps, ranks - 1
+    for quick_s in (short_s, begin_s):
+        yield (quick_s, slope), "these are the constants of the whole allreduce. It takes 2 (ranks - 1) steps"
+        yield (quick_s / steps, slope / steps), "a step sends bytes / ranks, not the whole array"
+        yield (quick_s / steps, whole), "the long array pays the latencies as well: subtract them"
+        yield (
+            (quick_s / half, slope * ranks / half),
+            "a ring passes n - 1 chunks twice: to add up, and to pass on the sums",
+        )
+    yield (0.0, whole), "the latency is left out: two unknowns need both sizes"
 
 
 def _links_exact(function: Callable[..., Any]) -> str:
     """From exact times it finds both constants, on 2 to 16 ranks."""
     for ranks, wire in _LINKS:
-        times = [_ring(ranks, nbytes, wire) for nbytes in _SIZES]
-        short, long = ((nbytes, [seconds] * 5) for nbytes, seconds in zip(_SIZES, times, strict=True))
-        yours, wanted = _answer(function, ranks, short, long), (wire.latency_s, wire.per_byte_s)
-        if _alike(yours, wanted):
-            continue
-        words = f"{ranks} ranks, {_SIZES[0]:,} bytes in {times[0]:.4g} s and {_SIZES[1]:,} bytes in {times[1]:.4g} s"
-        named = (f": {why}" for other, why in _links_mistakes(ranks, *times) if _alike(yours, other))
-        return f"{words}: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, {wanted[1]:.3g}" + next(
-            named, ""
-        )
+        yours, wanted = _answer(function, ranks, *_exact(ranks, wire)), (wire.latency_s, wire.per_byte_s)
+        if not _alike(yours, wanted):
+            times = " and ".join(f"{nbytes:,} bytes in {took[0]:.4g} s" for nbytes, took in _exact(ranks, wire))
+            return (
+                f"{ranks} ranks, {times}: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, "
+                f"{wanted[1]:.3g}{named(_links_explained(function))}"
+            )
     return ""
+
+
+def _exact(ranks: int, wire: Wire) -> list[tuple[int, list[float]]]:
+    return [(nbytes, [_ring(ranks, nbytes, wire)] * 5) for nbytes in _SIZES]
+
+
+def _links_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
+    for ranks, wire in _LINKS:
+        times = _exact(ranks, wire)
+        yours = _answer(function, ranks, *times)
+        mistakes = _links_mistakes(ranks, times[0][1][0], times[1][1][0])
+        yield [why for other, why in mistakes if _alike(yours, other)]
+
+
+def named(explained: Iterable[list[str]]) -> str:
+    """The mistake that explains every answer of a learner's; empty if none does.
+
+    Args:
+        explained: for each case the mistakes that would give the same answer.
+
+    Example:
+        >>> named([["too long", "too late"], ["too late"]]), named([["too long"], ["too late"]])
+        ('. Look again: too late', '')
+    """
+    first, *others = explained
+    return next((f". Look again: {why}" for why in first if all(why in each for each in others)), "")
 
 
 def _alike(yours: Sequence[float], wanted: Sequence[float]) -> bool:
@@ -143,19 +168,20 @@ def step_time(layers: Any, reduce_s: Any) -> Any:
     ### END SOLUTION
 
 
-def _line(latency_s: float, per_byte_s: float) -> Network:
+def line(latency_s: float, per_byte_s: float) -> Network:
+    """A network whose messages pay a latency, and the same for each byte."""
     return lambda nbytes: latency_s + per_byte_s * nbytes
 
 
-def _steps() -> Iterator[tuple[str, list[Span], Network]]:
+def models() -> Iterator[tuple[str, list[Span], Network]]:
     """(words, layers, network); the smallest first."""
-    yield "one layer", [Span("a", 1.0, 2.0, 25)], _line(0.0, 0.01)
+    yield "one layer", [Span("a", 1.0, 2.0, 25)], line(0.0, 0.01)
     two = [Span("a", 1.0, 2.5, 30), Span("b", 0.5, 1.25, 90)]
-    yield "two layers, a slow network", two, _line(0.25, 0.01)
-    yield "two layers, a fast network", two, _line(0.001, 0.001)
-    yield "the layer in front has no gradients", [Span("update", 0.5, 0.25, 0), *two], _line(0.25, 0.001)
+    yield "two layers, a slow network", two, line(0.25, 0.01)
+    yield "two layers, a fast network", two, line(0.001, 0.001)
+    yield "the layer in front has no gradients", [Span("update", 0.5, 0.25, 0), *two], line(0.25, 0.001)
     three = [Span("a", 1.0, 2.0, 100), Span("b", 1.5, 3.0, 10), Span("c", 0.5, 1.0, 220)]
-    yield "three layers", three, _line(0.125, 0.01)
+    yield "three layers", three, line(0.125, 0.01)
     chance = np.random.default_rng(61)
     for number in range(100):
         layers = [
@@ -163,7 +189,7 @@ def _steps() -> Iterator[tuple[str, list[Span], Network]]:
             for i in range(3 + number // 20)
         ]
         if any(layer.values for layer in layers):
-            yield f"{len(layers)} layers", layers, _line(float(chance.uniform(0, 1)), float(chance.uniform(0, 0.01)))
+            yield f"{len(layers)} layers", layers, line(float(chance.uniform(0, 1)), float(chance.uniform(0, 0.01)))
 
 
 def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[float, str]]:
@@ -194,7 +220,7 @@ def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[
     yield max(now, turned), "backward begins with the last layer"
 
 
-def _number(function: Callable[..., Any], layers: list[Span], reduce_s: Network) -> float:
+def number(function: Callable[..., Any], layers: list[Span], reduce_s: Network) -> float:
     """The learner's number.
 
     Raises:
@@ -208,7 +234,7 @@ def _number(function: Callable[..., Any], layers: list[Span], reduce_s: Network)
     return float(found)
 
 
-def _shown(layers: Sequence[Span], reduce_s: Network) -> str:
+def shown(layers: Sequence[Span], reduce_s: Network) -> str:
     """Layers and network in one line."""
     told = ", ".join(f"({one.forward_s:.3g}, {one.backward_s:.3g}, {one.values})" for one in layers)
     network = f"reduce_s(0) = {reduce_s(0.0):.3g}, reduce_s(400) = {reduce_s(400.0):.3g}"
@@ -217,13 +243,21 @@ def _shown(layers: Sequence[Span], reduce_s: Network) -> str:
 
 def _simulated(function: Callable[..., Any]) -> str:
     """It is what the simulator says, for 100 models."""
-    for words, layers, reduce_s in _steps():
-        yours, wanted = _number(function, layers, reduce_s), simulate(layers, reduce_s, Policy(fusion_bytes=0)).step_s
-        if np.isclose(yours, wanted, rtol=1e-6):
-            continue
-        named = (f". Look again: {why}" for other, why in _step_mistakes(layers, reduce_s) if np.isclose(yours, other))
-        return f"{words}, {_shown(layers, reduce_s)}: yours is {yours:.4g}, expected {wanted:.4g}{next(named, '')}"
+    for words, layers, reduce_s in models():
+        yours, wanted = number(function, layers, reduce_s), simulate(layers, reduce_s, Policy(fusion_bytes=0)).step_s
+        if not np.isclose(yours, wanted, rtol=1e-6):
+            why = named(explained(function, _step_mistakes))
+            return f"{words}, {shown(layers, reduce_s)}: yours is {yours:.4g}, expected {wanted:.4g}{why}"
     return ""
+
+
+def explained(
+    function: Callable[..., Any], mistakes: Callable[[Sequence[Span], Network], Iterator[tuple[float, str]]]
+) -> Iterator[list[str]]:
+    """For each model the mistakes that give a learner's number."""
+    for _, layers, reduce_s in models():
+        yours = number(function, layers, reduce_s)
+        yield [why for other, why in mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=1e-6)]
 
 
 TASKS = [

@@ -14,7 +14,7 @@ from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
 from workbench.course.schedules.played import Played, on_the_network, play, waits
-from workbench.course.tasks.paper_cluster.t16a_step_time import Network, _line, _number, _shown, _steps
+from workbench.course.tasks.paper_cluster.t16a_step_time import Network, explained, line, models, named, number, shown
 from workbench.observe.drawing import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction
@@ -61,8 +61,6 @@ def _bound_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple
         for i in count
     )
     yield backward, "the next forward of layer i, and of those behind it, belongs to the step as well"
-    behind = max(sum(compute[i:]) + reduce_s(4 * sum(one.values for one in layers[i:])) for i in count)
-    yield behind, "the layers behind i have sent already: those in front of it are what the next forward waits for"
 
 
 def _rivals(layers: Sequence[Span]) -> Iterator[Messages]:
@@ -82,20 +80,16 @@ def _rivals(layers: Sequence[Span]) -> Iterator[Messages]:
 
 def _no_rival_is_faster(function: Callable[..., Any]) -> str:
     """No schedule is faster, in 100 models."""
-    for words, layers, reduce_s in _steps():
-        yours = _number(function, layers, reduce_s)
+    for words, layers, reduce_s in models():
+        yours = number(function, layers, reduce_s)
         for messages in _rivals(layers):
             if (step_s := play(layers, messages, reduce_s).step_s) < yours - _CLOSE:
+                why = named(explained(function, _bound_mistakes))
                 return (
-                    f"{words}, {_shown(layers, reduce_s)}: yours says that no step is shorter than {yours:.4g}. With "
-                    f"the messages {_short(messages)} it takes {step_s:.4g}{_named(yours, layers, reduce_s)}"
+                    f"{words}, {shown(layers, reduce_s)}: yours says that no step is shorter than {yours:.4g}. With "
+                    f"the messages {_short(messages)} it takes {step_s:.4g}{why}"
                 )
     return ""
-
-
-def _named(yours: float, layers: Sequence[Span], reduce_s: Network) -> str:
-    same = (why for other, why in _bound_mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=_CLOSE))
-    return next((f". Look again: {why}" for why in same), "")
 
 
 def _short(messages: Messages) -> str:
@@ -104,11 +98,11 @@ def _short(messages: Messages) -> str:
 
 def _no_bound_is_larger(function: Callable[..., Any]) -> str:
     """It is the largest of the bounds that the lesson proves."""
-    for words, layers, reduce_s in _steps():
-        yours, wanted = _number(function, layers, reduce_s), least_step(layers, reduce_s)
+    for words, layers, reduce_s in models():
+        yours, wanted = number(function, layers, reduce_s), least_step(layers, reduce_s)
         if not np.isclose(yours, wanted, rtol=_CLOSE):
-            why = _named(yours, layers, reduce_s)
-            return f"{words}, {_shown(layers, reduce_s)}: yours is {yours:.4g}, proved is {wanted:.4g}{why}"
+            why = named(explained(function, _bound_mistakes))
+            return f"{words}, {shown(layers, reduce_s)}: yours is {yours:.4g}, proved is {wanted:.4g}{why}"
     return ""
 
 
@@ -160,15 +154,15 @@ def _tried(function: Callable[..., Any], layers: Sequence[Span], reduce_s: Netwo
 
 def _each_once(function: Callable[..., Any]) -> str:
     """Each gradient travels once."""
-    for words, layers, reduce_s in _steps():
+    for words, layers, reduce_s in models():
         if wrong := mistake(layers, _tried(function, layers, reduce_s)):
-            return f"{words}, {_shown(layers, reduce_s)}: {wrong}"
+            return f"{words}, {shown(layers, reduce_s)}: {wrong}"
     return ""
 
 
 def _same_on_all_ranks(function: Callable[..., Any]) -> str:
     """Called again it is the same: each rank calls it for itself."""
-    for words, layers, reduce_s in list(_steps())[::7]:
+    for words, layers, reduce_s in list(models())[::7]:
         first, again = (_tried(function, layers, reduce_s) for _ in range(2))
         if first != again:
             return (
@@ -185,11 +179,11 @@ def _contest() -> tuple[tuple[str, tuple[Span, ...], Network, float], ...]:
     resnet = tuple(spans(resnet101(), MODELS["ResNet-101"].step_s))
     inception = tuple(spans(inception_v3(), MODELS["Inception V3"].step_s))
     return (
-        ("ResNet-101, latencies of 5 ms", resnet, _line(5e-3, 0.75e-9), 1.04),
-        ("Inception V3, latencies of 5 ms", inception, _line(5e-3, 0.75e-9), 1.04),
+        ("ResNet-101, latencies of 5 ms", resnet, line(5e-3, 0.75e-9), 1.04),
+        ("Inception V3, latencies of 5 ms", inception, line(5e-3, 0.75e-9), 1.04),
         ("VGG-16 on the paper's 512 GPUs", vgg, reduction(pascal()), 1.06),
-        ("VGG-16, latencies of 0.1 ms", vgg, _line(1e-4, 0.75e-9), 1.06),
-        ("VGG-16, latencies of 5 ms, half of the bandwidth", vgg, _line(5e-3, 1.5e-9), 1.06),
+        ("VGG-16, latencies of 0.1 ms", vgg, line(1e-4, 0.75e-9), 1.06),
+        ("VGG-16, latencies of 5 ms, half of the bandwidth", vgg, line(5e-3, 1.5e-9), 1.06),
     )
 
 
@@ -242,7 +236,7 @@ def _send(hvd: Any, function: Callable[..., Any], layers: Sequence[Span], reduce
 def _on_real_ranks(function: Callable[..., Any]) -> str:
     """Three ranks that run send by it, and each has the sums."""
     n, layers = 3, [Span("a", 1e-3, 2e-3, 50), Span("b", 1e-3, 2e-3, 0), Span("c", 1e-3, 2e-3, 700)]
-    found = on_ranks(lambda hvd: _send(hvd, function, layers, _line(1e-4, 1e-6)), [()] * n)
+    found = on_ranks(lambda hvd: _send(hvd, function, layers, line(1e-4, 1e-6)), [()] * n)
     ranks = sum(range(n))
     wanted = np.concatenate([n * (np.arange(one.values) + i) + ranks for i, one in enumerate(layers)])
     for rank, yours in enumerate(found):
