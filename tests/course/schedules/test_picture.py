@@ -30,9 +30,7 @@ def test_bars_are_as_long_as_what_they_show() -> None:
     assert sum(width for _, width in network) == pytest.approx(700 * 5 / 9, abs=0.1)  # 5 of 9 s
     for row in (compute, network):
         assert all(x + width <= after + 0.02 for (x, width), (after, _) in itertools.pairwise(row))
-    assert figure.alt == (
-        "Two layers: a step takes 9 s, the ranks wait for 3 s of it, most of all for front; the network is busy for 5 s"
-    )
+    assert figure.alt == ("Two layers: 9 s a step; the ranks wait 3 s, mostly for front; the network works 5 s")
 
 
 def test_it_has_the_style_of_all_pictures_and_tells_each_bar() -> None:

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Sequence
 
 from workbench.course.drawing import _label, _picture
 from workbench.course.schedules.played import on_the_network, waits
-from workbench.observe.drawing import COLOURS, clean, duration, size
+from workbench.observe.drawing import COLOURS, _step, clean, duration, size
 from workbench.observe.figure import Figure
 from workbench.simulate.steps import Event
 
 _LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
 _ROWS = {"compute": 58.0, "network": 104.0}
 _FILL = {"forward": "submit", "backward": "compute", "reduce": "reduce", "wait": "wait"}
-_LETTER, _TICKS = 6.0, 5
+_LETTER = 6.0
 
 
 def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
@@ -30,24 +30,24 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
     Example:
         >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
         >>> step_picture(step, 5.0, "One layer")
-        One layer: a step takes 5 s, the ranks wait for 2 s of it, most of all for fc; the network is busy for 2 s
+        One layer: 5 s a step; the ranks wait 2 s, mostly for fc; the network works 2 s
     """
     if not any(event.what == "backward" for event in events):
         raise ValueError("There is no backward among the events: give those of one simulated step.")
     computed = [event for event in events if event.what != "reduce"]
     waited, carried = waits(events, step_s), on_the_network(events, step_s)
-    text = f"{title}: a step takes {_took(step_s)}, {_waited(waited)}; the network is busy for {_took(_sum(carried))}"
+    text = f"{title}: {_took(step_s)} a step; {_waited(waited)}; the network works {_took(_sum(carried))}"
     begin, scale = computed[0].begin_s, _WIDTH / step_s
-    parts = [_label(_LEFT - 8, y + 22, row, 12, "end") for row, y in _ROWS.items()]
+    parts = [*_axis(step_s), *(_label(_LEFT - 8, y + 22, row, 12, "end") for row, y in _ROWS.items())]
     parts += [_bar(event, begin, scale) for event in (*computed, *waited, *carried)]
-    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *parts, *_axis(step_s)])
+    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *parts])
 
 
 def _waited(waited: Sequence[Event]) -> str:
     if not waited:
         return "the ranks never wait"
     longest = max(waited, key=lambda event: event.end_s - event.begin_s)
-    return f"the ranks wait for {_took(_sum(waited))} of it, most of all for {longest.names[0]}"
+    return f"the ranks wait {_took(_sum(waited))}, mostly for {longest.names[0]}"
 
 
 def _sum(events: Sequence[Event]) -> float:
@@ -83,10 +83,11 @@ def _legend() -> Iterator[str]:
 
 
 def _axis(step_s: float) -> Iterator[str]:
-    for part in range(_TICKS + 1):
-        x = _LEFT + _WIDTH * part / _TICKS
+    tick_s = _step(step_s * 1e6) / 1e6
+    for part in range(int(step_s / tick_s) + 1):
+        x = _LEFT + _WIDTH * part * tick_s / step_s
         yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="146"/>'
-        yield _label(x, 164, _took(step_s * part / _TICKS) if part else "0", 10, "middle")
+        yield _label(x, 164, _took(tick_s * part) if part else "0", 10, "middle")
 
 
 __all__ = ["step_picture"]

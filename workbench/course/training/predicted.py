@@ -69,9 +69,10 @@ def summary(chosen: Sequence[Cell]) -> str:
     """For each way the errors' median and its worst training.
 
     Example:
-        >>> print(summary([Cell("1gbit", 2, "cnn", "plain", measured_s=0.010, predicted_s=0.011)]))
-        plain     1 trainings, median error 10.0%, within 10 %: 1
-                 worst: cnn, 2 ranks, 1gbit, plain: measured 10 ms, predicted 11 ms
+        >>> pair = [Cell("1gbit", n, "cnn", "plain", measured_s=0.010, predicted_s=0.008 + n / 1000) for n in (2, 4)]
+        >>> print(summary(pair))
+        plain     2 trainings, median error 10.0%, within 10 %: 1
+                worst: cnn, 4 ranks, 1gbit, plain: measured 10 ms, predicted 12 ms
     """
     lines = []
     for way in dict.fromkeys(cell.way for cell in chosen):
