@@ -48,6 +48,36 @@ def curves(
         return _finish(figure, f"{title}: {ends}")
 
 
+def points(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str, title: str) -> Figure:
+    """Points on logarithmic axes, and a line where both values are equal.
+
+    Args:
+        series: pairs of values by name.
+        xlabel, ylabel, title: what is written on the picture.
+
+    Raises:
+        ValueError: there is no point.
+
+    Example:
+        >>> points({"a": [(1.0, 1.0), (10.0, 20.0)]}, "measured", "predicted", "Both")
+        Both: a, 2 points, ratios 1 to 2
+    """
+    if not any(series.values()):
+        raise ValueError("There are no points to draw.")
+    with _Canvas() as (figure, axes):
+        every = [value for pairs in series.values() for pair in pairs for value in pair]
+        axes.plot([min(every), max(every)], [min(every), max(every)], color="grey", ls=":", label="equal")
+        for i, (label, pairs) in enumerate(series.items()):
+            axes.scatter(*zip(*pairs, strict=True), s=14, label=label, color=_COLOURS[i % len(_COLOURS)])
+        axes.set(xlabel=xlabel, ylabel=ylabel, title=title, xscale="log", yscale="log")
+        axes.legend(frameon=False)
+        ratios = {label: sorted(y / x for x, y in pairs) for label, pairs in series.items() if pairs}
+        told = "; ".join(
+            f"{label}, {len(each)} points, ratios {each[0]:.3g} to {each[-1]:.3g}" for label, each in ratios.items()
+        )
+        return _finish(figure, f"{title}: {told}")
+
+
 def speedup(table: SpeedupTable) -> Figure:
     """Measured speed-up beside the ideal."""
     with _Canvas() as (figure, axes):

@@ -1,0 +1,93 @@
+"""A step of training as a picture: what the ranks compute, what the network carries, and where the ranks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workbench.course.drawing import _label, _picture
+from workbench.course.schedules.played import on_the_network, waits
+from workbench.observe.drawing import COLOURS, _step, clean, duration, size
+from workbench.observe.figure import Figure
+from workbench.simulate.steps import Event
+
+_LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
+_ROWS = {"compute": 58.0, "network": 104.0}
+_FILL = {"forward": "submit", "backward": "compute", "reduce": "reduce", "wait": "wait"}
+_LETTER = 6.0
+
+
+def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
+    """One step, from its beginning to that of the next one.
+
+    Args:
+        events: of one step, as the simulator gives them.
+        step_s: how long a step takes in the long run.
+        title: what it shows.
+
+    Raises:
+        ValueError: there are no events of backward.
+
+    Example:
+        >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
+        >>> step_picture(step, 5.0, "One layer")
+        One layer: 5 s a step; the ranks wait 2 s, mostly for fc; the network works 2 s
+    """
+    if not any(event.what == "backward" for event in events):
+        raise ValueError("There is no backward among the events: give those of one simulated step.")
+    computed = [event for event in events if event.what != "reduce"]
+    waited, carried = waits(events, step_s), on_the_network(events, step_s)
+    text = f"{title}: {_took(step_s)} a step; {_waited(waited)}; the network works {_took(_sum(carried))}"
+    begin, scale = computed[0].begin_s, _WIDTH / step_s
+    parts = [*_axis(step_s), *(_label(_LEFT - 8, y + 22, row, 12, "end") for row, y in _ROWS.items())]
+    parts += [_bar(event, begin, scale) for event in (*computed, *waited, *carried)]
+    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *parts])
+
+
+def _waited(waited: Sequence[Event]) -> str:
+    if not waited:
+        return "the ranks never wait"
+    longest = max(waited, key=lambda event: event.end_s - event.begin_s)
+    return f"the ranks wait {_took(_sum(waited))}, mostly for {longest.names[0]}"
+
+
+def _sum(events: Sequence[Event]) -> float:
+    return sum(event.end_s - event.begin_s for event in events)
+
+
+def _took(seconds: float) -> str:
+    return duration(seconds * 1e6)
+
+
+def _bar(event: Event, begin: float, scale: float) -> str:
+    x, width = _LEFT + (event.begin_s - begin) * scale, max(0.6, (event.end_s - event.begin_s) * scale)
+    fill, ink = COLOURS[_FILL[event.what]]
+    y = _ROWS["network" if event.what == "reduce" else "compute"]
+    names = event.names[0] if len(event.names) == 1 else f"{event.names[0]} to {event.names[-1]}"
+    what = f"wait for {names}" if event.what == "wait" else f"{event.what} {names}"
+    carried = f", {size(4 * event.values)}" if event.values else ""
+    label = "wait" if event.what == "wait" else names
+    inside = ""
+    if width > _LETTER * len(label) + 6:
+        inside = _label(x + width / 2, y + 21, label, 10, "middle", f' fill="{ink}"')
+    tip = f"{what}: {duration((event.end_s - event.begin_s) * 1e6)}{carried}"
+    box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_HEIGHT:g}" fill="{fill}" stroke="#ffffff"/>'
+    return f"<g><title>{clean(tip)}</title>{box}{inside}</g>"
+
+
+def _legend() -> Iterator[str]:
+    x = _LEFT
+    for what, phase in _FILL.items():
+        yield f'<rect x="{x:g}" y="36" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
+        yield _label(x + 14, 45, what)
+        x += 34 + _LETTER * len(what)
+
+
+def _axis(step_s: float) -> Iterator[str]:
+    tick_s = _step(step_s * 1e6) / 1e6
+    for part in range(int(step_s / tick_s) + 1):
+        x = _LEFT + _WIDTH * part * tick_s / step_s
+        yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="146"/>'
+        yield _label(x, 164, _took(tick_s * part) if part else "0", 10, "middle")
+
+
+__all__ = ["step_picture"]

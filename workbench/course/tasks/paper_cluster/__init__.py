@@ -1,0 +1,1 @@
+"""Lesson 16: a cluster that nobody here has, computed. Functions judged by their properties."""

@@ -1,0 +1,294 @@
+"""Lesson 16, first half: the constants of a link from two timings, and the time of a step from its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import PlainTask
+from workbench.simulate.machines import Wire
+from workbench.simulate.steps import Policy, Span, simulate
+
+_CLOSE = 0.03
+Network = Callable[[float], float]
+
+
+def fit_link(ranks: Any, short: Any, long: Any) -> Any:
+    """Return (latency_s, per_byte_s) of the link between ranks on which allreduces of two sizes were timed.
+
+    short, long: each (bytes of the array, [seconds of each repetition]). Something else disturbs a few repetitions.
+    A ring takes 2 (ranks - 1) steps, and each step sends bytes / ranks: latency_s + per_byte_s * bytes / ranks seconds.
+    No constant is negative: on a busy machine the short array may seem to take longer than the long one.
+    """
+    ### BEGIN SOLUTION
+    steps = 2 * (ranks - 1)
+    (few, quick), (many, slow) = (short[0], median(short[1])), (long[0], median(long[1]))
+    per_byte_s = max(0.0, (slow - quick) / (many - few)) * ranks / steps
+    return max(0.0, quick / steps - per_byte_s * few / ranks), per_byte_s
+    ### END SOLUTION
+
+
+def _ring(ranks: int, nbytes: float, wire: Wire) -> float:
+    return 2 * (ranks - 1) * (wire.latency_s + wire.per_byte_s * nbytes / ranks)
+
+
+_LINKS = [
+    (2, Wire(0.0, 1e-9)),
+    (2, Wire(1e-4, 1e-9)),
+    (4, Wire(2e-5, 4e-10)),
+    (3, Wire(0.0, 2e-8)),
+    (16, Wire(5e-4, 0.0)),
+]
+_SIZES = 4_000, 16_000_000
+
+
+def _answer(function: Callable[..., Any], ranks: int, short: Any, long: Any) -> tuple[float, float]:
+    """The learner's two numbers.
+
+    Raises:
+        TypeError: they are something else.
+    """
+    found = function(ranks, short, long)
+    if found is None:
+        raise TypeError("fit_link(…) is None. Is there a return?")
+    if not isinstance(found, (tuple, list)) or len(found) != 2:
+        raise TypeError(f"fit_link(…) is {found!r}, and no pair (latency_s, per_byte_s)")
+    return float(found[0]), float(found[1])
+
+
+def _links_mistakes(ranks: int, short_s: float, long_s: float) -> Iterator[tuple[tuple[float, float], str]]:
+    """What else one may return, from the times of the two sizes."""
+    few, many = _SIZES
+    steps, slope = 2 * (ranks - 1), (long_s - short_s) / (many - few)
+    begin_s = max(0.0, short_s - slope * few)
+    whole, half = long_s / many * ranks / steps, ranks - 1
+    for quick_s in (short_s, begin_s):
+        yield (quick_s, slope), "these are the constants of the whole allreduce. It takes 2 (ranks - 1) steps"
+        yield (quick_s / steps, slope / steps), "a step sends bytes / ranks, not the whole array"
+        yield (quick_s / steps, whole), "the long array pays the latencies as well: subtract them"
+        yield (
+            (quick_s / half, slope * ranks / half),
+            "a ring passes n - 1 chunks twice: to add up, and to pass on the sums",
+        )
+    yield (0.0, whole), "the latency is left out: two unknowns need both sizes"
+
+
+def _links_exact(function: Callable[..., Any]) -> str:
+    """From exact times it finds both constants, on 2 to 16 ranks."""
+    for ranks, wire in _LINKS:
+        yours, wanted = _answer(function, ranks, *_exact(ranks, wire)), (wire.latency_s, wire.per_byte_s)
+        if not _alike(yours, wanted):
+            times = " and ".join(f"{nbytes:,} bytes in {took[0]:.4g} s" for nbytes, took in _exact(ranks, wire))
+            return (
+                f"{ranks} ranks, {times}: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected {wanted[0]:.3g}, "
+                f"{wanted[1]:.3g}{named(_links_explained(function))}"
+            )
+    return ""
+
+
+def _exact(ranks: int, wire: Wire) -> list[tuple[int, list[float]]]:
+    return [(nbytes, [_ring(ranks, nbytes, wire)] * 5) for nbytes in _SIZES]
+
+
+def _links_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
+    for ranks, wire in _LINKS:
+        times = _exact(ranks, wire)
+        yours = _answer(function, ranks, *times)
+        mistakes = _links_mistakes(ranks, times[0][1][0], times[1][1][0])
+        yield [why for other, why in mistakes if _alike(yours, other)]
+
+
+def named(explained: Iterable[list[str]]) -> str:
+    """The mistake that explains every answer of a learner's; empty if none does.
+
+    Args:
+        explained: for each case the mistakes that would give the same answer.
+
+    Example:
+        >>> named([["too long", "too late"], ["too late"]]), named([["too long"], ["too late"]])
+        ('. Look again: too late', '')
+    """
+    first, *others = explained
+    return next((f". Look again: {why}" for why in first if all(why in each for each in others)), "")
+
+
+def _alike(yours: Sequence[float], wanted: Sequence[float]) -> bool:
+    return bool(np.allclose(yours, wanted, rtol=_CLOSE, atol=1e-13))
+
+
+def _links_disturbed(function: Callable[..., Any]) -> str:
+    """Three slow repetitions of fifteen change nothing."""
+    chance = np.random.default_rng(16)
+    for ranks, wire in _LINKS[:3]:
+        pair = []
+        for nbytes in _SIZES:
+            times = _ring(ranks, nbytes, wire) * np.ones(15)
+            times[chance.choice(15, 3, replace=False)] *= chance.uniform(3, 20, 3)
+            pair.append((nbytes, times.tolist()))
+        yours, wanted = _answer(function, ranks, *pair), (wire.latency_s, wire.per_byte_s)
+        if not _alike(yours, wanted):
+            return (
+                f"{ranks} ranks, 3 of 15 repetitions disturbed: yours is {yours[0]:.3g}, {yours[1]:.3g}, expected "
+                f"{wanted[0]:.3g}, {wanted[1]:.3g}. A mean follows each slow repetition; what does not?"
+            )
+    return ""
+
+
+def _links_positive(function: Callable[..., Any]) -> str:
+    """No constant is negative, however busy the machine was."""
+    for quick_s, slow_s in ((0.010, 0.008), (1e-6, 1.0)):
+        short, long = (_SIZES[0], [quick_s] * 5), (_SIZES[1], [slow_s] * 5)
+        yours = _answer(function, 2, short, long)
+        if min(yours) < 0:
+            return (
+                f"short {short[1][0]} s, long {long[1][0]} s: yours is {yours}. A link with less than nothing is none"
+            )
+    return ""
+
+
+def step_time(layers: Any, reduce_s: Any) -> Any:
+    """Return how many seconds a training step takes, if each layer's gradients travel as soon as backward has them.
+
+    layers: in forward order; each has forward_s, backward_s, and values, the number of its gradients (4 bytes each).
+    reduce_s(nbytes): how long an allreduce of so many bytes takes.
+    First all layers run forward, then all run backward, the last layer first. When a layer's backward ends, its
+    gradients are ready. The network carries one layer's gradients at a time, in the order in which they are ready. A
+    layer without gradients sends nothing. The next step begins when backward is over and all gradients are reduced.
+    """
+    ### BEGIN SOLUTION
+    now, free = sum(layer.forward_s for layer in layers), 0.0
+    for layer in reversed(layers):
+        now += layer.backward_s
+        if layer.values:
+            free = max(free, now) + reduce_s(4 * layer.values)
+    return max(now, free)
+    ### END SOLUTION
+
+
+def line(latency_s: float, per_byte_s: float) -> Network:
+    """A network whose messages pay a latency, and the same for each byte."""
+    return lambda nbytes: latency_s + per_byte_s * nbytes
+
+
+def models() -> Iterator[tuple[str, list[Span], Network]]:
+    """(words, layers, network); the smallest first."""
+    yield "one layer", [Span("a", 1.0, 2.0, 25)], line(0.0, 0.01)
+    two = [Span("a", 1.0, 2.5, 30), Span("b", 0.5, 1.25, 90)]
+    yield "two layers, a slow network", two, line(0.25, 0.01)
+    yield "two layers, a fast network", two, line(0.001, 0.001)
+    yield "the layer in front has no gradients", [Span("update", 0.5, 0.25, 0), *two], line(0.25, 0.001)
+    three = [Span("a", 1.0, 2.0, 100), Span("b", 1.5, 3.0, 10), Span("c", 0.5, 1.0, 220)]
+    yield "three layers", three, line(0.125, 0.01)
+    chance = np.random.default_rng(61)
+    for number in range(100):
+        layers = [
+            Span(f"{i}", float(chance.uniform(0.1, 2)), float(chance.uniform(0.1, 2)), int(chance.integers(0, 200)))
+            for i in range(3 + number // 20)
+        ]
+        if any(layer.values for layer in layers):
+            yield f"{len(layers)} layers", layers, line(float(chance.uniform(0, 1)), float(chance.uniform(0, 0.01)))
+
+
+def _step_mistakes(layers: Sequence[Span], reduce_s: Network) -> Iterator[tuple[float, str]]:
+    """What else one may return."""
+    forward_s, compute_s = sum(one.forward_s for one in layers), sum(one.forward_s + one.backward_s for one in layers)
+    sent = [(one, reduce_s(4 * one.values)) for one in layers if one.values]
+    network_s = sum(seconds for _, seconds in sent)
+    total_s = reduce_s(4 * sum(one.values for one in layers))
+    yield compute_s, "that is computing alone: the gradients do not travel in no time"
+    yield compute_s + network_s, "that is without overlap: a gradient travels while backward goes on"
+    yield compute_s + total_s, "that sends all gradients at the end, together: each may leave when its backward ends"
+    for wire_s in (network_s, total_s):
+        yield max(compute_s, wire_s), "the network has nothing to send before the last layer's backward has ended"
+        yield forward_s + max(compute_s - forward_s, wire_s), "no gradient is ready at the beginning of backward"
+    now, alone, turned, free, latencies = forward_s, 0.0, 0.0, 0.0, 0.0
+    for one in reversed(layers):
+        now += one.backward_s
+        alone = max(alone, now + (reduce_s(4 * one.values) if one.values else 0.0))
+        latencies = max(latencies, now) + reduce_s(4 * one.values)
+        free = max(free, now) + reduce_s(one.values) if one.values else free
+    yield alone, "two messages cannot be on the network at once: one waits until the one before has arrived"
+    yield latencies, "a layer without gradients sends nothing, and pays no latency"
+    yield max(now, free), "a gradient has 4 bytes"
+    now = forward_s
+    for one in layers:
+        now += one.backward_s
+        turned = max(turned, now) + reduce_s(4 * one.values) if one.values else turned
+    yield max(now, turned), "backward begins with the last layer"
+
+
+def number(function: Callable[..., Any], layers: list[Span], reduce_s: Network) -> float:
+    """The learner's number.
+
+    Raises:
+        TypeError: it is none.
+    """
+    found = function(list(layers), reduce_s)
+    if found is None:
+        raise TypeError(f"{function.__name__}(…) is None. Is there a return?")
+    if isinstance(found, bool) or not isinstance(found, (int, float, np.number)):
+        raise TypeError(f"{function.__name__}(…) is {found!r}, and no number of seconds")
+    return float(found)
+
+
+def shown(layers: Sequence[Span], reduce_s: Network) -> str:
+    """Layers and network in one line."""
+    told = ", ".join(f"({one.forward_s:.3g}, {one.backward_s:.3g}, {one.values})" for one in layers)
+    network = f"reduce_s(0) = {reduce_s(0.0):.3g}, reduce_s(400) = {reduce_s(400.0):.3g}"
+    return f"(forward_s, backward_s, values) = {told}; {network}"
+
+
+def _simulated(function: Callable[..., Any]) -> str:
+    """It is what the simulator says, for 100 models."""
+    for words, layers, reduce_s in models():
+        yours, wanted = number(function, layers, reduce_s), simulate(layers, reduce_s, Policy(fusion_bytes=0)).step_s
+        if not np.isclose(yours, wanted, rtol=1e-6):
+            why = named(explained(function, _step_mistakes))
+            return f"{words}, {shown(layers, reduce_s)}: yours is {yours:.4g}, expected {wanted:.4g}{why}"
+    return ""
+
+
+def explained(
+    function: Callable[..., Any], mistakes: Callable[[Sequence[Span], Network], Iterator[tuple[float, str]]]
+) -> Iterator[list[str]]:
+    """For each model the mistakes that give a learner's number."""
+    for _, layers, reduce_s in models():
+        yours = number(function, layers, reduce_s)
+        yield [why for other, why in mistakes(layers, reduce_s) if np.isclose(yours, other, rtol=1e-6)]
+
+
+TASKS = [
+    PlainTask(
+        "16.fit_link",
+        "latency and bandwidth of a link, from two sizes",
+        fit_link,
+        (
+            "First one number for each size, that a few slow repetitions do not move. Then a line through two points: "
+            "what does it cost when the bytes grow from the short to the long array?",
+            "An allreduce takes 2 (ranks - 1) * (latency_s + per_byte_s * bytes / ranks). Take the short one's time "
+            "from the long one's, and the latencies are gone.",
+            "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
+            "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
+        ),
+        properties=[_links_exact, _links_disturbed, _links_positive],
+        points=2,
+    ),
+    PlainTask(
+        "16.step_time",
+        "a training step, from its layers and a network",
+        step_time,
+        (
+            "Two clocks: when the ranks have computed, and when the network is free again. Where does each stand after "
+            "forward?",
+            "Go through the layers from the last to the first. Backward moves the first clock. Then the layer's "
+            "message begins when both its gradients are ready and the network is free: at the later of the two clocks.",
+            "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
+            "reduce_s(4 * layer.values). At the end max(now, free).",
+        ),
+        properties=[_simulated],
+        points=2,
+    ),
+]
