@@ -394,8 +394,8 @@ step_picture(run.events, run.step_s, "VGG-16, scheduled")
 
 # %% [markdown]
 # Hardly any wait is left, and hardly any gap on the network. The same gradients are summed. What it needs stands in the
-# rules: a forward that waits for its own layer's gradients only, and an update layer by layer. And it is still a model:
-# section 3 has shown how far to trust it.
+# rules: a forward that waits for its own layer's gradients only, and an update layer by layer. Whether the workbench
+# can do that stands in the table above, at *priority*. And it is still a model: section 3 says how far to trust it.
 #
 # ### The same function on real ranks
 #
@@ -412,7 +412,8 @@ print(inspect.getsource(Sender.ready))
 # %% [markdown]
 # Why does a rank not send whatever it has, and wait for that before it sends the next? Because ranks are not equally
 # fast. If rank 0 waits for message 3 before it sends 5, and rank 1 waits for 5 before it sends 3, both wait for ever
-# (lesson 02). All need the same order, and a plan from the same numbers gives it without a word between them.
+# (lesson 02). All need the same order. In the workbench rank 0 decides, and tells all. Here a plan from the same
+# numbers gives the order, without a word between them.
 
 # %%
 # %%px
