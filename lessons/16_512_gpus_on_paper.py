@@ -316,8 +316,8 @@ for row in ideas.compared():
 # Most of them change what is computed: fewer bits, larger batches, approximations. *Priority* does not. It sends the
 # same gradients in another order: what the next forward needs first goes first, and large tensors go in pieces, so that
 # others can pass between them. It gains only if the next step does not wait for all gradients: the forward of a layer
-# waits for its own. `DistributedOptimizer(overlap_forward=True)` trains like that: `step()` waits for nothing, and a layer's
-# weights are updated when its forward comes.
+# waits for its own. `DistributedOptimizer(overlap_forward=True)` trains like that: `step()` waits for nothing, and a
+# layer's weights are updated when its forward comes.
 #
 # ### The contest
 #
