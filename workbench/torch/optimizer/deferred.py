@@ -11,6 +11,7 @@ overtakes the rest on its way, see ``steady/priority.py``.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from inspect import unwrap
@@ -124,9 +125,16 @@ class Deferral:
     """
 
     def __init__(self, hooks: GradientHooks, wanted: bool) -> None:
-        self._hooks, self._wanted, self._updates, self.lock = hooks, wanted, list[Update](), RLock()
+        self._owner = weakref.ref(hooks)  # so that the memory of an optimizer that nobody has is free at once
+        self._wanted, self._updates, self.lock = wanted, list[Update](), RLock()
         self._order: list[GradBucket] | None = None  # in which they are looked at, until it is known
         self._looked_at = True
+
+    @property
+    def _hooks(self) -> GradientHooks:
+        hooks = self._owner()
+        assert hooks is not None, "an update that is still to come keeps it"
+        return hooks
 
     def limit(self, bucket_bytes: int) -> int:
         """How large a bucket may be: not so large that what is needed first waits for the rest of it."""
@@ -174,7 +182,7 @@ class Deferral:
         for bucket in dict.fromkeys(buckets[name] for name in handles):
             params = {grads.params[name] for name in bucket.layout.names}
             handle = next(handles[name] for name in bucket.layout.names if name in handles)
-            self._updates.append(Update(self, bucket, handle, _only(groups, params)))
+            self._updates.append(Update(self._hooks, bucket, handle, _only(groups, params)))
         later = {param for update in self._updates for param in update.params}
         self.step(_only(groups, later, False))
         for update in self._updates:
@@ -253,7 +261,7 @@ class Update:
     """The update of the parameters of one bucket.
 
     Args:
-        deferral: that it belongs to.
+        hooks: of the optimizer, which lives until then.
         bucket: of their gradients.
         handle: of its reduction.
         groups: the optimizer's groups with these parameters only, as they were when ``step()`` was called.
@@ -264,9 +272,10 @@ class Update:
     """
 
     def __init__(
-        self, deferral: Deferral, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
+        self, hooks: GradientHooks, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
     ) -> None:
-        self._deferral, self.bucket, self.handle, self._groups = deferral, bucket, handle, groups
+        self._hooks, self._deferral = hooks, hooks.deferral
+        self.bucket, self.handle, self._groups = bucket, handle, groups
         self.params: list[Any] = [param for group in groups for param in group["params"]]
         self.zero = ""
 
@@ -278,7 +287,8 @@ class Update:
             CollectiveError: the reduction failed; the parameters stay as they are.
             RuntimeError: a gradient was changed in the meantime.
         """
-        with self._deferral.lock:
+        # Until all is done, other threads that look have to wait here, too; this one takes them for plain parameters.
+        with self._deferral.lock, torch._C.DisableTorchFunctionSubclass():
             if type(self.params[0]) is not Deferred:
                 return
             try:
@@ -286,12 +296,17 @@ class Update:
             except CollectiveError:
                 self._deferral.leave(self)
                 raise
-            self._deferral.leave(self)
-            for name in self.bucket.changed():
-                raise RuntimeError(CHANGED.format(name))
-            self.bucket.give()
-            self._deferral.step(self._groups)
-            self._zero()
+            try:
+                self._make()
+            finally:
+                self._deferral.leave(self)
+
+    def _make(self) -> None:
+        for name in self.bucket.changed():
+            raise RuntimeError(CHANGED.format(name))
+        self.bucket.give()
+        self._deferral.step(self._groups)
+        self._zero()
 
     def _zero(self) -> None:
         for param in self.params if self.zero else ():
