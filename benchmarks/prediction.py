@@ -15,24 +15,23 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from datetime import date
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from models import TASKS, Task, vgg_like
+from shaped import hosts, tell
 
 import workbench.torch as hvd
-from workbench.calibration.prediction import Measured, measure, predict
+from workbench.calibration.prediction import measure
+from workbench.course.training.predicted import predicted
 
-ROOT = Path(__file__).resolve().parent.parent
-TESTBED = [sys.executable, str(ROOT / "tests" / "testbed"), "--mark", "prediction"]
 RATES = ("100mbit", "1gbit", "10gbit")
 LAYOUTS = {2: "wb1:1,wb2:1", 4: "wb1:2,wb2:2"}
 MODELS = TASKS | {"vgg": vgg_like()}
@@ -72,14 +71,12 @@ def main() -> None:
 def report(rows: list[dict[str, Any]]) -> None:
     """Each cell: measured and predicted milliseconds; then the errors of each way."""
     errors: dict[str, list[float]] = {}
-    for row in rows:
-        cells = []
-        for mode, real_s in row["step_s"].items():
-            measured = Measured.of(row["measured"]["float16" if mode == "fp16" else "float32"])
-            said_s = predict(measured, [row["ranks"]], sharded=mode == "sharded").rows[0].step_s
-            errors.setdefault(mode, []).append(said_s / real_s - 1)
-            cells.append(f"{mode} {real_s * 1e3:7.1f} {said_s * 1e3:7.1f} {errors[mode][-1]:+4.0%}")
-        print(f"{row['rate']:8} {row['ranks']} {row['model']:9}", "   ".join(cells))
+    for (rate, ranks, model), cells in groupby(predicted(rows), lambda cell: (cell.rate, cell.ranks, cell.model)):
+        texts = []
+        for cell in cells:
+            errors.setdefault(cell.way, []).append(cell.error)
+            texts.append(f"{cell.way} {cell.measured_s * 1e3:7.1f} {cell.predicted_s * 1e3:7.1f} {cell.error:+4.0%}")
+        print(f"{rate:8} {ranks} {model:9}", "   ".join(texts))
     for mode, each in errors.items():
         sizes = sorted(map(abs, each))
         print(f"{mode}: {len(sizes)} cells, median error {statistics.median(sizes):.1%}, worst {sizes[-1]:.0%}")
@@ -99,13 +96,7 @@ def on_a_rank(models: list[str], modes: list[str]) -> None:
         }
         real = {mode: train(task, data, MODES[mode]) for mode in modes}
         if hvd.rank() == 0:
-            print(
-                "ROW "
-                + json.dumps(
-                    {"model": name, "measured": {wire: asdict(one) for wire, one in found.items()}, "step_s": real}
-                ),
-                flush=True,
-            )
+            tell({"model": name, "measured": {wire: asdict(one) for wire, one in found.items()}, "step_s": real})
     hvd.shutdown()
 
 
@@ -135,23 +126,14 @@ def train(task: Task, data: tuple[torch.Tensor, torch.Tensor], options: dict[str
 
 def on_hosts(given: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Rows, with rate and ranks."""
-    subprocess.run([*TESTBED, "up", "2", given.rates[0]], check=True, timeout=60)
-    try:
+    words = ["--rank", "--models", *given.models, "--modes", *given.modes]
+    with hosts("prediction", given.rates[0]) as two:
         for rate in given.rates:
-            subprocess.run([*TESTBED, "rate", rate], check=True, timeout=30)
+            two.set_rate(rate)
             for ranks in given.ranks:
-                words = ["--rank", "--models", *given.models, "--modes", *given.modes]
-                run = [*TESTBED, "run", "wb1", "workbench", "run", "-H", LAYOUTS[ranks], sys.executable, __file__]
-                done = subprocess.run([*run, *words], capture_output=True, text=True, timeout=_TIMEOUT_S)
-                if done.returncode:
-                    sys.exit(done.stdout + done.stderr)
-                for line in done.stdout.splitlines():
-                    if "ROW " in line:
-                        row = {"rate": rate, "ranks": ranks} | json.loads(line.split("ROW ", 1)[1])
-                        print(rate, ranks, row["model"], row["step_s"], flush=True)
-                        yield row
-    finally:
-        subprocess.run([*TESTBED, "down"], check=False, timeout=60)
+                for row in two.run(LAYOUTS[ranks], __file__, *words, timeout_s=_TIMEOUT_S):
+                    print(rate, ranks, row["model"], row["step_s"], flush=True)
+                    yield {"rate": rate, "ranks": ranks} | row
 
 
 if __name__ == "__main__":

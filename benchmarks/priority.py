@@ -15,8 +15,6 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import time
 from datetime import date
 from pathlib import Path
@@ -24,17 +22,15 @@ from typing import Any
 
 import torch
 from models import vgg_like
+from shaped import hosts, tell
 
 import workbench.torch as hvd
 from workbench.calibration.prediction import measure, predict
 from workbench.context import HOLDER
 from workbench.simulate.steps import Overlap, Policy
 
-ROOT = Path(__file__).resolve().parent.parent
-TESTBED = [sys.executable, str(ROOT / "tests" / "testbed"), "--mark", "priority"]
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "overlap_forward": {"overlap_forward": True}}
 _BATCH = 96  # computing then takes about as long as 1 Gbit/s for the gradients
-_TIMEOUT_S = 900
 
 
 def main() -> None:
@@ -60,6 +56,11 @@ def main() -> None:
         given.out.write_text(json.dumps(about, indent=1) + "\n")
 
 
+def sgd(params: Any) -> torch.optim.Optimizer:
+    """The wrapped optimizer."""
+    return torch.optim.SGD(params, lr=0.001, momentum=0.9)
+
+
 class Training:
     """One way of training."""
 
@@ -68,13 +69,8 @@ class Training:
         torch.manual_seed(0)
         self.model, self._data = task.make(), task.data(hvd.rank())
         self._optimizer = hvd.DistributedOptimizer(
-            self.sgd(self.model.parameters()), self.model.named_parameters(), **options
+            sgd(self.model.parameters()), self.model.named_parameters(), **options
         )
-
-    @staticmethod
-    def sgd(params: Any) -> torch.optim.Optimizer:
-        """The wrapped optimizer."""
-        return torch.optim.SGD(params, lr=0.001, momentum=0.9)
 
     def steps(self, number: int) -> float:
         """Seconds of one step in a longer training, the mean of so many; then the last updates are made."""
@@ -106,16 +102,14 @@ def on_a_rank(turns: int, steps: int) -> None:
     plain, other = (list(training.model.parameters()) for training in trainings.values())
     differs = max(float((a - b).abs().max()) for a, b in zip(plain, other, strict=True))
     if hvd.rank() == 0:
-        print("ROW " + json.dumps({"step_s": seconds, "predicted_s": said, "weights_differ_by": differs}), flush=True)
+        tell({"step_s": seconds, "predicted_s": said, "weights_differ_by": differs})
     hvd.shutdown()
 
 
 def predicted() -> dict[str, float]:
     """Seconds of a step in each way, from the constants of the link and the layers of the model."""
-    training = Training({})
-    torch.manual_seed(0)
     task = vgg_like(_BATCH)
-    measured = measure(task.make(), task.data(hvd.rank()), optimizer=training.sgd, seconds=8.0, doubt=2.0)
+    measured = measure(task.make(), task.data(hvd.rank()), optimizer=sgd, seconds=8.0, doubt=2.0)
     piece = HOLDER.get().settings.piece_bytes
     by_priority = Policy(
         Overlap.FORWARD, fusion_bytes=0, bucket_bytes=piece, announce_s=measured.links.announce_s,
@@ -127,21 +121,13 @@ def predicted() -> dict[str, float]:
 
 def on_hosts(given: argparse.Namespace) -> list[dict[str, Any]]:
     """A row for each rate."""
-    rows = []
-    subprocess.run([*TESTBED, "up", "2", given.rates[0]], check=True, timeout=60)
-    try:
+    rows, words = [], ["--rank", "--turns", str(given.turns), "--steps", str(given.steps)]
+    with hosts("priority", given.rates[0]) as two:
         for rate in given.rates:
-            subprocess.run([*TESTBED, "rate", rate], check=True, timeout=30)
-            words = ["--rank", "--turns", str(given.turns), "--steps", str(given.steps)]
-            run = [*TESTBED, "run", "wb1", "workbench", "run", "-H", "wb1:1,wb2:1", sys.executable, __file__, *words]
-            done = subprocess.run(run, capture_output=True, text=True, timeout=_TIMEOUT_S)
-            if done.returncode:
-                sys.exit(done.stdout + done.stderr)
-            row = next(json.loads(line.split("ROW ", 1)[1]) for line in done.stdout.splitlines() if "ROW " in line)
+            two.set_rate(rate)
+            (row,) = two.run("wb1:1,wb2:1", __file__, *words)
             rows.append({"rate": rate} | row)
             report(rows[-1])
-    finally:
-        subprocess.run([*TESTBED, "down"], check=False, timeout=60)
     return rows
 
 

@@ -92,6 +92,15 @@ def maker(kind: type, **more: Any) -> Callable[[Any], torch.optim.Optimizer]:
     return lambda params: kind(params, **options)
 
 
+IMPLEMENTATIONS: list[tuple[type, dict[str, Any]]] = [
+    (torch.optim.SGD, {"foreach": True}),
+    (torch.optim.SGD, {"maximize": True}),
+    (torch.optim.Adam, {"foreach": True}),
+    (torch.optim.Adam, {"fused": True}),
+    (torch.optim.AdamW, {"fused": True}),
+]
+"""torch's other ways to step. Not SGD(fused=True): it cannot begin with momentum for some parameters later."""
+
 ZEROS: dict[str, Callable[[nn.Module, Any], None]] = {
     "optimizer, to None": lambda bag, optimizer: optimizer.zero_grad(),
     "optimizer, to zero": lambda bag, optimizer: optimizer.zero_grad(set_to_none=False),

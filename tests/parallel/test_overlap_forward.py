@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from bag import MAKES, STEPS, ZEROS, Pair, maker
+from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.torch.optimizer.deferred import _SEPARATE, Deferred
+from workbench.torch.optimizer.deferred import Deferred
+from workbench.torch.optimizer.sharded import ELEMENTWISE
 
 SMALL = {"BUCKET_BYTES": 500, "PIECE_BYTES": 80, "EAGER_BYTES": 0}  # several buckets, most in several pieces
 TINY = {"BUCKET_BYTES": 1, "PIECE_BYTES": 8, "EAGER_BYTES": 0}  # a bucket for each gradient, a piece for each element
@@ -65,7 +66,7 @@ def test_nobody_looks_but_the_forward_pass(
     pair.check_state()
 
 
-@pytest.mark.parametrize("kind", _SEPARATE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_every_optimizer(kind: type, n: int, job_with: Callable[..., None]) -> None:
     """All that treat each parameter by itself: weights and state are those of the serial run."""
     job_with(**SMALL)
@@ -75,16 +76,7 @@ def test_every_optimizer(kind: type, n: int, job_with: Callable[..., None]) -> N
     pair.check_state()
 
 
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        (torch.optim.SGD, {"foreach": True}),
-        (torch.optim.SGD, {"maximize": True}),
-        (torch.optim.Adam, {"foreach": True}),
-        (torch.optim.Adam, {"fused": True}),
-        (torch.optim.AdamW, {"fused": True}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "more"), IMPLEMENTATIONS)
 def test_every_implementation(kind: type, more: dict[str, Any], n: int, job_with: Callable[..., None]) -> None:
     """torch's other ways to step over many parameters do so over those of a bucket."""
     job_with(**SMALL)
@@ -306,10 +298,7 @@ def test_a_use_that_torch_does_not_see_is_refused() -> None:
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(net.parameters(), lr=0.1), overlap_forward=True)
     for _ in range(2):
         optimizer.zero_grad()
-        loss = net(torch.ones(1, 3)).sum()
-        if later(net):
-            break
-        loss.backward()
+        net(torch.ones(1, 3)).sum().backward()
         optimizer.step()
     assert later(net)
     loss = net(torch.ones(1, 3)).sum()

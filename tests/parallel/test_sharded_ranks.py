@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from bag import MAKES, STEPS, ZEROS, Pair, maker
+from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.torch.optimizer.sharded import _ELEMENTWISE
+from workbench.torch.optimizer.sharded import ELEMENTWISE
 
 
 def is_sharded(pair: Pair) -> bool:
@@ -34,7 +34,7 @@ def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
     pair.check_state()
 
 
-@pytest.mark.parametrize("kind", _ELEMENTWISE, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
 def test_every_optimizer(kind: type, n: int) -> None:
     """All that treat each element by itself: weights and state are those of the serial run after each step."""
     pair = Pair(n, maker(kind), sharded=True)
@@ -44,17 +44,7 @@ def test_every_optimizer(kind: type, n: int) -> None:
     assert is_sharded(pair) == (n > 1)
 
 
-# Not SGD(fused=True): torch's own cannot begin with momentum for some parameters later than for others.
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [
-        (torch.optim.SGD, {"foreach": True}),
-        (torch.optim.SGD, {"maximize": True}),
-        (torch.optim.Adam, {"foreach": True}),
-        (torch.optim.Adam, {"fused": True}),
-        (torch.optim.AdamW, {"fused": True}),
-    ],
-)
+@pytest.mark.parametrize(("kind", "more"), IMPLEMENTATIONS)
 def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
     """torch's other ways to step over many parameters do so over slices."""
     pair = Pair(n, maker(kind, **more), sharded=True)

@@ -26,7 +26,8 @@ class Request:
         dtype, shape: the element type's name, ``"float32"``, and this rank's shape.
         op, root: the reduction, for allreduce and reducescatter; the sending rank, for broadcast.
         device: ``"cpu"`` or ``"cuda"``.
-        prescale, postscale, process_set: factors before and after the reduction; id of those who take part, 0: all.
+        prescale, postscale: factors applied before and after the reduction.
+        process_set: id of the ranks that take part; 0 is all of them.
         splits: rows for each rank, for alltoall; the members, for a new process set.
         group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
             if they have the same members.

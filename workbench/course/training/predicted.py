@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from workbench.calibration.prediction import Measured, predict
 from workbench.course import figures
@@ -48,7 +49,7 @@ class Cell:
 
 
 def cells(path: Path = REPORT) -> list[Cell]:
-    """All trainings of ``benchmarks/prediction.py``'s report, each predicted anew.
+    """All trainings of ``benchmarks/prediction.py``'s report; see :func:`predicted`.
 
     Args:
         path: of the report.
@@ -56,8 +57,13 @@ def cells(path: Path = REPORT) -> list[Cell]:
     Raises:
         FileNotFoundError: there is no such report.
     """
+    return predicted(json.loads(path.read_text(encoding="utf-8"))["rows"])
+
+
+def predicted(rows: Sequence[dict[str, Any]]) -> list[Cell]:
+    """All trainings of these rows of the report, each predicted anew."""
     found = []
-    for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+    for row in rows:
         for way, seconds in row["step_s"].items():
             measured = Measured.of(row["measured"]["float16" if way == "fp16" else "float32"])
             said_s = predict(measured, [row["ranks"]], sharded=way == "sharded").rows[0].step_s
@@ -95,4 +101,4 @@ def beside(chosen: Sequence[Cell]) -> Figure:
     return figures.points(points, "measured, ms", "predicted, ms", "A step, predicted beside measured")
 
 
-__all__ = ["Cell", "beside", "cells", "summary"]
+__all__ = ["Cell", "beside", "cells", "predicted", "summary"]

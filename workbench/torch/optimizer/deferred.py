@@ -14,7 +14,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from inspect import unwrap
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
@@ -27,15 +26,12 @@ from workbench.errors import CollectiveError
 from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.grads_by_name import CHANGED
+from workbench.torch.optimizer.sharded import check_elementwise
 from workbench.torch.tensors import Compression
 
 if TYPE_CHECKING:
     from workbench.torch.optimizer.gradient_hooks import GradientHooks
 
-_SEPARATE = tuple(
-    getattr(torch.optim, name)
-    for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
-)
 _STALE = (
     "{!r} was used in a forward pass before its update: what used it does not show to torch which tensors it takes, as "
     "torch.jit.script and extensions in C++ do not. Make the DistributedOptimizer without overlap_forward."
@@ -59,13 +55,7 @@ def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bo
         )
     if any(param.device.type != "cpu" for param in grads.params.values()):
         raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")
-    known = next((kind for kind in _SEPARATE if isinstance(optimizer, kind)), None)
-    if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
-        names = ", ".join(kind.__name__ for kind in _SEPARATE)
-        raise ValueError(
-            f"overlap_forward=True updates one parameter before another, and {type(optimizer).__name__} may need all "
-            f"at once. Use one of {names}, or leave overlap_forward out."
-        )
+    check_elementwise(optimizer, "overlap_forward", "updates one parameter before another, and {} may need all at once")
 
 
 class Deferred(torch.nn.Parameter):
@@ -109,10 +99,10 @@ def _deferred(value: Any) -> Iterator[Deferred]:
 
 
 def settle(params: Iterable[torch.nn.Parameter]) -> None:
-    """Make the updates that are still to come, but for those whose reduction failed."""
+    """Make the updates that are still to come, but for those that fail: their step was broken off."""
     for param in params:
         if type(param) is Deferred:
-            with suppress(CollectiveError):
+            with suppress(RuntimeError):
                 param.update.finish()
 
 
@@ -158,7 +148,6 @@ class Deferral:
             return False
         handles, buckets = hooks.reducer.hand_over(hooks.trained()), hooks.grads.buckets
         reduced = {name: handle.wait() for name, handle in handles.items() if name not in buckets}
-        hooks.plan_buckets([name for name, result in reduced.items() if result is not None])
         hooks.store(reduced, buckets)
         self._begin({name: handle for name, handle in handles.items() if name in buckets}, buckets)
         return True
@@ -217,9 +206,7 @@ class Deferral:
 
     def settle(self) -> None:
         """As :meth:`finish`, without an error for what failed. What was reduced was so on all ranks."""
-        for update in list(self._updates):
-            with suppress(RuntimeError):
-                update.finish()
+        settle(param for update in list(self._updates) for param in update.params)
 
     def leave(self, update: Update) -> None:
         """The update is no longer to come."""

@@ -124,14 +124,13 @@ class GradientHooks:
             for name, wait in {name: sparse.gather(name) for name in trained}.items():
                 grads.params[name].grad = wait()
             return
-        reduced, buckets = self.reducer.finish(trained), grads.buckets
-        # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
-        self.plan_buckets([name for name in trained if name not in buckets and reduced[name] is not None])
-        self.store(reduced, buckets)
+        self.store(self.reducer.finish(trained), grads.buckets)
 
     def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
         """Put results into ``.grad``; where no rank has a dense gradient, gather the sparse ones."""
         grads, sparse = self.grads, self.grads.sparse
+        # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
+        self._plan_buckets([name for name, result in reduced.items() if name not in buckets and result is not None])
         grads.store(reduced, buckets)
         if sparse.dims is not None:
             sparse.give_form_back([name for name, result in reduced.items() if result is not None])
@@ -156,7 +155,7 @@ class GradientHooks:
                     self._watch(name)
         return found
 
-    def plan_buckets(self, new: Sequence[str]) -> None:
+    def _plan_buckets(self, new: Sequence[str]) -> None:
         """From the next step on these gradients live in buckets.
 
         The first time a gradient is reduced under its own name, so that ranks which disagree about it hear its name.

@@ -34,7 +34,7 @@ from workbench.training.objects import allgather_object
 if TYPE_CHECKING:
     from workbench.torch.optimizer.gradient_hooks import GradientHooks
 
-_ELEMENTWISE = tuple(
+ELEMENTWISE = tuple(
     getattr(torch.optim, name)
     for name in ["SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "Adagrad", "Adadelta", "RMSprop", "Rprop", "ASGD"]
 )
@@ -306,14 +306,23 @@ def check_shardable(optimizer: torch.optim.Optimizer, params: Iterable[torch.Ten
             "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
             "leave it out, or shard with torch's own fully_shard()."
         )
-    known = next((kind for kind in _ELEMENTWISE if isinstance(optimizer, kind)), None)
+    check_elementwise(optimizer, "sharded", "updates slices of parameters, and {} may need whole ones")
+
+
+def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -> None:
+    """Raise a ValueError if the optimizer looks at more than one element at a time.
+
+    Args:
+        optimizer: a torch optimizer.
+        option: of DistributedOptimizer, which goes with others only.
+        why: what that does, and what the optimizer, {}, may need.
+    """
+    known = next((kind for kind in ELEMENTWISE if isinstance(optimizer, kind)), None)
     # torch wraps step() of the class of every optimizer that is made, also where the class has it from another one.
     if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
-        names = ", ".join(kind.__name__ for kind in _ELEMENTWISE)
-        raise ValueError(
-            f"sharded=True updates slices of parameters, and {type(optimizer).__name__} may need whole ones. "
-            f"Use one of {names}, or leave sharded out."
-        )
+        names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        what = why.format(type(optimizer).__name__)
+        raise ValueError(f"{option}=True {what}. Use one of {names}, or leave {option} out.")
 
 
 def _cut(value: Any, part: Slice, param: torch.Tensor) -> Any:

@@ -1,0 +1,67 @@
+"""Ranks on two hosts that the test bed makes, over a link of any rate. As root."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+_TESTBED = Path(__file__).resolve().parent.parent / "tests" / "testbed"
+_ROW = "ROW "
+
+
+def tell(row: dict[str, Any]) -> None:
+    """On a rank: a result for :meth:`Hosts.run`."""
+    print(_ROW + json.dumps(row), flush=True)
+
+
+class Hosts:
+    """Two hosts, ``wb1`` and ``wb2``.
+
+    Args:
+        words: of the test bed's command.
+    """
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
+
+    def set_rate(self, rate: str) -> None:
+        """From now on the link has this rate, ``"1gbit"``."""
+        subprocess.run([*self._words, "rate", rate], check=True, timeout=30)
+
+    def run(self, layout: str, script: str, *words: str, timeout_s: float = 900) -> list[dict[str, Any]]:
+        """Start a script on ranks, and wait.
+
+        Args:
+            layout: ranks by host, ``"wb1:1,wb2:1"``.
+            script, words: what each rank runs.
+            timeout_s: deadline.
+
+        Returns:
+            What the ranks told.
+        """
+        run = [*self._words, "run", "wb1", "workbench", "run", "-H", layout, sys.executable, script, *words]
+        done = subprocess.run(run, capture_output=True, text=True, timeout=timeout_s)
+        if done.returncode:
+            sys.exit(done.stdout + done.stderr)
+        return [json.loads(line.split(_ROW, 1)[1]) for line in done.stdout.splitlines() if _ROW in line]
+
+
+@contextmanager
+def hosts(mark: str, rate: str) -> Iterator[Hosts]:
+    """Two hosts, as long as the block runs.
+
+    Args:
+        mark: tells these from others on this machine.
+        rate: of the link, at first.
+    """
+    words = [sys.executable, str(_TESTBED), "--mark", mark]
+    subprocess.run([*words, "up", "2", rate], check=True, timeout=60)
+    try:
+        yield Hosts(words)
+    finally:
+        subprocess.run([*words, "down"], check=False, timeout=60)
