@@ -40,6 +40,19 @@ print(c.id, flush=True)
 """
 
 
+# Read by every Python that starts with its folder on the path: one scheduler of the controller begins late.
+LATE_SCHEDULER = """
+import sys, time
+if "ipyparallel.controller" in sys.orig_argv:
+    from zmq.devices import basedevice
+    begin = basedevice.Device.run
+    def run(device):
+        time.sleep(1.5 if device.name == {name!r} else 0.0)
+        begin(device)
+    basedevice.Device.run = run
+"""
+
+
 @pytest.fixture(autouse=True)
 def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """An IPython directory of its own, and whatever a failing test leaves running is stopped."""
@@ -145,6 +158,16 @@ def test_engines_are_ranks_and_down_leaves_nothing(
     assert repr(c) == "<Cluster: stopped>"
     c.down()
     cluster.down()
+
+
+@pytest.mark.parametrize("name", ["DirectScheduler", "ControlScheduler"])
+def test_a_scheduler_that_begins_late_loses_nothing(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines are let in when all of the controller listens: what comes for an engine unknown to it is dropped."""
+    (tmp_path / "sitecustomize.py").write_text(LATE_SCHEDULER.format(name=name))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    with cluster.up(2, quiet=True, timeout_s=30) as c:
+        c.client.send_signal(0, targets=c.client.ids, block=True)
+        assert c.view.apply(os.getpid) == c.pids()
 
 
 def test_up_again_keeps_repairs_and_replaces(capsys: pytest.CaptureFixture[str]) -> None:

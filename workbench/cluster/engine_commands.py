@@ -6,11 +6,13 @@ import contextlib
 import json
 import secrets
 import shlex
+import socket
 import subprocess
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
@@ -43,7 +45,9 @@ _ON_HOST = (
 )
 _RANK_NAMES = "import os; mpi_rank, mpi_size = int(os.environ['RANK']), int(os.environ['WORLD_SIZE']); del os"
 _PORTS = 32  # as many as the controller takes, and some more
+_SCHEDULERS = ("control", "mux", "task", "iopub")  # as the file names their ports
 _MODULES_S = 30.0
+_LOCAL_S = 1.0  # the controller is on this machine
 
 
 def controller(profile: Path, address: str = "", ports: Sequence[int] = ()) -> list[str]:
@@ -174,25 +178,33 @@ def let_in(profile: Path, connection_file: Path) -> None:
     part.replace(ready_file(profile))
 
 
-def complete(connection_file: Path) -> bool:
-    """Has the controller written the whole file?"""
+def listens(connection_file: Path) -> bool:
+    """Has the controller written the whole file, and do its schedulers listen?
+
+    It writes the file first and starts them one by one. An engine that finds the hub and not yet a scheduler is
+    registered all the same, and what that scheduler is to hand to it meanwhile is dropped without an error.
+    """
     try:
-        return bool(json.loads(connection_file.read_text()))
+        hub = json.loads(connection_file.read_text())
+        address = urlsplit(hub["interface"]).hostname
+        for port in [hub[name] for name in _SCHEDULERS] + hub["broadcast"]:
+            socket.create_connection((address, port), timeout=_LOCAL_S).close()
     except (OSError, ValueError):
         return False
+    return True
 
 
 __all__ = [
     "READY",
     "STAND_IN",
     "are_up",
-    "complete",
     "controller",
     "encrypted",
     "engine_on_host",
     "engines",
     "free_ports",
     "let_in",
+    "listens",
     "loaded",
     "ready_file",
     "signing",

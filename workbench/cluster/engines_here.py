@@ -166,9 +166,9 @@ class EnginesHere(OfThisMachine):
         self.job.start("controller", engine_commands.controller(profile))
         bound, log = bool(self.binding.shares), self.job.log("engines")
         self.job.start("engines", engine_commands.engines(self._place.mpiexec, profile, log, bound))
-        listens = profile / "security" / "ipcontroller-engine.json"
-        self.job.wait("the controller listened", lambda: engine_commands.complete(listens), deadline)
-        engine_commands.let_in(profile, listens)
+        hub = profile / "security" / "ipcontroller-engine.json"
+        self.job.wait("the controller listened", lambda: engine_commands.listens(hub), deadline)
+        engine_commands.let_in(profile, hub)
 
     def are_up(self, pids: Sequence[int]) -> None:
         """A stand-in stays in the place of an engine that dies."""

@@ -152,7 +152,7 @@ class EnginesOnHosts:
         """Agents hear meanwhile that their launcher lives."""
         self._take(self._ranks.wait(0.0) if self._ranks else ())
         self.raise_if_lost()
-        return engine_commands.complete(self._hub)
+        return engine_commands.listens(self._hub)
 
     def raise_if_lost(self) -> None:
         """While engines start, one that ends is an error.
@@ -267,7 +267,7 @@ class EnginesOnHosts:
         if self._thread.is_alive() and not said:
             ranks = numbered(lost.ranks, "rank")
             self._say(over or f"host {lost.host} was lost with {ranks}: {lost.why}; call engines.rescue()")
-        if engine_commands.complete(self._hub):
+        if engine_commands.listens(self._hub):
             unregister(json.loads(self._hub.read_text()), lost.ranks)
 
 

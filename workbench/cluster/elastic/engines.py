@@ -100,9 +100,9 @@ class ElasticEngines(OfThisMachine):
         self.job.start("controller", engine_commands.controller(profile))
         for _ in range(self._place.n):
             self.begin()
-        listens = profile / "security" / "ipcontroller-engine.json"
-        self.job.wait("the controller listened", lambda: engine_commands.complete(listens), deadline)
-        engine_commands.let_in(profile, listens)
+        hub = profile / "security" / "ipcontroller-engine.json"
+        self.job.wait("the controller listened", lambda: engine_commands.listens(hub), deadline)
+        engine_commands.let_in(profile, hub)
 
     def begin(self) -> int:
         """Start one more engine; its id."""
