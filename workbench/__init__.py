@@ -51,6 +51,7 @@ _IN_API = (
 )
 # Elsewhere than in workbench.api.
 _HOMES = {
+    "autotune_report": "workbench.observe.tuning",
     "chaos": "workbench.elastic.chaos",
     "doctor": "workbench.cluster.checkup",
     "empty": "workbench.training.memory",
@@ -71,6 +72,7 @@ if TYPE_CHECKING:
     from workbench.cluster.checkup import doctor as doctor
     from workbench.elastic.chaos import chaos as chaos
     from workbench.observe.notebook_timeline import timeline as timeline
+    from workbench.observe.tuning import autotune_report as autotune_report
     from workbench.observe.values.fingerprint import fingerprint as fingerprint
     from workbench.observe.values.who_has import who_has as who_has
     from workbench.runner import run as run

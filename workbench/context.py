@@ -29,6 +29,7 @@ from workbench.machine import a_core_each, cores, host_id
 from workbench.observe.recorder import Recorder
 from workbench.observe.timeline import Timeline
 from workbench.steady import stack
+from workbench.steady.tuner import Tuner, tuner
 from workbench.transport.gpu import select as gpu_select
 from workbench.transport.process_sets import SetTable
 from workbench.transport.select import Bootstrap
@@ -96,6 +97,7 @@ class Context:
     timeline: Timeline
     gpu_operations: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
     pid: int = field(default_factory=os.getpid)
+    tuner: Tuner | None = None  # rank 0's
     requests: dict[Any, Any] = field(default_factory=dict)  # made before, by what they were made of
     waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
@@ -228,7 +230,8 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
     interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
-    server = _serve(bootstrap, settings, interface, timeline) if bootstrap.rank == 0 else None
+    tuning = tuner(settings) if bootstrap.rank == 0 else None
+    server = _serve(bootstrap, settings, interface, timeline, tuning) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
     hosts = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
@@ -267,6 +270,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     sets = SetTable(bootstrap.rank, backend)
     runner = stack.runner(settings, control.wake, a_core_each(bootstrap.rank, hosts_of, processes), bool(on_gpu))
     engine = Engine(control, sets, settings, announcer, batching, timeline, runner)
+    stack.tunes(engine, announcer, batching)
     waits = engine.waits = BlockedThreads(bootstrap.rank, engine.report)
     backend.life.tick(engine.tick)
     if on_gpu:
@@ -283,6 +287,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
         server,
         timeline,
         gpu_operations,
+        tuner=tuning,
     )
 
     if settings.chaos:
@@ -313,8 +318,10 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
     return config.host_address() or facing(others) or "0.0.0.0"
 
 
-def _serve(bootstrap: Bootstrap, settings: Settings, interface: str, timeline: Timeline) -> ControlServer:
-    coordinator, secret = stack.coordinator(bootstrap.size, settings), bootstrap.secret
+def _serve(
+    bootstrap: Bootstrap, settings: Settings, interface: str, timeline: Timeline, tuning: Tuner | None
+) -> ControlServer:
+    coordinator, secret = stack.coordinator(bootstrap.size, settings, tuning), bootstrap.secret
     try:
         server = ControlServer(coordinator, secret, interface, settings.heartbeat_s, settings.peer_timeout_s, timeline)
     except OSError as error:

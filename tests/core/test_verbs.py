@@ -8,7 +8,7 @@ from workbench.core.agreement import goes_without_joined
 from workbench.core.messages import Response
 from workbench.core.verbs import OTHERS, VERBS, Kind, ReduceOp, verb
 
-ABOUT_THE_JOB = {Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.SHUTDOWN, Kind.STACKS, Kind.RENUMBER}
+ABOUT_THE_JOB = {Kind.JOIN, Kind.ADD_SET, Kind.REMOVE_SET, Kind.SHUTDOWN, Kind.STACKS, Kind.RENUMBER, Kind.TUNE}
 
 
 def test_every_kind_is_a_verb_or_about_the_job() -> None:

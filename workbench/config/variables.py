@@ -54,6 +54,14 @@ class Settings:
         timeline: file for the timeline, or ``dynamic``: later, by ``start_timeline()``.
         timeline_mark_cycles: 1 marks each message of responses in the timeline.
         control_address: address on which rank 0 listens; found by itself when empty.
+        autotune: 1: rank 0 tries values of ``fusion_threshold_bytes`` and ``fusion_window_s`` while the job runs,
+            and keeps the fastest. Those that are set explicitly stay as they are.
+        autotune_log: file for what was tried, as CSV.
+        autotune_warmup_samples: samples that are forgotten.
+        autotune_steps_per_sample: steps that are measured for each choice.
+        autotune_bayes_opt_max_samples: choices that are tried until the best stays.
+        autotune_gaussian_process_noise: of a sample, 0 to 1, where 1 is the standard deviation of all.
+        autotune_fixed: names of settings that are not tuned, with commas; those set explicitly are added.
         chaos: faults that ranks do to themselves; what ``workbench run --chaos`` was told. Empty: none.
         bind: what the launcher binds ranks to: one of :data:`BINDINGS`.
     """
@@ -84,6 +92,13 @@ class Settings:
     timeline: str = ""
     timeline_mark_cycles: int = 0
     control_address: str = ""
+    autotune: int = 0
+    autotune_log: str = ""
+    autotune_warmup_samples: int = 3
+    autotune_steps_per_sample: int = 10
+    autotune_bayes_opt_max_samples: int = 20
+    autotune_gaussian_process_noise: float = 0.8
+    autotune_fixed: str = ""
     chaos: str = ""
     bind: str = "auto"
 
@@ -109,8 +124,16 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "stall_shutdown_s": ("HOROVOD_STALL_SHUTDOWN_TIME_SECONDS", 1),
     "timeline": ("HOROVOD_TIMELINE", 1),
     "timeline_mark_cycles": ("HOROVOD_TIMELINE_MARK_CYCLES", 1),
+    "autotune": ("HOROVOD_AUTOTUNE", 1),
+    "autotune_log": ("HOROVOD_AUTOTUNE_LOG", 1),
+    "autotune_warmup_samples": ("HOROVOD_AUTOTUNE_WARMUP_SAMPLES", 1),
+    "autotune_steps_per_sample": ("HOROVOD_AUTOTUNE_STEPS_PER_SAMPLE", 1),
+    "autotune_bayes_opt_max_samples": ("HOROVOD_AUTOTUNE_BAYES_OPT_MAX_SAMPLES", 1),
+    "autotune_gaussian_process_noise": ("HOROVOD_AUTOTUNE_GAUSSIAN_PROCESS_NOISE", 1),
 }
 
+
+_TUNED = ("fusion_threshold_bytes", "fusion_window_s")  # what the user sets of these is not tuned
 
 OLD_NAMES = {"WORKBENCH_EAGER_BYTES": "WORKBENCH_RIDING_BYTES"}
 """What a variable was called in the last release, where that is still read."""
@@ -141,6 +164,9 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
         found[name] = str(found[name]).lower()
     if env.get("HOROVOD_STALL_CHECK_DISABLE", "0") not in ("", "0") and "WORKBENCH_STALL_WARNING_S" not in env:
         found["stall_warning_s"] = 0.0
+    if found.get("autotune"):
+        said = [str(found.get("autotune_fixed", "")), *(name for name in _TUNED if name in found)]
+        found["autotune_fixed"] = ",".join(name for name in said if name)
     return Settings(**found)  # type: ignore[arg-type]  # each value was converted to its field's type
 
 

@@ -54,7 +54,7 @@ class Engine(threading.Thread):
         batching: Batching | None = None, observer: Observer | None = None, runner: OwnThread | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name="workbench-engine", daemon=True)
-        self._control, self._settings, self.sets, self._pending = control, settings, sets, PendingTable()
+        self._control, self.settings, self.sets, self._pending = control, settings, sets, PendingTable()
         self._announcer, self._batching = announcer or PlainAnnouncer(control.rank), batching or AtOnce()
         self._observer, self._runner = observer or Observer(), runner or OwnThread(control.wake)
         self.failures, self.waits, self.settled = 0, Waits(), self._pending.idle
@@ -158,12 +158,12 @@ class Engine(threading.Thread):
                 self._control.send(self._announcer.announce(item, self._control.seen))
             else:
                 self._control.send(item)
-        return self._settings.heartbeat_s
+        return self.settings.heartbeat_s
 
     def _obey(self, decision: Decision) -> None:
         """Do what rank 0 has decided."""
         self._observer.cycle()
-        for batch in plan(self._announcer.read(decision), self._settings.fusion_threshold_bytes):
+        for batch in plan(self._announcer.read(decision), self.settings.fusion_threshold_bytes):
             self._execute(batch)
             if batch[0].priority and self._control.rank == 0:
                 self._control.send(Done(0))  # the next of those that may be overtaken may begin

@@ -1,7 +1,6 @@
 """The verbs, one line each: what the ranks must agree on, and what else holds for each verb.
 
-What a verb *does* with arrays is in ``execute.py``, its derivative in ``training/derivatives.py``. A test compares the
-tables, and names what a verb lacks.
+What a verb *does* with arrays is in ``execute.py``, its derivative in ``training/derivatives.py``; a test compares.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What a request or response is about: a verb or, in the last three, an order of rank 0 to all ranks."""
+    """What a request or response is about: a verb or, in the last four, an order of rank 0 to all ranks."""
 
     ALLREDUCE = "allreduce"
     ALLGATHER = "allgather"
@@ -25,6 +24,7 @@ class Kind(str, Enum):
     SHUTDOWN = "shutdown"
     STACKS = "stacks"  # rank 0 wants to know where every rank's main thread stands
     RENUMBER = "renumber"  # a cell has failed: the ranks number unnamed tensors from 0 again
+    TUNE = "tune"  # autotune has chosen other settings
 
 
 class ReduceOp(str, Enum):

@@ -3,6 +3,7 @@
 ::
 
     faults/supervision.py       which names can never be complete?
+     steady/autotune.py         how fast is it with other settings?    autotune
       steady/steady_state.py    whole sequences of known names at once     steady_state
         steady/cache.py         ids for requests and responses             cache_capacity
           steady/eager.py       the values of small tensors                eager_bytes
@@ -15,28 +16,32 @@ Each may be left out.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from workbench.common.waiting import OwnThread
 from workbench.config import Settings
 from workbench.core.agreement import respond
 from workbench.core.coordinator import CountingCoordinator
+from workbench.core.engine import Engine
 from workbench.core.protocols import Announcer, AtOnce, Batching, PlainAnnouncer
 from workbench.faults.cells import Cells
 from workbench.faults.disagreement import explain
 from workbench.faults.stall import StallInspector
 from workbench.faults.supervision import SupervisingCoordinator
+from workbench.steady.autotune import TuningAnnouncer, TuningCoordinator
 from workbench.steady.batching import Window
 from workbench.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
 from workbench.steady.caller_runs import CallerRuns
 from workbench.steady.eager import EagerAnnouncer, EagerCoordinator
 from workbench.steady.priority import PriorityCoordinator
 from workbench.steady.steady_state import SteadyCoordinator
+from workbench.steady.tuner import Choice, Tuner
 from workbench.steady.wrapper import Coordinator
 
 
-def coordinator(size: int, settings: Settings) -> SupervisingCoordinator:
-    """Rank 0's."""
+def coordinator(size: int, settings: Settings, tuner: Tuner | None = None) -> SupervisingCoordinator:
+    """Rank 0's. With ``tuner``, it tunes."""
     cells = Cells(size)
     answer = partial(respond, explain=explain)
     cache = CoordinatorCache(settings.cache_capacity, size, answer)
@@ -51,6 +56,8 @@ def coordinator(size: int, settings: Settings) -> SupervisingCoordinator:
         if settings.steady_state:
             calm = lambda seen: not (cells.unsettled or counting.crosses_failure(seen))  # noqa: E731
             found = SteadyCoordinator(found, cache, size, calm)
+    if tuner:
+        found = TuningCoordinator(found, tuner, settings.autotune_steps_per_sample)
     stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
     return SupervisingCoordinator(found, size, cells, cache.expand, settings.failed_rank_grace_s, stall)
 
@@ -60,7 +67,8 @@ def announcer(rank: int, settings: Settings) -> Announcer:
     found: Announcer = PlainAnnouncer(rank)
     if settings.eager_bytes:
         found = EagerAnnouncer(found, rank, settings.eager_bytes)
-    return CachingAnnouncer(found, rank) if settings.cache_capacity else found
+    found = CachingAnnouncer(found, rank) if settings.cache_capacity else found
+    return TuningAnnouncer(found) if settings.autotune else found
 
 
 def runner(settings: Settings, wake: Callable[[], None], a_core_each: bool, on_gpu: bool) -> OwnThread:
@@ -79,3 +87,15 @@ def runner(settings: Settings, wake: Callable[[], None], a_core_each: bool, on_g
 def batching(settings: Settings) -> Batching:
     """Every rank's."""
     return Window(settings.fusion_window_s) if settings.fusion_window_s else AtOnce()
+
+
+def tunes(engine: Engine, announcer: Announcer, batching: Batching) -> None:
+    """From each choice of autotune on, this engine plans and waits as chosen. Called before the engine starts."""
+
+    def use(choice: Choice) -> None:
+        engine.settings = replace(engine.settings, fusion_threshold_bytes=choice.fusion_threshold_bytes)
+        if isinstance(batching, Window):
+            batching.window_s = choice.fusion_window_s
+
+    if isinstance(announcer, TuningAnnouncer):
+        announcer.use = use

@@ -1,0 +1,79 @@
+"""What autotune has tried: a table, a picture, and the reason why it has settled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.context import HOLDER
+from workbench.errors import LaunchError
+from workbench.observe.drawing import _STYLE, LEFT, RIGHT, TOP, WIDTH, clean
+from workbench.observe.figure import Figure
+from workbench.steady.tuner import Choice, Trial
+
+_HEIGHT = 180.0
+
+
+class AutotuneReport(Figure):
+    """The trials so far. A notebook shows a picture, ``print`` a table.
+
+    Args:
+        trials: in the order in which they were measured.
+        choice: what is used now.
+        settled: why it stays; "" while autotune goes on.
+
+    Example:
+        >>> print(AutotuneReport([Trial(Choice(1 << 20, 0.001), 5e6)], Choice(1 << 22, 0.002), ""))
+        1: 1 MiB and 1 ms: 5 MB/s
+        Autotune goes on; 4 MiB and 2 ms are tried now.
+    """
+
+    def __init__(self, trials: Sequence[Trial], choice: Choice, settled: str) -> None:
+        self.trials, self.choice, self.settled = list(trials), choice, settled
+        said = settled or f"Autotune goes on; {choice} are tried now."
+        lines = [f"{i}: {one.choice}: {one.score / 1e6:.4g} MB/s" for i, one in enumerate(self.trials, 1)]
+        super().__init__(_svg(self.trials, choice, said), "\n".join([*lines, said]))
+
+
+def autotune_report() -> AutotuneReport:
+    """What autotune has tried so far, and why it has settled. Rank 0 knows it.
+
+    Raises:
+        LaunchError: this is another rank, or the job does not tune.
+        NotInitializedError: call ``init()`` first.
+    """
+    context = HOLDER.get()
+    if not context.settings.autotune:
+        raise LaunchError("autotune_report(): this job does not tune. Set HOROVOD_AUTOTUNE=1 before init().")
+    if context.tuner is None:
+        raise LaunchError(f"autotune_report(): this is rank {context.rank}. Call it on rank 0, which alone tunes.")
+    return AutotuneReport(context.tuner.trials, context.tuner.choice, context.tuner.settled)
+
+
+def _svg(trials: Sequence[Trial], choice: Choice, said: str) -> str:
+    most = max((trial.score for trial in trials), default=0.0) or 1.0
+    bottom = TOP + _HEIGHT
+    step = (WIDTH - LEFT - RIGHT) / max(1, len(trials))
+    parts = [
+        f'<line class="wbt-line" x1="{LEFT:g}" y1="{bottom:g}" x2="{WIDTH - RIGHT:g}" y2="{bottom:g}"/>',
+        f'<text class="wbt-text" x="{LEFT - 6:g}" y="{TOP + 4:g}" text-anchor="end">{most / 1e6:.4g} MB/s</text>',
+        f'<text class="wbt-text" x="{LEFT - 6:g}" y="{bottom + 4:g}" text-anchor="end">0</text>',
+        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; red: as is used now</text>',
+    ]
+    for i, trial in enumerate(trials):
+        x, y = LEFT + (i + 0.5) * step, bottom - _HEIGHT * trial.score / most
+        used = "wbt-mark" if trial.choice == choice else "wbt-text"
+        what = clean(f"{i + 1}: {trial.choice}: {trial.score / 1e6:.4g} MB/s")
+        parts.append(f'<circle class="{used}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{what}</title></circle>')
+    size = f'width="{WIDTH:g}" height="{bottom + 28:g}"'
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 28:g}" {size} '
+        f'style="max-width:100%;height:auto" role="img" aria-label="{clean(said)}" font-family="sans-serif" '
+        'font-size="11">'
+    )
+    ground = f'<rect class="wbt-ground" {size} rx="6"/>'
+    lines = [said[i : i + 130] for i in range(0, len(said), 130)]
+    words = [f'<text class="wbt-text" x="12" y="{18 + 14 * i}">{clean(line)}</text>' for i, line in enumerate(lines)]
+    return "\n".join([head, f"<style>{_STYLE}</style>", ground, *words, *parts, "</svg>"]) + "\n"
+
+
+__all__ = ["AutotuneReport", "autotune_report"]
