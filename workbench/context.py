@@ -230,7 +230,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
     interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
-    tuning = tuner(settings) if bootstrap.rank == 0 else None
+    tuning = _tuner(settings, bootstrap.size, len(set(hosts_of))) if bootstrap.rank == 0 else None
     server = _serve(bootstrap, settings, interface, timeline, tuning) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
@@ -276,20 +276,9 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
     if on_gpu:
         on_gpu.life.tick(engine.tick)
         sets.use_gpu(on_gpu)
-    context = Context(
-        place(list(nodes), bootstrap.rank),
-        engine,
-        control,
-        sets,
-        waits,
-        bootstrap,
-        settings,
-        server,
-        timeline,
-        gpu_operations,
-        tuner=tuning,
-    )
-
+    here = place(list(nodes), bootstrap.rank)
+    context = Context(here, engine, control, sets, waits, bootstrap, settings, server, timeline, gpu_operations)
+    context.tuner = tuning
     if settings.chaos:
         context.passes = player.passes
         chaos.watch(engine, player)
@@ -316,6 +305,14 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
     seen = bootstrap.exchange(interfaces())
     others = [found for host, found in zip(hosts, seen, strict=True) if host != hosts[0]]
     return config.host_address() or facing(others) or "0.0.0.0"
+
+
+def _tuner(settings: Settings, ranks: int, hosts: int) -> Tuner | None:
+    if not (settings.autotune and settings.autotune_start):
+        return tuner(settings)
+    from workbench.calibration.expectation import expectation
+
+    return tuner(settings, expectation(settings.autotune_start, ranks, hosts))
 
 
 def _serve(

@@ -30,7 +30,7 @@ class AutotuneReport(Figure):
     def __init__(self, trials: Sequence[Trial], choice: Choice, settled: str) -> None:
         self.trials, self.choice, self.settled = list(trials), choice, settled
         said = settled or f"Autotune goes on; {choice} are tried now."
-        lines = [f"{i}: {one.choice}: {one.score / 1e6:.4g} MB/s" for i, one in enumerate(self.trials, 1)]
+        lines = [f"{i}: {_described(one)}" for i, one in enumerate(self.trials, 1)]
         super().__init__(_svg(self.trials, choice, said), "\n".join([*lines, said]))
 
 
@@ -49,21 +49,29 @@ def autotune_report() -> AutotuneReport:
     return AutotuneReport(context.tuner.trials, context.tuner.choice, context.tuner.settled)
 
 
+def _described(trial: Trial) -> str:
+    simulated = "" if trial.expected is None else f", simulated {trial.expected / 1e6:.4g}"
+    return f"{trial.choice}: {trial.score / 1e6:.4g} MB/s{simulated}"
+
+
 def _svg(trials: Sequence[Trial], choice: Choice, said: str) -> str:
-    most = max((trial.score for trial in trials), default=0.0) or 1.0
+    most = max((max(trial.score, trial.expected or 0.0) for trial in trials), default=0.0) or 1.0
     bottom = TOP + _HEIGHT
     step = (WIDTH - LEFT - RIGHT) / max(1, len(trials))
     parts = [
         f'<line class="wbt-line" x1="{LEFT:g}" y1="{bottom:g}" x2="{WIDTH - RIGHT:g}" y2="{bottom:g}"/>',
         f'<text class="wbt-text" x="{LEFT - 6:g}" y="{TOP + 4:g}" text-anchor="end">{most / 1e6:.4g} MB/s</text>',
         f'<text class="wbt-text" x="{LEFT - 6:g}" y="{bottom + 4:g}" text-anchor="end">0</text>',
-        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; red: as is used now</text>',
+        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; red: as is used now; dash: as simulated</text>',
     ]
     for i, trial in enumerate(trials):
         x, y = LEFT + (i + 0.5) * step, bottom - _HEIGHT * trial.score / most
         used = "wbt-mark" if trial.choice == choice else "wbt-text"
-        what = clean(f"{i + 1}: {trial.choice}: {trial.score / 1e6:.4g} MB/s")
+        what = clean(f"{i + 1}: {_described(trial)}")
         parts.append(f'<circle class="{used}" cx="{x:.1f}" cy="{y:.1f}" r="4"><title>{what}</title></circle>')
+        if trial.expected is not None:
+            y = bottom - _HEIGHT * trial.expected / most
+            parts.append(f'<path class="wbt-line" d="M{x - 6:.1f} {y:.1f}h12"><title>{what}</title></path>')
     size = f'width="{WIDTH:g}" height="{bottom + 28:g}"'
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 28:g}" {size} '

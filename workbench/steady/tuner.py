@@ -1,7 +1,8 @@
 """What to try next, and when to settle. No clock, no ranks: a score in, a choice out.
 
 1. The first ``warmup_samples`` scores are forgotten; the choice is the one that the job began with.
-2. That choice is the first trial, then come four fixed ones, then those of ``bayes.py``.
+2. That choice is the first trial. The second is what the simulator expects to be the best, where it knows the machine.
+   Then come four fixed ones, then those of ``bayes.py``.
 3. After ``max_samples`` trials the best stays for the rest of the job.
 """
 
@@ -10,9 +11,11 @@ from __future__ import annotations
 import contextlib
 import logging
 import math
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
+from itertools import product
 from pathlib import Path
+from statistics import median
 from typing import TextIO
 
 from workbench.config import Settings
@@ -35,16 +38,18 @@ class Choice:
 
 TUNED = tuple(field.name for field in fields(Choice))
 _RANGES = {"fusion_threshold_bytes": (64 << 10, 128 << 20), "fusion_window_s": (5e-5, 1e-2)}
+_GRID = 9
 _FIRST = ((0.9, 0.2), (0.5, 0.1), (0.3, 0.6), (0.75, 0.9))
 _HEADER = "hierarchical_allreduce,hierarchical_allgather,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A choice, and the bytes that were reduced per second with it."""
+    """A choice, and the bytes that were reduced per second with it; as the simulator expects them, if it does."""
 
     choice: Choice
     score: float
+    expected: float | None = None
 
 
 class Tuner:
@@ -55,6 +60,7 @@ class Tuner:
         fixed: names of settings that keep the value of ``start``.
         warmup_samples, max_samples, noise: see ``autotune_*`` in :class:`workbench.config.Settings`.
         write: takes the log, line by line.
+        expected: bytes per second with a choice, as simulated.
 
     Attributes:
         choice: the current one.
@@ -69,14 +75,15 @@ class Tuner:
 
     def __init__(
         self, start: Choice, fixed: Collection[str] = (), warmup_samples: int = 3, max_samples: int = 20,
-        noise: float = 0.8, write: Log | None = None,
+        noise: float = 0.8, write: Log | None = None, expected: Callable[[Choice], float] | None = None,
     ) -> None:  # fmt: skip
         self.choice, self._start, self._noise = start, start, noise
         self._free = [name for name in TUNED if name not in fixed]
         self._warmups, self._max = warmup_samples, max_samples
         self.trials: list[Trial] = []
         self.settled = ""
-        self._write = write or Log("")
+        self._write, self._expected = write or Log(""), expected
+        self._first = self._expected_best() + [dict(zip(TUNED, point, strict=True)) for point in _FIRST]
         if not self._free:
             self.settled = f"All that could be tuned was set by the user: {start} stay."
 
@@ -87,7 +94,7 @@ class Tuner:
         if self._warmups:
             self._warmups -= 1
             return self.choice
-        self.trials.append(Trial(self.choice, score))
+        self.trials.append(Trial(self.choice, score, self._expected(self.choice) if self._expected else None))
         self._write.trial(self.trials[-1])
         self.choice = self._settle() if len(self.trials) >= self._max else self._next()
         return self.choice
@@ -97,16 +104,24 @@ class Tuner:
 
     def _next(self) -> Choice:
         tried = len(self.trials)
-        if tried <= len(_FIRST):
-            point = dict(zip(TUNED, _FIRST[tried - 1], strict=True))
-            return self._choice([point[name] for name in self._free])
-        return self._choice(bayes.suggest(*self._measured(), self._noise))
+        if tried <= len(self._first):
+            return self._choice(self._first[tried - 1])
+        return self._choice(dict(zip(self._free, bayes.suggest(*self._measured(), self._noise), strict=True)))
+
+    def _expected_best(self) -> list[dict[str, float]]:
+        """Where it lies on a grid, if anything is expected."""
+        if not (self._expected and self._free):
+            return []
+        rate, steps = self._expected, [i / (_GRID - 1) for i in range(_GRID)]
+        points = (dict(zip(self._free, xs, strict=True)) for xs in product(steps, repeat=len(self._free)))
+        return [max(points, key=lambda point: rate(self._choice(point)))]
 
     def _settle(self) -> Choice:
         best = self.trials[bayes.best_of(*self._measured(), self._noise)]
+        usual = median(trial.score for trial in self.trials if trial.choice == best.choice)
         self.settled = (
             f"{len(self.trials)} samples were taken, as many as WORKBENCH_AUTOTUNE_BAYES_OPT_MAX_SAMPLES allows. "
-            f"{best.choice} stay: {best.score / 1e6:.4g} MB/s, the start had {self.trials[0].score / 1e6:.4g}."
+            f"{best.choice} stay: {usual / 1e6:.4g} MB/s, the start had {self.trials[0].score / 1e6:.4g}."
         )
         self._write.trial(best)
         self._write.close()
@@ -121,11 +136,11 @@ class Tuner:
             found.append(math.log(value / low) / math.log(high / low))
         return found
 
-    def _choice(self, point: list[float]) -> Choice:
+    def _choice(self, point: Mapping[str, float]) -> Choice:
         values = {name: getattr(self._start, name) for name in TUNED}
-        for name, x in zip(self._free, point, strict=True):
+        for name in self._free:
             low, high = _RANGES[name]
-            values[name] = low * (high / low) ** x
+            values[name] = low * (high / low) ** point[name]
         return Choice(int(values["fusion_threshold_bytes"]), round(values["fusion_window_s"], 6))
 
 
@@ -179,8 +194,12 @@ def _open(path: str) -> TextIO:
         ) from None
 
 
-def tuner(settings: Settings) -> Tuner | None:
+def tuner(settings: Settings, expected: Callable[[Choice], float] | None = None) -> Tuner | None:
     """Rank 0's, if the settings ask for one.
+
+    Args:
+        settings: of the job.
+        expected: see :class:`Tuner`.
 
     Raises:
         LaunchError: a setting cannot be used, scikit-learn is missing, or the log cannot be written.
@@ -205,5 +224,5 @@ def tuner(settings: Settings) -> Tuner | None:
         Choice(settings.fusion_threshold_bytes, settings.fusion_window_s), fixed,
         settings.autotune_warmup_samples, settings.autotune_bayes_opt_max_samples,
         settings.autotune_gaussian_process_noise,
-        Log(settings.autotune_log, bool(settings.cache_capacity), bool(settings.hierarchical_allreduce)),
+        Log(settings.autotune_log, bool(settings.cache_capacity), bool(settings.hierarchical_allreduce)), expected,
     )  # fmt: skip
