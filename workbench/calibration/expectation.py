@@ -1,4 +1,4 @@
-"""What autotune may expect: the simulator's bytes per second for a choice, from what ``workbench.measure()`` has saved."""
+"""What autotune may expect: the simulator's bytes per second for a choice, from what ``measure()`` has saved."""
 
 from __future__ import annotations
 

@@ -61,8 +61,8 @@ class Settings:
         autotune_steps_per_sample: steps that are measured for each choice.
         autotune_bayes_opt_max_samples: choices that are tried until the best stays.
         autotune_gaussian_process_noise: of a sample, 0 to 1, where 1 is the standard deviation of all.
-        autotune_start: file that ``workbench.measure(model, batch).save()`` has written: what is best by the simulator is
-            tried early.
+        autotune_start: file that ``workbench.measure(model, batch).save()`` has written: what the simulator
+            finds best is tried early.
         autotune_fixed: names of settings that are not tuned, with commas; those set explicitly are added.
         chaos: faults that ranks do to themselves; what ``workbench run --chaos`` was told. Empty: none.
         bind: what the launcher binds ranks to: one of :data:`BINDINGS`.
