@@ -57,12 +57,13 @@ def _described(trial: Trial) -> str:
 def _svg(trials: Sequence[Trial], choice: Choice, said: str) -> str:
     most = max((max(trial.score, trial.expected or 0.0) for trial in trials), default=0.0) or 1.0
     bottom = TOP + _HEIGHT
+    legend = "red: as is used now; dash: as simulated"
     step = (WIDTH - LEFT - RIGHT) / max(1, len(trials))
     parts = [
         f'<line class="wbt-line" x1="{LEFT:g}" y1="{bottom:g}" x2="{WIDTH - RIGHT:g}" y2="{bottom:g}"/>',
         f'<text class="wbt-text" x="{LEFT - 6:g}" y="{TOP + 4:g}" text-anchor="end">{most / 1e6:.4g} MB/s</text>',
         f'<text class="wbt-text" x="{LEFT - 6:g}" y="{bottom + 4:g}" text-anchor="end">0</text>',
-        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; red: now; dash: simulated</text>',
+        f'<text class="wbt-text" x="{LEFT:g}" y="{bottom + 18:g}">trial 1 … {len(trials)}; {legend}</text>',
     ]
     for i, trial in enumerate(trials):
         x, y = LEFT + (i + 0.5) * step, bottom - _HEIGHT * trial.score / most
