@@ -167,6 +167,28 @@ def _message(call: object) -> str:
     return ""
 
 
+def test_a_step_with_float16_on_the_wire_has_rounded_gradients() -> None:
+    """The recorded step casts each gradient, and updates with what comes back, as ``compression=`` does."""
+    import torch
+
+    from workbench.torch.spans import Recording
+
+    torch.manual_seed(0)
+    model, batch = torch.nn.Linear(5, 3), (torch.randn(7, 5), torch.zeros(7, dtype=torch.long))
+    given: list[torch.Tensor] = []
+
+    class Noting(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            given.extend(param.grad.clone() for group in self.param_groups for param in group["params"])
+            super().step()
+
+    for wire in ("float16", "float32"):
+        given.clear()
+        Recording(model, batch, optimizer=lambda params: Noting(params, lr=0.1), wire=wire)
+        rounded = [torch.equal(grad, grad.half().float()) for grad in given]
+        assert all(rounded) if wire == "float16" else not any(rounded)
+
+
 def test_spans_add_up_to_the_step() -> None:
     """Of a model whose layers are used in another order than they are registered, and with a shortcut."""
     import torch

@@ -137,7 +137,7 @@ def measure(
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
     from workbench.torch.spans import Recording
 
-    recording = Recording(model, batch, loss, optimizer)
+    recording = Recording(model, batch, loss, optimizer, wire)
     links = measure_links(seconds / 2, doubt, wire)
     api.barrier()
     mine = recording.spans(seconds / 4)

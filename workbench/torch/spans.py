@@ -29,6 +29,8 @@ class Recording:
         batch: inputs and targets of one step.
         loss: of the model's output and the targets; cross entropy if None.
         optimizer: makes one from the parameters; SGD if None.
+        wire: dtype to which gradients are cast as soon as they are there, and back before the update, as with
+            ``compression=``.
 
     Attributes:
         layers: of each module with parameters of its own, its name and these, in the order of their forward.
@@ -49,7 +51,9 @@ class Recording:
         batch: tuple[Any, Any],
         loss: Loss | None = None,
         optimizer: MakeOptimizer | None = None,
+        wire: str = "float32",
     ) -> None:
+        self._wire, self._sent = getattr(torch, wire), dict[torch.nn.Parameter, torch.Tensor]()
         self._model, self._batch = copy.deepcopy(model).train(), batch
         self._loss: Loss = loss or torch.nn.functional.cross_entropy
         self.layers = dict[str, list[torch.nn.Parameter]]()
@@ -90,7 +94,12 @@ class Recording:
                 self.layers[name] = own
                 module.register_forward_hook(lambda *_, name=name: self._forward.update({name: _now()}))
                 for one in own:
-                    one.register_post_accumulate_grad_hook(lambda _, name=name: self._ready.update({name: _now()}))
+                    one.register_post_accumulate_grad_hook(lambda param, name=name: self._is_ready(name, param))
+
+    def _is_ready(self, name: str, param: torch.nn.Parameter) -> None:
+        if param.grad is not None and param.grad.dtype != self._wire:
+            self._sent[param] = param.grad.to(self._wire)
+        self._ready[name] = _now()
 
     def step(self) -> list[float]:
         """The spans' seconds, forward and backward in turn."""
@@ -102,6 +111,9 @@ class Recording:
         turned = _now()
         lost.backward()
         backward_ended = _now()
+        for param, sent in self._sent.items():
+            if param.grad is not None:
+                param.grad.copy_(sent.to(param.dtype))
         self._optimizer.step()
         update_s = zeroed - begin + _now() - backward_ended
         if missing := [name for name in self.layers if name not in self._ready or name not in self._forward]:
