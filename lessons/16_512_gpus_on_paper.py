@@ -239,7 +239,8 @@ predicted.beside(trainings)
 # %% [markdown]
 # On the dotted line, the prediction is what was measured. Plain gradients lie near it. With float16 the step takes
 # longer than predicted, most of all on the fast link: there the network is not what takes the time. Casting and packing
-# are measured and in the model; what they and reducing cost each other on the same cores is so only on average. Look at the worst case of each way before you believe a median.
+# are measured and in the model; what they and reducing cost each other on the same cores is so only on average. Look
+# at the worst case of each way before you believe a median.
 #
 # ## 3. 512 ranks in the simulator
 #
