@@ -171,9 +171,9 @@ def test_conda_has_nothing_that_pyproject_does_not_know() -> None:
     known = {CONDA_NAMES.get(each.name, each.name) for each in REQUIREMENTS}
     switches = {"python", "pip", "pytorch-cpu"}
     assert set(conda_specs(ENVIRONMENT["dependencies"])) - known == switches
+    own = {"cuda12": {"cuda-version", "pytorch-gpu"}, "cuda13": {"cuda-version", "pytorch-gpu"}, "spark": {"openjdk"}}
     for extra in VARIANTS:
-        switches = {"cuda-version", "pytorch-gpu"} if extra.startswith("cuda") else {"openjdk"} & {*conda_variant(extra)}
-        assert set(conda_variant(extra)) - known == switches
+        assert set(conda_variant(extra)) - known == own.get(extra, set())
     assert [each for each in ENVIRONMENT["dependencies"] if isinstance(each, dict)] == [{"pip": ["--editable ."]}]
 
 

@@ -15,6 +15,7 @@ script's ``__main__``: it is pickled by value, and the modules that it imports m
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 import traceback
@@ -104,16 +105,13 @@ def run(
         raise LaunchError("This process is a rank of a job itself. Call run() where there is no job yet.")
     targets = find_hosts(hosts or "", hostfile or "", n)
     variables = environment(n, as_horovod, env)
-    task = Task(
-        n=n,
-        command=[executable or sys.executable, "-c", _WORK, FOLDER],
-        env=variables,
+    task = dataclasses.replace(
+        task_of(n, variables, func, args, kwargs, executable),
         starter=choose(use_mpi, use_gloo, variables),
         hosts=[(target.name, target.slots) for target in targets],
         mpi_args=mpi_args,
         start_timeout_s=config.start_timeout_s(variables) if start_timeout is None else start_timeout,
         timeout_s=timeout_s,
-        files={_TASK: dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))},
     )
     check_command(task.command, variables)
     if sync:
@@ -121,10 +119,41 @@ def run(
     ranks, labels = ranks_on(targets, variables, n)
     folder = output_dir or output_filename or ""
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
-    outcome = start(task, printer, say, bool(verbose), (SIGINT,), ranks)
+    return results(task, start(task, printer, say, bool(verbose), (SIGINT,), ranks))
+
+
+def task_of(
+    n: int,
+    env: Mapping[str, str],
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    executable: str | None = None,
+) -> Task:
+    """The task of calling a function on each rank; :func:`results` has what came of it.
+
+    Args:
+        n, env: how many ranks, and their environment.
+        func, args, kwargs: what each calls.
+        executable: their Python; by default this one.
+    """
+    content = dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))
+    return Task(n, [executable or sys.executable, "-c", _WORK, FOLDER], env, files={_TASK: content})
+
+
+def results(task: Task, outcome: Outcome) -> list[Any]:
+    """What the function returned, by rank.
+
+    Args:
+        task: made by :func:`task_of`.
+        outcome: of its job.
+
+    Raises:
+        RankFailedError, PeerLostError, DeadlineError, KeyboardInterrupt: see :func:`run`.
+    """
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
-        _fail(outcome, timeout_s)
-    return [_result(rank, outcome) for rank in range(n)]
+        _fail(outcome, task.timeout_s)
+    return [_result(rank, outcome) for rank in range(task.n)]
 
 
 def _ranks(np: int | None, num_proc: int | None) -> int:

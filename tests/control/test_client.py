@@ -22,9 +22,9 @@ from coordination import Item
 from hands import LINUX, SECRET, ByHand, Job, ask
 from interrupted import interrupts
 
+from workbench.common.seal import Seal
 from workbench.control import server
 from workbench.control.addresses import addresses, connect, reachable
-from workbench.control.authentication import Seal
 from workbench.control.channel import SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import encode_decision, encode_event

@@ -15,9 +15,9 @@ import psutil
 import pytest
 from hands import HEARTBEAT_S, LINUX, SECRET, ByHand, Job, ask, cut_off, framed
 
+from workbench.common.seal import Seal
 from workbench.control import server
 from workbench.control.addresses import connect
-from workbench.control.authentication import Seal
 from workbench.control.codec import encode_event
 from workbench.control.events import Beat
 from workbench.core.messages import Announce, Kind, Left, Request

@@ -15,8 +15,8 @@ import pytest
 from coordination import Item
 
 from workbench.collectives import Traffic
+from workbench.common.seal import Seal
 from workbench.config import Settings
-from workbench.control.authentication import Seal
 from workbench.control.channel import SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import decode_event, encode_decision

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from workbench.common.seal import Seal
 from workbench.control.addresses import connect
-from workbench.control.authentication import Seal
 from workbench.control.channel import LocalChannel, SocketChannel
 from workbench.control.client import ControlClient
 from workbench.control.codec import decode_decision, encode_event

@@ -20,8 +20,8 @@ import numpy as np
 
 from workbench import config
 from workbench.common.ports import listen, peer
+from workbench.common.seal import Seal
 from workbench.common.turn import Turn
-from workbench.control.authentication import Seal
 from workbench.control.codec import decode_event, encode_decision
 from workbench.control.connection import Connection
 from workbench.control.events import Beat, Stack

@@ -26,12 +26,13 @@ from typing import Any
 
 from workbench.common.alone import ALONE
 from workbench.common.messages import Decoder, Message, MessageError, encode
+from workbench.common.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import unless_given_up
 from workbench.transport.bootstrap.peers import namespace
-from workbench.transport.bootstrap.rendezvous import Session, derived
+from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.values import Problem
 from workbench.transport.bootstrap.values import decode as decode_value
 from workbench.transport.bootstrap.values import encode as encode_value

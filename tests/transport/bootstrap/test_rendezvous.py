@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from workbench.common.seal import derived
 from workbench.config import Settings
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap import rendezvous, shared_secret
-from workbench.transport.bootstrap.rendezvous import Session, derived, find, opened, seal
+from workbench.transport.bootstrap.rendezvous import Session, find, opened, seal
 from workbench.transport.bootstrap.shared_secret import SecretFile
 from workbench.transport.bootstrap.values import Problem, decode, encode
 from workbench.transport.gpu.select import Seen

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from attackers import Address, Recorder, cut_off, listener, no_free_files, noises, trickle, visit
 
+from workbench.common.handshake import MOST
 from workbench.errors import LaunchError
 from workbench.launch.start.starters import free_port
 from workbench.transport.bootstrap import tcp_board
-from workbench.transport.bootstrap.guests import MOST
 from workbench.transport.bootstrap.tcp_board import TcpBoard
 
 SECRET = b"the job's own secret"

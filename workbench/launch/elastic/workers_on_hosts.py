@@ -226,7 +226,7 @@ class WorkersOnHosts:
         os.write(self._ring, b"!")
 
     def _rehearse(self, targets: Sequence[Target]) -> dict[str, Seat]:
-        connections = Connections(targets, self._processes, os.getcwd())
+        connections = Connections(targets, self._processes, self._plan.folder or os.getcwd())
         try:
             plan = self._plan
             seats, _ = rehearse(connections, self._task.command, plan.networks, plan.ports, grows=True)
@@ -244,7 +244,7 @@ class WorkersOnHosts:
 
     def _begin(self, target: Target, seat: Seat) -> _Host:
         """Start the agent that stays, and make it ready for workers."""
-        connections = Connections([target], self._processes, os.getcwd())
+        connections = Connections([target], self._processes, self._plan.folder or os.getcwd())
         try:
             for question, answer in ((Message("", {}), "here"), (self._order(target, seat), "starting")):
                 _, failures = connections.ask({target.name: question}, answer, _START_S)

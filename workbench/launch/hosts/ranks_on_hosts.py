@@ -46,12 +46,14 @@ class Plan:
         networks: names of interfaces, of which one is to be used.
         ports: the first and the last that may be listened on; (0, 0): any.
         gpus: which GPU each rank sees, see :func:`workbench.launch.start.gpus.assign`; "" for all.
+        folder: where the ranks start, on each host; "" for this process's.
     """
 
     targets: Sequence[Target]
     networks: Sequence[str] = ()
     ports: tuple[int, int] = (0, 0)
     gpus: Asked = None
+    folder: str = ""
 
     def ranks(self, n: int) -> dict[str, list[int]]:
         """By host the numbers of its ranks: a host's slots are filled before the next host's. None is empty.
@@ -104,7 +106,12 @@ def find_hosts(
 
 
 def ranks_on(
-    targets: Sequence[Target], env: Mapping[str, str], n: int, networks: Sequence[str] = (), gpus: str = ""
+    targets: Sequence[Target],
+    env: Mapping[str, str],
+    n: int,
+    networks: Sequence[str] = (),
+    gpus: str = "",
+    folder: str = "",
 ) -> tuple[Callable[[Task, Signals], Ranks], list[str]]:
     """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
 
@@ -112,7 +119,7 @@ def ranks_on(
         targets: the hosts.
         env: of the ranks.
         n: how many there are.
-        networks, gpus: see :class:`Plan`.
+        networks, gpus, folder: see :class:`Plan`.
 
     Returns:
         It, and by rank the name of its host; no names if all are here.
@@ -122,7 +129,7 @@ def ranks_on(
     """
     if all(isinstance(target.shell, Here) for target in targets):
         return RanksHere, []
-    plan = Plan(targets, networks, config.ports(env), gpus)
+    plan = Plan(targets, networks, config.ports(env), gpus, folder)
     return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
 
@@ -145,7 +152,7 @@ class RanksOnHosts:
             for target in plan.targets
             if target.name in self._ranks
         ]
-        self._connections = Connections(self._targets, self._processes, os.getcwd())
+        self._connections = Connections(self._targets, self._processes, plan.folder or os.getcwd())
         self._seats: list[Seat] = []
         self._files = dict(task.files)
         self._silence_s = silence_s(task.env)

@@ -1,4 +1,6 @@
-"""How an agent is started on a host: with ssh, or with srun within a Slurm job; and what it means when that fails.
+"""How an agent is started on a host, and what it means when that fails.
+
+With ssh, with srun within a Slurm job, or in an executor of Spark or Ray.
 
 ssh never asks: with ``BatchMode`` a missing key or an unknown host is an error, and no prompt that nobody sees.
 """
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from workbench.launch.hosts.facts import HOME
 
 _AGENT = "from workbench.launch.hosts.agent import main; main()"
+_CLIENT = "from workbench.launch.executors.client import start; start()"
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
 _SSH_FAILED = 255
 _SAME = "Install the same environment at the same place on all hosts."
@@ -95,7 +98,27 @@ class Here:
         return [sys.executable, "--version"]
 
 
-Shell = Ssh | Srun | Here
+@dataclass(frozen=True)
+class Relay:
+    """By way of a switchboard, to a process that another engine has started, see :mod:`workbench.launch.executors`.
+
+    Args:
+        path: the switchboard's socket.
+    """
+
+    path: str
+
+    def command(self, host: str, script: str) -> list[str]:
+        """Run a shell's script on a host."""
+        there = f"import sys; sys.path.insert(0, {str(HOME)!r}); {_CLIENT}"
+        return [sys.executable, "-I", "-c", there, self.path, host, script]
+
+    def trial(self, host: str) -> list[str]:
+        """What a user may try there, in a task of the engine."""
+        return [sys.executable, "--version"]
+
+
+Shell = Ssh | Srun | Here | Relay
 
 
 def agent_script(folder: str) -> str:
@@ -144,6 +167,11 @@ _SRUN_SAYS = (
     ("Unable to contact slurm controller", "Slurm does not answer", "Does it run? scontrol ping"),
     ("No such file or directory", "srun is not here", "Load Slurm's module, or start where srun is"),
 )
+# And what the switchboard says.
+_RELAY_SAYS = (
+    ("no executor of", "no executor is left there", "Why did it end? The engine's own log of it says so"),
+    ("the switchboard does not answer", "the job is over", "Start it again"),
+)
 
 
 def explain(
@@ -177,14 +205,16 @@ def explain(
         return missing[code]
     port = shell.port if isinstance(shell, Ssh) else 0
     words = {"host": host, "port": f"-p {port} " if port else "", "known": f"'[{host}]:{port}'" if port else host}
-    says = {Ssh: _SSH_SAYS, Srun: _SRUN_SAYS}.get(type(shell), ())
+    says = {Ssh: _SSH_SAYS, Srun: _SRUN_SAYS, Relay: _RELAY_SAYS}.get(type(shell), ())
     for sign, meaning, cure in says:
         if sign in text:
             return meaning, cure.format(**words)
     if code == _SSH_FAILED and not text.strip():
+        if isinstance(shell, Relay):
+            return "its executor is lost", "Was the task killed, or out of memory? The engine's own log of it says so"
         return "the connection to it is lost", "Is it up, and on this network?"
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
     return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"
 
 
-__all__ = ["Here", "Shell", "Srun", "Ssh", "agent_script", "explain"]
+__all__ = ["Here", "Relay", "Shell", "Srun", "Ssh", "agent_script", "explain"]

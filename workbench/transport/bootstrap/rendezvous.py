@@ -15,7 +15,6 @@ A stranger who overwrites or deletes can delay a job or end it, with an error th
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import json
 import secrets
@@ -24,11 +23,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from workbench.common.seal import MAC, derived, mac
 from workbench.errors import LaunchError
 
 _SHORTEST_S, _LONGEST_S = 1e-3, 2e-2  # between two looks at the board
 _DOUBT_S = 3.0  # what is sealed wrongly for so long stays so: whoever wrote it is none of the ranks
-_MAC = 32
 _ROLL, _ALL_HERE = "hello/all", "here/all"
 
 
@@ -52,27 +51,13 @@ def seal(key: bytes, name: str, body: bytes) -> bytes:
         >>> opened(b"key", "a", seal(b"key", "a", b"body")), opened(b"key", "b", seal(b"key", "a", b"body"))
         (b'body', None)
     """
-    return _mac(key, name, body) + body
+    return mac(key, name, body) + body
 
 
 def opened(key: bytes, name: str, message: bytes) -> bytes | None:
     """The body; None if it is not sealed with this key for this name."""
-    body = message[_MAC:]
-    return body if hmac.compare_digest(message[:_MAC], _mac(key, name, body)) else None
-
-
-def derived(key: bytes, purpose: str, *parts: bytes) -> bytes:
-    """Another key, from which nobody finds the first one or those for other purposes."""
-    return _mac(key, purpose, b"".join(hashlib.blake2b(part).digest() for part in parts))
-
-
-def _mac(key: bytes, name: str, body: bytes) -> bytes:
-    named = name.encode()
-    key = key if len(key) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(key).digest()
-    mac = hashlib.blake2b(len(named).to_bytes(4, "big"), key=key, digest_size=_MAC)
-    mac.update(named)
-    mac.update(body)
-    return mac.digest()
+    body = message[MAC:]
+    return body if hmac.compare_digest(message[:MAC], mac(key, name, body)) else None
 
 
 @dataclass(frozen=True)

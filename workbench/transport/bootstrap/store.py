@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench import config
+from workbench.common.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import given_up, unless_given_up
 from workbench.transport.bootstrap.peers import Peers, namespace
-from workbench.transport.bootstrap.rendezvous import Board, derived, find
+from workbench.transport.bootstrap.rendezvous import Board, find
 from workbench.transport.bootstrap.shared_secret import SecretFile
 from workbench.transport.bootstrap.tcp_board import TcpBoard
 from workbench.transport.bootstrap.values import Problem, decode, encode

@@ -7,7 +7,6 @@ write. It ends with rank 0's process, so a job that ends can be followed by anot
 from __future__ import annotations
 
 import contextlib
-import secrets
 import socket
 import socketserver
 import struct
@@ -15,12 +14,12 @@ import threading
 import time
 from typing import Any
 
+from workbench.common.handshake import HANDSHAKE_S, MOST, Guests, connect, exactly, greet
 from workbench.common.ports import family_of
+from workbench.common.seal import derived
 from workbench.errors import LaunchError
-from workbench.transport.bootstrap.guests import HANDSHAKE_S, MOST, Guests, exactly
-from workbench.transport.bootstrap.rendezvous import derived, looks
+from workbench.transport.bootstrap.rendezvous import looks
 
-_NUMBER, _PROOF = 16, 32  # bytes
 _LENGTHS = struct.Struct(">cHI")  # what to do, length of the name, length of the value
 _LONGEST = 64 << 20
 
@@ -45,7 +44,7 @@ class TcpBoard:
         why, until = "", time.monotonic() + timeout_s
         for _ in looks(timeout_s):
             try:
-                self._socket = _connected(address, port, key, min(until, time.monotonic() + HANDSHAKE_S))
+                self._socket, _ = connect(address, port, key, min(until, time.monotonic() + HANDSHAKE_S))
                 self._socket.settimeout(timeout_s)
                 return
             except OSError as error:
@@ -102,24 +101,11 @@ class _Guest(socketserver.BaseRequestHandler):
         with contextlib.suppress(OSError):
             server.guests.admit(self.request)
             try:
-                known = self._greet(server)
+                known = greet(self.request, server.key)
             finally:
                 server.guests.leave(self.request)
             if known:
                 self._serve(server)
-
-    def _greet(self, server: _Server) -> bool:
-        """Does it know the secret?"""
-        sock, until = self.request, time.monotonic() + HANDSHAKE_S
-        sock.settimeout(HANDSHAKE_S)
-        number = secrets.token_bytes(_NUMBER)
-        sock.sendall(number)
-        theirs = exactly(sock, _NUMBER, until)
-        if not secrets.compare_digest(exactly(sock, _PROOF, until), derived(server.key, "rank", number)):
-            return False
-        sock.settimeout(HANDSHAKE_S)
-        sock.sendall(derived(server.key, "rank 0", theirs))
-        return True
 
     def _serve(self, server: _Server) -> None:
         sock: socket.socket = self.request
@@ -141,25 +127,6 @@ def _serve(address: str, port: int, key: bytes, size: int) -> _Server:
         raise LaunchError(f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}.") from None
     threading.Thread(target=server.serve_forever, name="workbench-board", daemon=True).start()
     return server
-
-
-def _connected(address: str, port: int, key: bytes, until: float) -> socket.socket:
-    sock = socket.create_connection((address, port), max(0.001, until - time.monotonic()))
-    try:
-        number = secrets.token_bytes(_NUMBER)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        theirs = exactly(sock, _NUMBER, until)
-        sock.sendall(number + derived(key, "rank", theirs))
-        try:
-            answer = exactly(sock, _PROOF, until)
-        except ConnectionError:
-            raise OSError("who listens there does not believe this rank: is it another job's?") from None
-        if not secrets.compare_digest(answer, derived(key, "rank 0", number)):
-            raise OSError("who listens there does not know the job's secret")
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def _frame(sock: socket.socket, until: float) -> tuple[bytes, str, bytes]:

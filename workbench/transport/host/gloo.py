@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from workbench.common.seal import derived
 from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend
-from workbench.transport.bootstrap.rendezvous import Session, derived
+from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.torch_store import dist
 from workbench.transport.host.background import Worker, background, patient
 from workbench.transport.host.hang_up import hang_up

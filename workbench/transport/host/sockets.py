@@ -19,13 +19,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workbench import config
+from workbench.common.handshake import HANDSHAKE_S, MOST, Guests, exactly
 from workbench.common.ports import family_of, listen
+from workbench.common.seal import derived
 from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.base import Bootstrap
-from workbench.transport.bootstrap.guests import HANDSHAKE_S, MOST, Guests, exactly
-from workbench.transport.bootstrap.rendezvous import derived
 from workbench.transport.host.links import link_backend
 from workbench.transport.polling import offer_core
 

@@ -16,7 +16,9 @@ import hmac
 import struct
 
 _HEADER = struct.Struct(">IQ")  # rank, number of the message
-_MAC = 16
+_SHORT = 16
+MAC = 32
+"""Bytes of :func:`mac`."""
 
 
 class Seal:
@@ -32,19 +34,19 @@ class Seal:
     """
 
     def __init__(self, secret: bytes, direction: bytes) -> None:
-        self._blank = hashlib.blake2b(key=secret, digest_size=_MAC, person=direction)
+        self._blank = hashlib.blake2b(key=secret, digest_size=_SHORT, person=direction)
 
     def close(self, rank: int, number: int, body: bytes) -> bytes:
         """The message as it goes on the wire."""
         signed = _HEADER.pack(rank, number) + body
-        return self._mac(signed) + signed
+        return self._proof(signed) + signed
 
     def open(self, message: bytes) -> tuple[int, int, bytes] | None:
         """(rank, number, body), or None if the message was not closed with the same secret."""
-        if len(message) < _MAC + _HEADER.size:
+        if len(message) < _SHORT + _HEADER.size:
             return None
-        mac, signed = message[:_MAC], message[_MAC:]
-        if not hmac.compare_digest(mac, self._mac(signed)):
+        proof, signed = message[:_SHORT], message[_SHORT:]
+        if not hmac.compare_digest(proof, self._proof(signed)):
             return None
         rank, number = _HEADER.unpack_from(signed)
         return rank, number, signed[_HEADER.size :]
@@ -54,7 +56,25 @@ class Seal:
         opened = self.open(message)
         return opened[2] if opened else b""
 
-    def _mac(self, signed: bytes) -> bytes:
-        mac = self._blank.copy()
-        mac.update(signed)
-        return mac.digest()
+    def _proof(self, signed: bytes) -> bytes:
+        proof = self._blank.copy()
+        proof.update(signed)
+        return proof.digest()
+
+
+def derived(key: bytes, purpose: str, *parts: bytes) -> bytes:
+    """Another key, from which nobody finds the first one or those for other purposes."""
+    return mac(key, purpose, b"".join(hashlib.blake2b(part).digest() for part in parts))
+
+
+def mac(key: bytes, name: str, body: bytes) -> bytes:
+    """A proof that whoever has the key wrote the body under this name."""
+    named = name.encode()
+    key = key if len(key) <= hashlib.blake2b.MAX_KEY_SIZE else hashlib.blake2b(key).digest()
+    found = hashlib.blake2b(len(named).to_bytes(4, "big"), key=key, digest_size=MAC)
+    found.update(named)
+    found.update(body)
+    return found.digest()
+
+
+__all__ = ["MAC", "Seal", "derived", "mac"]

@@ -1,18 +1,25 @@
-"""Who has connected and not shown the job's secret yet: a stranger, perhaps. Silent ones keep no rank away for long."""
+"""Two ends of a TCP connection show each other that they know a job's secret, without saying it.
+
+Who has connected and not shown it yet may be a stranger: of these there are a few at once, each for a short time.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import secrets
 import socket
 import threading
 import time
+
+from workbench.common.seal import MAC, derived
 
 HANDSHAKE_S = 10.0
 """Deadline of a whole handshake, however slowly its bytes come."""
 MOST = 64
 """So many handshakes at once, besides one per rank."""
 _PAUSE_S = 0.01
+_NUMBER = 16  # bytes
 _CLOSED = (errno.EBADF, errno.EINVAL, errno.ENOTSOCK)
 _OUT_OF_FILES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
@@ -74,6 +81,59 @@ class Guests:
             oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
 
 
+def greet(sock: socket.socket, key: bytes) -> bytes:
+    """The side that listens: does whoever has connected know the key? If so, it is shown that this side does, too.
+
+    Returns:
+        A key of this connection alone; nothing if the other side does not know the key.
+
+    Raises:
+        OSError: it did not answer in time, or closed the connection.
+    """
+    until = time.monotonic() + HANDSHAKE_S
+    sock.settimeout(HANDSHAKE_S)
+    number = secrets.token_bytes(_NUMBER)
+    sock.sendall(number)
+    theirs = exactly(sock, _NUMBER, until)
+    if not secrets.compare_digest(exactly(sock, MAC, until), derived(key, "rank", number)):
+        return b""
+    sock.settimeout(HANDSHAKE_S)
+    sock.sendall(derived(key, "rank 0", theirs))
+    return derived(key, "connection", number, theirs)
+
+
+def connect(address: str, port: int, key: bytes, until: float) -> tuple[socket.socket, bytes]:
+    """The side that connects, likewise.
+
+    Args:
+        address, port: where the other side listens.
+        key: made from the job's secret for this purpose.
+        until: deadline, by ``time.monotonic()``.
+
+    Returns:
+        The socket, and a key of this connection alone.
+
+    Raises:
+        OSError: nobody answers in time, or somebody who does not know the key.
+    """
+    sock = socket.create_connection((address, port), max(0.001, until - time.monotonic()))
+    try:
+        number = secrets.token_bytes(_NUMBER)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        theirs = exactly(sock, _NUMBER, until)
+        sock.sendall(number + derived(key, "rank", theirs))
+        try:
+            answer = exactly(sock, MAC, until)
+        except ConnectionError:
+            raise OSError("who listens there does not believe this rank: is it another job's?") from None
+        if not secrets.compare_digest(answer, derived(key, "rank 0", number)):
+            raise OSError("who listens there does not know the job's secret")
+    except BaseException:
+        sock.close()
+        raise
+    return sock, derived(key, "connection", theirs, number)
+
+
 def exactly(sock: socket.socket, count: int, until: float) -> bytes:
     """Read so many bytes.
 
@@ -98,4 +158,4 @@ def exactly(sock: socket.socket, count: int, until: float) -> bytes:
     return bytes(found)
 
 
-__all__ = ["HANDSHAKE_S", "MOST", "Guests", "exactly"]
+__all__ = ["HANDSHAKE_S", "MOST", "Guests", "connect", "exactly", "greet"]

@@ -1,0 +1,1 @@
+"""Ranks in the executors of another engine: Spark's tasks, Ray's actors."""
