@@ -22,7 +22,7 @@ from coordination import Item
 from hands import LINUX, SECRET, ByHand, Job, ask
 from interrupted import interrupts
 
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.control import server
 from workbench.control.addresses import addresses, connect, reachable
 from workbench.control.channel import SocketChannel

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from hands import HEARTBEAT_S, LINUX, SECRET, ByHand, Job, ask, cut_off, framed
 
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.control import server
 from workbench.control.addresses import connect
 from workbench.control.codec import encode_event

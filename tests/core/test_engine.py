@@ -15,7 +15,7 @@ import pytest
 from coordination import Item
 
 from workbench.collectives import Traffic
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.config import Settings
 from workbench.control.channel import SocketChannel
 from workbench.control.client import ControlClient

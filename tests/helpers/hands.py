@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.control.addresses import connect
 from workbench.control.channel import LocalChannel, SocketChannel
 from workbench.control.client import ControlClient

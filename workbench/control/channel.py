@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.control.codec import decode_decision, encode_event
 from workbench.control.connection import Connection
 from workbench.control.liveness import Rank0Watch

@@ -20,7 +20,7 @@ import numpy as np
 
 from workbench import config
 from workbench.common.ports import listen, peer
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.common.turn import Turn
 from workbench.control.codec import decode_event, encode_decision
 from workbench.control.connection import Connection

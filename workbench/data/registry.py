@@ -1,7 +1,7 @@
 """The registry of a data service (Horovod: compute service): dispatchers and workers register, training ranks ask.
 
 Each connection carries one question and its answer, as JSON. The server begins with random bytes, and both sides sign
-what they say, and these bytes with it, with the service's key (``common/seal.py``): without the key nothing
+what they say, and these bytes with it, with the service's key (``common/secret/seal.py``): without the key nothing
 is decoded, and a recorded message is of no use. It listens on the loopback interface unless told otherwise.
 """
 
@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from workbench.common.backoff import Backoff
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 from workbench.errors import DeadlineError
 
 Addresses = Mapping[str, Sequence[tuple[str, int]]]

@@ -26,7 +26,7 @@ from typing import Any
 
 from workbench.common.alone import ALONE
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.common.seal import derived
+from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
 from workbench.machine import machine

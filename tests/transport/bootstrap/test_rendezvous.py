@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from workbench.common.seal import derived
+from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap import rendezvous, shared_secret

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from attackers import Address, Recorder, cut_off, listener, no_free_files, noises, trickle, visit
 
-from workbench.common.handshake import MOST
+from workbench.common.secret import handshake
+from workbench.common.secret.handshake import MOST
 from workbench.errors import LaunchError
 from workbench.launch.start.starters import free_port
-from workbench.transport.bootstrap import tcp_board
 from workbench.transport.bootstrap.tcp_board import TcpBoard
 
 SECRET = b"the job's own secret"
@@ -96,7 +96,7 @@ def test_many_strangers_keep_no_rank_away(job: Job) -> None:
 
 def test_a_silent_stranger_is_cut_off_in_time(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it says a byte now and then."""
-    monkeypatch.setattr(tcp_board, "HANDSHAKE_S", 0.5)
+    monkeypatch.setattr(handshake, "HANDSHAKE_S", 0.5)
     with visit(job.address) as silent:
         assert cut_off(silent, 5.0)
     with visit(job.address) as slow:

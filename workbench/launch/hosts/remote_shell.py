@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from workbench.launch.hosts.facts import HOME
 
 _AGENT = "from workbench.launch.hosts.agent import main; main()"
-_CLIENT = "from workbench.launch.executors.client import start; start()"
+_CLIENT = "from workbench.executors.client import start; start()"
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
 _SSH_FAILED = 255
 _SAME = "Install the same environment at the same place on all hosts."
@@ -100,7 +100,7 @@ class Here:
 
 @dataclass(frozen=True)
 class Relay:
-    """By way of a switchboard, to a process that another engine has started, see :mod:`workbench.launch.executors`.
+    """By way of a switchboard, to a process that another engine has started, see :mod:`workbench.executors`.
 
     Args:
         path: the switchboard's socket.

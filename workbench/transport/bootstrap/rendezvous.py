@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from workbench.common.seal import MAC, derived, mac
+from workbench.common.secret.seal import MAC, derived, mac
 from workbench.errors import LaunchError
 
 _SHORTEST_S, _LONGEST_S = 1e-3, 2e-2  # between two looks at the board

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench import config
-from workbench.common.seal import derived
+from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import WorkbenchError
 from workbench.machine import machine

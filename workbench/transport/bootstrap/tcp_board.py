@@ -14,9 +14,9 @@ import threading
 import time
 from typing import Any
 
-from workbench.common.handshake import HANDSHAKE_S, MOST, Guests, connect, exactly, greet
 from workbench.common.ports import family_of
-from workbench.common.seal import derived
+from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, connect, exactly, greet
+from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
 from workbench.transport.bootstrap.rendezvous import looks
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.common.seal import derived
+from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend

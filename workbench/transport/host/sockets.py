@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from workbench import config
-from workbench.common.handshake import HANDSHAKE_S, MOST, Guests, exactly
 from workbench.common.ports import family_of, listen
-from workbench.common.seal import derived
+from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, exactly
+from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.base import Array, Backend

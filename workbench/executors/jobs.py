@@ -9,7 +9,7 @@ from signal import SIGINT
 from typing import Any
 
 from workbench import config, runner
-from workbench.launch.executors.switchboard import Switchboard
+from workbench.executors.switchboard import Switchboard
 from workbench.launch.hosts.ranks_on_hosts import ranks_on
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import run

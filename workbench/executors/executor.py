@@ -23,10 +23,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import IO, Any
 
-from workbench.common.handshake import HANDSHAKE_S, connect
-from workbench.common.seal import derived
+from workbench.common.secret.handshake import HANDSHAKE_S, connect
+from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
-from workbench.launch.executors.channel import Channel
+from workbench.executors.channel import Channel
 from workbench.machine import machine
 
 _CHUNK = 1 << 16

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from workbench.common.seal import Seal
+from workbench.common.secret.seal import Seal
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

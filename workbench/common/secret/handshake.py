@@ -12,7 +12,7 @@ import socket
 import threading
 import time
 
-from workbench.common.seal import MAC, derived
+from workbench.common.secret.seal import MAC, derived
 
 HANDSHAKE_S = 10.0
 """Deadline of a whole handshake, however slowly its bytes come."""

@@ -20,13 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench.common.handshake import HANDSHAKE_S, MOST, Guests, greet
 from workbench.common.ports import listen, peer
-from workbench.common.seal import derived
+from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, greet
+from workbench.common.secret.seal import derived
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.launch.executors.channel import Channel, fields_of
-from workbench.launch.executors.executor import PURPOSE, Invitation
+from workbench.executors.channel import Channel, fields_of
+from workbench.executors.executor import PURPOSE, Invitation
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Relay
 
@@ -77,7 +77,7 @@ class Switchboard:
         invitation: for the executors.
 
     Example:
-        >>> from workbench.launch.executors.executor import About, serve
+        >>> from workbench.executors.executor import About, serve
         >>> with Switchboard("127.0.0.1") as board:
         ...     guest = threading.Thread(target=serve, args=(board.invitation, About("task 0")))
         ...     guest.start()

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 
-from workbench.launch.executors.channel import Channel
+from workbench.executors.channel import Channel
 
 _IN, _OUT, _ERR = 0, 1, 2
 LOST = 255

@@ -9,9 +9,9 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.common.handshake import exactly
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.common.seal import Seal
+from workbench.common.secret.handshake import exactly
+from workbench.common.secret.seal import Seal
 
 _LENGTH = struct.Struct(">I")
 _LONGEST = 1 << 26
@@ -24,7 +24,7 @@ class Channel:
 
     Args:
         sock: connected, and past its handshake.
-        key: of this connection, see :func:`workbench.common.handshake.connect`.
+        key: of this connection, see :func:`workbench.common.secret.handshake.connect`.
         listened: is this the end that listened? The two ends sign differently.
 
     Example:

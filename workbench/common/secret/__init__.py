@@ -1,0 +1,1 @@
+"""Who knows a job's secret, and who is a stranger."""
