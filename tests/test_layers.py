@@ -42,7 +42,7 @@ RULES: dict[str, tuple[set[str] | None, set[str]]] = {
     "common": ({"workbench.common"}, HEAVY),
 }
 # May pass the environment on to other processes as a whole, without reading a variable out of it.
-PASS_ENVIRONMENT_ON = {"launch", "cluster"}
+PASS_ENVIRONMENT_ON = {"launch", "cluster", "executors"}
 
 
 def modules() -> dict[str, Path]:

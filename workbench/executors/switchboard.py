@@ -188,11 +188,7 @@ class Switchboard:
 
     def _greet(self, sock: socket.socket) -> None:
         try:
-            self._guests.admit(sock)
-            try:
-                key = greet(sock, derived(self.invitation.secret, PURPOSE))
-            finally:
-                self._guests.leave(sock)
+            key = greet(sock, derived(self.invitation.secret, PURPOSE), self._guests)
         except OSError:
             key = b""
         if not key:

@@ -81,8 +81,15 @@ class Guests:
             oldest.shutdown(socket.SHUT_RDWR)  # its thread wakes up, and closes it
 
 
-def greet(sock: socket.socket, key: bytes) -> bytes:
+def greet(sock: socket.socket, key: bytes, guests: Guests) -> bytes:
     """The side that listens: does whoever has connected know the key? If so, it is shown that this side does, too.
+
+    It is a guest until it has shown that it does, and no moment longer: from then on it must not be cut off for others.
+
+    Args:
+        sock: the connection.
+        key: made from the job's secret for this purpose.
+        guests: where it is counted meanwhile.
 
     Returns:
         A key of this connection alone; nothing if the other side does not know the key.
@@ -90,12 +97,17 @@ def greet(sock: socket.socket, key: bytes) -> bytes:
     Raises:
         OSError: it did not answer in time, or closed the connection.
     """
-    until = time.monotonic() + HANDSHAKE_S
-    sock.settimeout(HANDSHAKE_S)
-    number = secrets.token_bytes(_NUMBER)
-    sock.sendall(number)
-    theirs = exactly(sock, _NUMBER, until)
-    if not secrets.compare_digest(exactly(sock, MAC, until), derived(key, "rank", number)):
+    guests.admit(sock)
+    try:
+        until = time.monotonic() + HANDSHAKE_S
+        sock.settimeout(HANDSHAKE_S)
+        number = secrets.token_bytes(_NUMBER)
+        sock.sendall(number)
+        theirs = exactly(sock, _NUMBER, until)
+        known = secrets.compare_digest(exactly(sock, MAC, until), derived(key, "rank", number))
+    finally:
+        guests.leave(sock)
+    if not known:
         return b""
     sock.settimeout(HANDSHAKE_S)
     sock.sendall(derived(key, "rank 0", theirs))

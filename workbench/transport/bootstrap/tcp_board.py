@@ -99,12 +99,7 @@ class _Guest(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         server: _Server = self.server  # type: ignore[assignment]
         with contextlib.suppress(OSError):
-            server.guests.admit(self.request)
-            try:
-                known = greet(self.request, server.key)
-            finally:
-                server.guests.leave(self.request)
-            if known:
+            if greet(self.request, server.key, server.guests):
                 self._serve(server)
 
     def _serve(self, server: _Server) -> None:

@@ -298,6 +298,7 @@ class SocketLink:
             source, theirs, proof = int.from_bytes(said[:4], "big"), said[4 : 4 + _NUMBER], said[4 + _NUMBER :]
             if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
                 raise OSError("a stranger")
+            self._guests.leave(guest)  # before it hears that it is known: from then on it must not be cut off
             with self._came:
                 if self._closed or source in self._in:
                     raise OSError("it comes too late")
