@@ -1,0 +1,76 @@
+"""Executors as another engine would start them: processes that have only their invitation."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+from workbench.executors.executor import Invitation
+from workbench.executors.switchboard import Switchboard
+
+_CODE = """
+import json, sys
+from workbench.executors.executor import About, Invitation, serve
+address, port, secret, label, gpus = json.loads(sys.stdin.readline())
+print(serve(Invitation(address, port, bytes.fromhex(secret)), About(label, tuple(gpus))))
+"""
+
+
+def start(invitation: Invitation, label: str, gpus: Sequence[str] = (), host: str = "") -> subprocess.Popen[str]:
+    """One executor; in a UTS namespace of its own, if it is to have another host name."""
+    words = [sys.executable, "-c", _CODE]
+    if host:
+        words = ["unshare", "--uts", "sh", "-c", 'hostname "$0" && exec "$@"', host, *words]
+    process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd="/")
+    assert process.stdin
+    secret = invitation.secret.hex()
+    process.stdin.write(json.dumps([invitation.address, invitation.port, secret, label, list(gpus)]) + "\n")
+    process.stdin.close()
+    return process
+
+
+@contextlib.contextmanager
+def executors(board: Switchboard, n: int) -> Iterator[list[subprocess.Popen[str]]]:
+    """``n`` of them, checked in."""
+    found = [start(board.invitation, f"task {i}") for i in range(n)]
+    try:
+        board.wait_for(n, timeout_s=30.0)
+        yield found
+    finally:
+        board.close()
+        for process in found:
+            end(process)
+
+
+def end(process: subprocess.Popen[str]) -> int:
+    """Give an executor time to end by itself; its exit code."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(20.0)
+    process.kill()
+    process.wait()
+    if process.stdout:
+        process.stdout.close()
+    return process.returncode
+
+
+def eventually(what: Callable[[], bool], limit_s: float = 20.0) -> bool:
+    """Does it become true?"""
+    until = time.monotonic() + limit_s
+    while not what() and time.monotonic() < until:
+        time.sleep(0.05)
+    return what()
+
+
+def with_variable(name: str, text: str) -> list[int]:
+    """The processes of this machine whose environment has a variable of this value."""
+    wanted, found = f"{name}={text}".encode(), []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            if wanted in file.read().split(b"\0"):
+                found.append(int(pid))
+    return found
