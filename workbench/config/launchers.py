@@ -174,6 +174,17 @@ def start_timeout_s(env: Mapping[str, str]) -> float:
     return float(parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))
 
 
+def java_home() -> str:
+    """Where Java is, if the user says so; "" otherwise."""
+    return os.environ.get("JAVA_HOME", "")
+
+
+def spark_start_timeout_s() -> float:
+    """How long ``workbench.spark.run`` waits until all of its Spark tasks run."""
+    name = "HOROVOD_SPARK_START_TIMEOUT"
+    return float(parse(name, os.environ.get(name, "600"), float, 1))
+
+
 def ports(env: Mapping[str, str] | None = None) -> tuple[int, int]:
     """The first and the last port that may be listened on, as ``WORKBENCH_PORTS`` says; (0, 0): any.
 

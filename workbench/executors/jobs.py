@@ -6,7 +6,7 @@ import dataclasses
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
-from typing import Any
+from typing import Any, TextIO
 
 from workbench import config, runner
 from workbench.executors.switchboard import Switchboard
@@ -27,6 +27,8 @@ def run_on(
     nics: Sequence[str] = (),
     use_mpi: bool | None = None,
     executable: str | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
     output_dir: str = "",
     prefix_output_with_timestamp: bool = False,
     verbose: bool = False,
@@ -41,6 +43,7 @@ def run_on(
         env: further environment variables of the ranks.
         nics: names of interfaces, of which one is used between the hosts.
         use_mpi: refused if true: mpiexec cannot start processes inside an engine's executors.
+        stdout, stderr: get the ranks' lines; by default this process's.
         executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: see :func:`workbench.run`.
 
     Raises:
@@ -55,7 +58,7 @@ def run_on(
         start_timeout_s=config.start_timeout_s(variables),
     )
     ranks, labels = ranks_on(board.targets(), variables, n, nics, folder=".")
-    printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, output_dir, labels)
+    printer = Printer(stdout or sys.stdout, stderr or sys.stderr, n, prefix_output_with_timestamp, output_dir, labels)
     return runner.results(task, run(task, printer, say, verbose, (SIGINT,), ranks))
 
 
