@@ -80,6 +80,8 @@ def run_elastic_on(
     env: Mapping[str, str] | None = None,
     nics: Sequence[str] = (),
     executable: str | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
     output_dir: str = "",
     prefix_output_with_timestamp: bool = False,
     verbose: bool = False,
@@ -91,8 +93,8 @@ def run_elastic_on(
         board: as many executors as ``limits`` asks for at least have checked in there.
         limits: how few and how many ranks an epoch may have, and how long is waited for them.
         func: as a rule decorated with ``hvd.elastic.run``, or calls such a function.
-        args, kwargs, env, nics, executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: as in
-            :func:`run_on`.
+        args, kwargs, env, nics, executable, stdout, stderr, output_dir, prefix_output_with_timestamp, verbose,
+            as_horovod: as in :func:`run_on`.
 
     Returns:
         What it returned, by the ranks of the last epoch.
@@ -106,7 +108,7 @@ def run_elastic_on(
     variables = elastic_environment(environment(n, as_horovod, env), limits, n)
     task = runner.task_of(n, variables, func, args, kwargs, executable)
     make_room(6 * n + 64, f"{n} ranks need")
-    printer = Printer(sys.stdout, sys.stderr, 0, prefix_output_with_timestamp, output_dir)
+    printer = Printer(stdout or sys.stdout, stderr or sys.stderr, 0, prefix_output_with_timestamp, output_dir)
     plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)

@@ -20,6 +20,6 @@ Spark's tasks only hold the slots, and carry the standard streams of the ranks. 
 beside them, as with any other launcher. Each node needs the same environment as the driver, at the same path.
 """
 
-from workbench.spark.run import run
+from workbench.spark.run import run, run_elastic
 
-__all__ = ["run"]
+__all__ = ["run", "run_elastic"]

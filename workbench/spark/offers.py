@@ -19,38 +19,33 @@ from workbench.errors import LaunchError
 from workbench.executors.executor import About, Invitation, serve
 from workbench.executors.switchboard import Switchboard
 from workbench.spark import session
+from workbench.spark.shipping import shipped
 
 _END_S = 30.0
 _REASON_S = 10.0
 _GPU = "gpu"
+_SHOWN = 3  # lost tasks in a message
 
 
-class Offer:
-    """What each task does.
+def offer(invitation: Invitation, barrier: bool, index: int, _: Iterable[Any]) -> Iterator[str]:
+    """What each task does: serve, and say why that has ended.
+
+    Spark starts a barrier stage again when it has lost a task. That repeats no ranks behind the user's back: the new
+    tasks only offer slots, and a job of fixed size takes none after its start.
 
     Args:
         invitation: where to go. It travels in Spark's messages: ``spark.authenticate`` says who may read them,
             ``spark.network.crypto.enabled`` encrypts them.
         barrier: is it a task of a barrier stage?
+        index: the task's number in its stage.
     """
+    from pyspark import BarrierTaskContext, TaskContext
 
-    def __init__(self, invitation: Invitation, barrier: bool) -> None:
-        self._invitation, self._barrier = invitation, barrier
-
-    def __call__(self, index: int, _: Iterable[Any]) -> Iterator[str]:
-        """Serve, and say why that has ended."""
-        from pyspark import BarrierTaskContext, TaskContext
-
-        context: Any = BarrierTaskContext.get() if self._barrier else TaskContext.get()
-        if self._barrier and context.stageAttemptNumber():
-            # Spark starts a barrier stage again when it has lost a task. A job that was begun is not repeated behind
-            # the user's back: it may have written files.
-            yield "not again"
-            return
-        gpus = context.resources().get(_GPU)
-        attempt = context.attemptNumber()
-        label = f"task {index}" + (f", attempt {attempt}" if attempt else "")
-        yield serve(self._invitation, About(label, tuple(gpus.addresses) if gpus else ()))
+    context: Any = BarrierTaskContext.get() if barrier else TaskContext.get()
+    gpus = context.resources().get(_GPU)
+    attempt = context.attemptNumber()
+    label = f"task {index}" + (f", attempt {attempt}" if attempt else "")
+    yield serve(invitation, About(label, tuple(gpus.addresses) if gpus else ()))
 
 
 class Offers:
@@ -66,7 +61,7 @@ class Offers:
 
     def __init__(self, sc: Any, n: int, board: Switchboard, barrier: bool, title: str) -> None:
         self._sc, self._n, self._board, self._title = sc, n, board, title
-        self._offer, self._barrier = Offer(board.invitation, barrier), barrier
+        self._offer, self._barrier = shipped(__name__, "offer", board.invitation, barrier), barrier
         self._tag = f"workbench-{secrets.token_hex(8)}"
         self._over = self._cancelled = False
         self._failure = ""
@@ -99,7 +94,8 @@ class Offers:
             return ""
         tasks = session.until_true(lambda: session.lost_tasks(self._sc, self._tag) or self._failure, _REASON_S)
         if isinstance(tasks, list):
-            return f"Spark lost {'; '.join(tasks)}."
+            more = f", and {len(tasks) - _SHOWN} more" if len(tasks) > _SHOWN else ""
+            return f"Spark lost {'; '.join(tasks[:_SHOWN])}{more}."
         who = f" ({', '.join(gone)} went away)" if gone else ""
         return f"Spark's job ended before its ranks{who}: {self._failure or 'no reason is known'}."
 
@@ -129,8 +125,8 @@ def reason(error: BaseException) -> str:
     """Why a Spark job failed, in a line."""
     java: Callable[[], Any] | None = getattr(getattr(error, "java_exception", None), "getMessage", None)
     text = session.first_line(str(java()) if java else str(error) or type(error).__name__)
-    if "No module named 'workbench" in text:
-        text += ". Each node needs the driver's environment, the workbench included, at the same path"
+    if "No module named" in text:
+        text += ". The tasks' Python needs the packages of the driver's: PYSPARK_PYTHON, set on the driver, names it"
     return text.rstrip(". ")
 
 
@@ -145,4 +141,4 @@ def check_n(n: int, what: str) -> int:
     return n
 
 
-__all__ = ["Offer", "Offers", "check_n", "reason"]
+__all__ = ["Offers", "check_n", "offer", "reason"]

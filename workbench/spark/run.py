@@ -1,17 +1,21 @@
-"""``workbench.spark.run``: a function on ranks in Spark's tasks."""
+"""``workbench.spark.run`` and ``run_elastic``: a function on ranks in Spark's tasks."""
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TextIO, TypeVar
 
 from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError, PeerLostError, WorkbenchError
-from workbench.executors.jobs import run_on
+from workbench.executors.jobs import run_elastic_on, run_on
 from workbench.executors.switchboard import Switchboard
+from workbench.launch.elastic.run import Limits
 from workbench.spark import session
 from workbench.spark.offers import Offers, check_n
 
@@ -66,37 +70,142 @@ def run(
         >>> run(pow, args=(2, 5), num_proc=2)  # doctest: +SKIP
         [32, 32]
     """
-    sc = session.context()
-    n = check_n(num_proc if num_proc is not None else sc.defaultParallelism, "num_proc")
     if use_mpi:
         raise LaunchError("use_mpi=True: MPI's launcher cannot start ranks inside of Spark's tasks. Leave it out.")
-    until = time.monotonic() + (start_timeout if start_timeout is not None else config.spark_start_timeout_s())
+    sc = session.context()
+    n = check_n(num_proc if num_proc is not None else sc.defaultParallelism, "num_proc")
+    until = _deadline(start_timeout)
     session.wait_for_slots(sc, n, until)
-    with (
-        Switchboard(session.address(sc), config.ports(env and {**config.child_environment(), **env})) as board,
-        Offers(sc, n, board, True, f"workbench: {count(n, 'rank')}") as offers,
-    ):
+    with _tasks(sc, n, n, until, env, barrier=True) as board:
+        return run_on(
+            board,
+            n,
+            fn,
+            args,
+            kwargs,
+            env=_for_ranks(env),
+            nics=tuple(nics or ()),
+            executable=executable,
+            stdout=stdout,
+            stderr=stderr,
+            prefix_output_with_timestamp=prefix_output_with_timestamp,
+            verbose=verbose > 1,
+            as_horovod=_as_horovod(),
+        )
+
+
+def run_elastic(
+    fn: Callable[..., T],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    num_proc: int | None = None,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    start_timeout: float | None = None,
+    elastic_timeout: float | None = None,
+    reset_limit: int | None = None,
+    env: Mapping[str, str] | None = None,
+    stdout: TextIO | None = None,
+    stderr: TextIO | None = None,
+    verbose: int = 1,
+    nics: Iterable[str] | None = None,
+    prefix_output_with_timestamp: bool = False,
+    min_np: int | None = None,
+    max_np: int | None = None,
+) -> list[T]:
+    """The same as an elastic job: it goes on while ``min_num_proc`` ranks are left. The names are Horovod's.
+
+    The tasks are independent of each other. Spark starts a lost one again, up to ``spark.task.maxFailures`` times for
+    one task (4; in ``local[n]`` none: ``local[n, failures]``), and its new rank joins at a commit. With more tasks than
+    slots, the rest begin when slots become free. Where a node's first task is lost, that node's ranks are; those of
+    other nodes go on.
+
+    Args:
+        fn: as a rule decorated with ``hvd.elastic.run``, or calls such a function.
+        args, kwargs, start_timeout, env, stdout, stderr, verbose, nics, prefix_output_with_timestamp: see :func:`run`.
+        num_proc: how many ranks to begin with; ``spark.default.parallelism`` by default.
+        min_num_proc, max_num_proc: the fewest and the most ranks; ``num_proc`` by default.
+        elastic_timeout: deadline for ``min_num_proc`` ranks after a loss, in seconds; HOROVOD_ELASTIC_TIMEOUT, or 600.
+        reset_limit: the job ends after so many resets.
+        min_np, max_np: the older names.
+
+    Returns:
+        What ``fn`` returned, by the ranks of the last epoch.
+
+    Raises:
+        LaunchError: see :func:`run`.
+        RankFailedError: no rank is left, or too few for too long; Spark's reason is in the text if it has one.
+    """
+    sc = session.context()
+    n = check_n(num_proc if num_proc is not None else sc.defaultParallelism, "num_proc")
+    limits = _limits(n, _either(min_num_proc, min_np, "min"), _either(max_num_proc, max_np, "max"), env)
+    if elastic_timeout is not None:
+        limits = dataclasses.replace(limits, timeout_s=float(elastic_timeout))
+    until = _deadline(start_timeout)
+    session.wait_for_slots(sc, limits.least, until)
+    with _tasks(sc, limits.most, min(n, session.slots(sc)), until, env, barrier=False) as board:
+        return run_elastic_on(
+            board,
+            dataclasses.replace(limits, resets=reset_limit),
+            fn,
+            args,
+            kwargs,
+            env=_for_ranks(env),
+            nics=tuple(nics or ()),
+            stdout=stdout,
+            stderr=stderr,
+            prefix_output_with_timestamp=prefix_output_with_timestamp,
+            verbose=verbose > 1,
+            as_horovod=_as_horovod(),
+        )
+
+
+@contextlib.contextmanager
+def _tasks(
+    sc: Any, n: int, first: int, until: float, env: Mapping[str, str] | None, barrier: bool
+) -> Iterator[Switchboard]:
+    """``n`` tasks of Spark, of which ``first`` have checked in; an error within the block says which task was lost."""
+    ports = config.ports(config.child_environment(**(env or {})))
+    title = f"workbench: {count(n, 'rank')}"
+    with Switchboard(session.address(sc), ports) as board, Offers(sc, n, board, barrier, title) as offers:
         try:
-            board.wait_for(n, max(1.0, until - time.monotonic()), offers.failure)
-            return run_on(
-                board,
-                n,
-                fn,
-                args,
-                kwargs,
-                env={**dict.fromkeys(_FROM_THE_DRIVER, ""), **(env or {})},
-                nics=tuple(nics or ()),
-                executable=executable,
-                stdout=stdout,
-                stderr=stderr,
-                prefix_output_with_timestamp=prefix_output_with_timestamp,
-                verbose=verbose > 1,
-                as_horovod="workbench.as_horovod" in sys.modules,
-            )
+            board.wait_for(first, max(1.0, until - time.monotonic()), offers.failure)
+            yield board
         except WorkbenchError as error:
             if lost := offers.lost():
-                raise PeerLostError(lost) from error
+                raise PeerLostError(f"{lost} {error}" if not barrier else lost) from error
             raise
 
 
-__all__ = ["run"]
+def _deadline(start_timeout: float | None) -> float:
+    return time.monotonic() + (start_timeout if start_timeout is not None else config.spark_start_timeout_s())
+
+
+def _limits(n: int, least: int | None, most: int | None, env: Mapping[str, str] | None) -> Limits:
+    least, most = n if least is None else least, n if most is None else most
+    if not 1 <= least <= n <= most:
+        raise LaunchError(
+            f"min_num_proc={least}, num_proc={n}, max_num_proc={most}: each must be at least 1, and no smaller than "
+            "the one before it."
+        )
+    settings = config.settings(config.child_environment(**(env or {})))
+    return Limits(least, most, timeout_s=settings.elastic_timeout_s, peer_timeout_s=settings.peer_timeout_s)
+
+
+def _either(new: int | None, old: int | None, which: str) -> int | None:
+    if old is not None:
+        text = f"{which}_np is deprecated, use {which}_num_proc instead"
+        warnings.warn(text, DeprecationWarning, stacklevel=3)
+    return new if old is None else old
+
+
+def _for_ranks(env: Mapping[str, str] | None) -> dict[str, str]:
+    return {**dict.fromkeys(_FROM_THE_DRIVER, ""), **(env or {})}
+
+
+def _as_horovod() -> bool:
+    """Does ``import horovod`` find the workbench here? Then it does in the ranks."""
+    return "workbench.as_horovod" in sys.modules
+
+
+__all__ = ["run", "run_elastic"]

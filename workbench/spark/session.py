@@ -20,6 +20,7 @@ from workbench.errors import LaunchError
 OLDEST = (4, 0)
 _SETTLED_S = 30.0
 _LOOK_S = 0.25
+_TRACEBACK = "Traceback (most recent call last):"
 
 
 def context() -> Any:
@@ -32,8 +33,8 @@ def context() -> Any:
         import pyspark
     except ImportError:
         raise LaunchError(
-            "pyspark is not installed in this environment: pip install 'pyspark>=4,<5' pandas pyarrow. Spark also needs "
-            "Java 17 or newer."
+            "pyspark is not installed in this environment: pip install 'pyspark>=4,<5' pandas pyarrow. Spark also "
+            "needs Java 17 or newer."
         ) from None
     check_version(pyspark.__version__)
     active = pyspark.SparkContext._active_spark_context
@@ -53,12 +54,12 @@ def check_version(version: str) -> None:
         >>> check_version("4.3.0")
         >>> check_version("3.5.1")
         Traceback (most recent call last):
-        workbench.errors.LaunchError: This is Spark 3.5.1; workbench.spark needs 4.0 or newer: pip install 'pyspark>=4,<5'.
+        workbench.errors.LaunchError: Spark 3.5.1 is old; the workbench needs 4.0 or newer: pip install 'pyspark>=4,<5'.
     """
     if tuple(int(part) for part in version.split(".")[:2] if part.isdigit()) < OLDEST:
         needed = ".".join(map(str, OLDEST))
         raise LaunchError(
-            f"This is Spark {version}; workbench.spark needs {needed} or newer: pip install 'pyspark>={OLDEST[0]},<5'."
+            f"Spark {version} is old; the workbench needs {needed} or newer: pip install 'pyspark>={OLDEST[0]},<5'."
         )
 
 
@@ -113,8 +114,8 @@ def wait_for_slots(sc: Any, n: int, until: float) -> None:
     while have < n:
         if (now := time.monotonic()) >= min(until, since + _SETTLED_S):
             raise LaunchError(
-                f"{count(n, 'rank')} need {count(n, 'slot')} at the same time, and this Spark application has {have} (at "
-                f"{sc.master}). Ask for fewer by num_proc=, or give the application more cores: spark.cores.max, "
+                f"{count(n, 'rank')} need {count(n, 'slot')} at the same time, and this Spark application has {have} "
+                f"(at {sc.master}). Ask for fewer by num_proc=, or give the application more cores: spark.cores.max, "
                 "spark.executor.instances, spark.executor.cores; a slot takes spark.task.cpus of them, and "
                 "spark.task.resource.gpu.amount GPUs."
             )
@@ -144,19 +145,18 @@ def _failure(task: Any) -> str:
 
 
 def first_line(text: str) -> str:
-    """What an error of Spark says, without its Java classes and stack.
+    r"""What an error of Spark says, without its Java classes and stack.
 
     Example:
-        >>> first_line("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\\n\\tat org.apache")
+        >>> first_line("org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n\tat org.ap")
         'Python worker exited unexpectedly (crashed)'
     """
-    lines = [line.strip() for line in text.strip().splitlines() if line.strip()] or ["no reason is known"]
+    lines = [line.rstrip() for line in text.strip().splitlines() if line.strip()] or ["no reason is known"]
+    if _TRACEBACK in text:  # of a Python task: the first line that is not indented is the exception
+        after = lines[next(i for i, line in enumerate(lines) if line.endswith(_TRACEBACK)) + 1 :]
+        return next((line for line in after if not line[0].isspace()), lines[0])
     head, _, tail = lines[0].partition(": ")
-    named = tail and "." in head and " " not in head
-    # An exception in a Python task: the last line of its traceback says which.
-    if "Traceback (most recent call last)" in text:
-        return next((line for line in reversed(lines) if ": " in line and not line.startswith("at ")), lines[0])
-    return tail if named else lines[0]
+    return tail if tail and "." in head and " " not in head else lines[0]
 
 
 def until_true(what: Callable[[], Any], timeout_s: float) -> Any:

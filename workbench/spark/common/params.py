@@ -1,0 +1,203 @@
+"""The parameters of the estimators and of their models, as Spark ML has parameters, under Horovod's names.
+
+Each has a setter and a getter: ``estimator.setBatchSize(64).getBatchSize()``. Those without effect here are kept, so
+that scripts written for Horovod run; :data:`WITHOUT_EFFECT` names them.
+"""
+# ruff: noqa: N802, N815 - the methods have the names of Spark ML and Horovod
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pyspark import keyword_only
+from pyspark.ml.param.shared import HasOutputCols, Param, Params, TypeConverters
+
+# Petastorm's readers, for which the shares of ``shards.py`` stand.
+WITHOUT_EFFECT = (
+    "compress_sparse_cols",
+    "inmemory_cache_all",
+    "mp_start_method",
+    "reader_pool_type",
+    "shuffle_buffer_size",
+    "train_reader_num_workers",
+    "transformation_edit_fields",
+    "val_reader_num_workers",
+)
+
+
+def param(name: str, text: str, converter: Callable[[Any], Any] | None = None) -> Any:
+    """A parameter, to be a member of a class."""
+    return Param(Params._dummy(), name, text, converter or TypeConverters.identity)
+
+
+def setter(name: str) -> Callable[[Any, Any], Any]:
+    """A method that sets a parameter and returns its object."""
+
+    def put(self: Any, value: Any) -> Any:
+        return self._set(**{name: value})
+
+    put.__doc__ = f"Set ``{name}``."
+    return put
+
+
+def getter(name: str) -> Callable[[Any], Any]:
+    """A method that returns a parameter's value."""
+
+    def get(self: Any) -> Any:
+        return self.getOrDefault(name)
+
+    get.__doc__ = f"The value of ``{name}``."
+    return get
+
+
+class EstimatorParams(Params):
+    """What all estimators can be told."""
+
+    num_proc = param("num_proc", "number of ranks; spark.default.parallelism by default", TypeConverters.toInt)
+    backend = param("backend", "where the ranks run, in place of num_proc")
+    store = param("store", "where data, checkpoints and logs lie")
+    model = param("model", "what is trained; it stays as it is")
+    optimizer = param("optimizer", "its learning rate is multiplied with the number of ranks")
+    loss = param("loss", "a function, or one for each label")
+    loss_weights = param("loss_weights", "by label; equal by default", TypeConverters.toListFloat)
+    metrics = param("metrics", "functions of outputs and labels")
+    sample_weight_col = param("sample_weight_col", "column with each sample's weight", TypeConverters.toString)
+    gradient_compression = param("gradient_compression", "for DistributedOptimizer(compression=…)")
+    feature_cols = param("feature_cols", "columns that the model takes", TypeConverters.toListString)
+    label_cols = param("label_cols", "columns that it is to predict", TypeConverters.toListString)
+    continuous_cols = param("continuous_cols", "of NVTabular; refused", TypeConverters.toListString)
+    categorical_cols = param("categorical_cols", "of NVTabular; refused", TypeConverters.toListString)
+    validation = param("validation", "a share from 0 to 1, or a column that is true or positive in such rows")
+    callbacks = param("callbacks", "Keras' own; refused by torch")
+    batch_size = param("batch_size", "most samples of a rank's step", TypeConverters.toInt)
+    val_batch_size = param("val_batch_size", "the same of validation; batch_size by default", TypeConverters.toInt)
+    epochs = param("epochs", "how often each sample is seen", TypeConverters.toInt)
+    train_steps_per_epoch = param("train_steps_per_epoch", "by default all samples once", TypeConverters.toInt)
+    validation_steps_per_epoch = param("validation_steps_per_epoch", "by default all samples", TypeConverters.toInt)
+    verbose = param("verbose", "0: say nothing", TypeConverters.toInt)
+    random_seed = param("random_seed", "of the order of samples, of dropout, of the split", TypeConverters.toInt)
+    shuffle = param("shuffle", "draw each epoch's order", TypeConverters.toBoolean)
+    partitions_per_process = param("partitions_per_process", "files of the data for each rank", TypeConverters.toInt)
+    run_id = param("run_id", "name of the run; one that has a checkpoint goes on from it", TypeConverters.toString)
+    transformation_fn = param("transformation_fn", "gets a pandas.DataFrame of samples, returns another")
+    transformation_removed_fields = param("transformation_removed_fields", "columns that it removes")
+    transformation_edit_fields = param("transformation_edit_fields", "no effect: columns show their types themselves")
+    label_shapes = param("label_shapes", "shape of each label, with -1 for samples; the output's by default")
+    use_gpu = param("use_gpu", "train on the GPU of the local rank, if there is one", TypeConverters.toBoolean)
+    backward_passes_per_step = param("backward_passes_per_step", "gradients summed per step", TypeConverters.toInt)
+    train_reader_num_workers = param("train_reader_num_workers", "no effect")
+    val_reader_num_workers = param("val_reader_num_workers", "no effect")
+    reader_pool_type = param("reader_pool_type", "no effect")
+    compress_sparse_cols = param("compress_sparse_cols", "no effect", TypeConverters.toBoolean)
+    shuffle_buffer_size = param("shuffle_buffer_size", "no effect: see shuffle")
+    inmemory_cache_all = param("inmemory_cache_all", "no effect", TypeConverters.toBoolean)
+    mp_start_method = param("mp_start_method", "no effect")
+
+    def __init__(self) -> None:
+        super().__init__()
+        nothing = {each.name: None for each in self.params}
+        self._setDefault(
+            **nothing
+            | {
+                "metrics": [],
+                "callbacks": [],
+                "batch_size": 32,
+                "epochs": 1,
+                "verbose": 1,
+                "shuffle": True,
+                "partitions_per_process": 10,
+                "compress_sparse_cols": False,
+                "train_reader_num_workers": 2,
+                "val_reader_num_workers": 2,
+                "reader_pool_type": "thread",
+                "inmemory_cache_all": False,
+                "use_gpu": True,
+                "backward_passes_per_step": 1,
+            }
+        )
+
+    @keyword_only
+    def setParams(self, **kwargs: Any) -> Any:
+        """Set several at once."""
+        return self._set(**{name: value for name, value in kwargs.items() if value is not None})
+
+    setNumProc, getNumProc = setter("num_proc"), getter("num_proc")
+    setBackend, getBackend = setter("backend"), getter("backend")
+    setStore, getStore = setter("store"), getter("store")
+    setModel, getModel = setter("model"), getter("model")
+    setOptimizer, getOptimizer = setter("optimizer"), getter("optimizer")
+    setLoss, getLoss = setter("loss"), getter("loss")
+    setLossWeights, getLossWeights = setter("loss_weights"), getter("loss_weights")
+    setMetrics, getMetrics = setter("metrics"), getter("metrics")
+    setSampleWeightCol, getSampleWeightCol = setter("sample_weight_col"), getter("sample_weight_col")
+    setGradientCompression = setter("gradient_compression")
+    getGradientCompression = getter("gradient_compression")
+    setFeatureCols, getFeatureCols = setter("feature_cols"), getter("feature_cols")
+    setLabelCols, getLabelCols = setter("label_cols"), getter("label_cols")
+    setContinuousCols, getContinuousCols = setter("continuous_cols"), getter("continuous_cols")
+    setCategoricalCols, getCategoricalCols = setter("categorical_cols"), getter("categorical_cols")
+    setValidation, getValidation = setter("validation"), getter("validation")
+    setCallbacks, getCallbacks = setter("callbacks"), getter("callbacks")
+    setBatchSize, getBatchSize = setter("batch_size"), getter("batch_size")
+    setValBatchSize, getValBatchSize = setter("val_batch_size"), getter("val_batch_size")
+    setEpochs, getEpochs = setter("epochs"), getter("epochs")
+    setTrainStepsPerEpoch = setter("train_steps_per_epoch")
+    getTrainStepsPerEpoch = getter("train_steps_per_epoch")
+    setValidationStepsPerEpoch = setter("validation_steps_per_epoch")
+    getValidationStepsPerEpoch = getter("validation_steps_per_epoch")
+    setVerbose, getVerbose = setter("verbose"), getter("verbose")
+    setRandomSeed, getRandomSeed = setter("random_seed"), getter("random_seed")
+    setShuffle, getShuffle = setter("shuffle"), getter("shuffle")
+    setPartitionsPerProcess = setter("partitions_per_process")
+    getPartitionsPerProcess = getter("partitions_per_process")
+    setRunId, getRunId = setter("run_id"), getter("run_id")
+    setTransformationFn, getTransformationFn = setter("transformation_fn"), getter("transformation_fn")
+    setTransformationEditFields = setter("transformation_edit_fields")
+    getTransformationEditFields = getter("transformation_edit_fields")
+    setTransformationRemovedFields = setter("transformation_removed_fields")
+    getTransformationRemovedFields = getter("transformation_removed_fields")
+    setLabelShapes, getLabelShapes = setter("label_shapes"), getter("label_shapes")
+    setUseGpu, getUseGpu = setter("use_gpu"), getter("use_gpu")
+    setBackwardPassesPerStep = setter("backward_passes_per_step")
+    getBackwardPassesPerStep = getter("backward_passes_per_step")
+    setTrainReaderNumWorker = setter("train_reader_num_workers")
+    getTrainReaderNumWorker = getter("train_reader_num_workers")
+    setValReaderNumWorker, getValReaderNumWorker = setter("val_reader_num_workers"), getter("val_reader_num_workers")
+    setReaderPoolType, getReaderPoolType = setter("reader_pool_type"), getter("reader_pool_type")
+    setCompressSparseCols = setter("compress_sparse_cols")
+    getCompressSparseCols = getter("compress_sparse_cols")
+    setShufflingBufferSize = setter("shuffle_buffer_size")
+    getShufflingBufferSize = getter("shuffle_buffer_size")
+    setInMemoryCacheAll, getInMemoryCacheAll = setter("inmemory_cache_all"), getter("inmemory_cache_all")
+    setMpStartMethod, getMpStartMethod = setter("mp_start_method"), getter("mp_start_method")
+
+
+class ModelParams(HasOutputCols):
+    """What all trained models have."""
+
+    history = param("history", "metrics of each epoch")
+    model = param("model", "of the framework")
+    feature_columns = param("feature_columns", "columns that the model takes")
+    label_columns = param("label_columns", "columns that it predicts; outputCols are <label>__output by default")
+    run_id = param("run_id", "of the run that has trained it", TypeConverters.toString)
+    _metadata = param("_metadata", "types and sizes of the columns")
+
+    @keyword_only
+    def setParams(self, **kwargs: Any) -> Any:
+        """Set several at once."""
+        return self._set(**{name: value for name, value in kwargs.items() if value is not None})
+
+    def setOutputCols(self, value: list[str]) -> Any:
+        """Name the columns that :meth:`transform` adds, one for each label."""
+        return self._set(outputCols=value)
+
+    setHistory, getHistory = setter("history"), getter("history")
+    setModel, getModel = setter("model"), getter("model")
+    setFeatureColumns, getFeatureColumns = setter("feature_columns"), getter("feature_columns")
+    setLabelColumns, getLabelColumns = setter("label_columns"), getter("label_columns")
+    setLabelColoumns = setter("label_columns")
+    setRunId, getRunId = setter("run_id"), getter("run_id")
+
+
+__all__ = ["WITHOUT_EFFECT", "EstimatorParams", "ModelParams", "getter", "param", "setter"]
