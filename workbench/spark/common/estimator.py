@@ -80,7 +80,7 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):
         run_id = self.getRunId() or f"{self.uid}_{time.strftime('%Y%m%d%H%M%S')}_{secrets.token_hex(4)}"
         spec = self._spec(data, run_id)
         func, args = self._job(spec)
-        return self._made(spec, backend.run(func, (spec, *args))[0])
+        return self._made(spec, backend.run(func, (spec, *args), env=self._env())[0])
 
     @abc.abstractmethod
     def _job(self, spec: Spec) -> tuple[Callable[..., Any], tuple[Any, ...]]:
@@ -89,6 +89,10 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def _made(self, spec: Spec, result: Any) -> Any:
         """The transformer, of what rank 0 returned."""
+
+    def _env(self) -> Mapping[str, str]:
+        """Further environment variables of the ranks."""
+        return {}
 
     def _names(self) -> list[str]:
         return names_of(self.getFeatureCols(), self.getLabelCols(), self.getSampleWeightCol())
@@ -106,7 +110,8 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):
             raise ParameterError("The parameter model= is missing: what is to be trained?")
         if not isinstance(self.getStore(), Store):
             raise ParameterError(
-                f"The parameter store= is {self.getStore()!r}: give Store.create(folder), of a folder that all nodes share."
+                f"The parameter store= is {self.getStore()!r}: give Store.create(folder), of a folder that all "
+                "nodes share."
             )
         for name in ("continuous_cols", "categorical_cols", "data_module"):
             if self.hasParam(name) and self.getOrDefault(name):
@@ -138,8 +143,8 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):
             LaunchError: always.
         """
         raise LaunchError(
-            f"{type(self).__name__} holds functions and a model, which Spark ML can only save as pickled code. Save the "
-            "trained weights: torch.save(fitted.getModel().state_dict(), …), or fitted.getModel().save(….keras)."
+            f"{type(self).__name__} holds functions and a model, which Spark ML can only save as pickled code. Save "
+            "the trained weights: torch.save(fitted.getModel().state_dict(), …), or fitted.getModel().save(….keras)."
         )
 
 

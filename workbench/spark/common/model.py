@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas
 from pyspark.ml import Model
 
 from workbench.spark.common.columns import Column, DataFrameError, flat, kinds
@@ -55,7 +56,7 @@ class HorovodModel(Model, ModelParams, metaclass=abc.ABCMeta):
         module, args = self._predictor()
         ours = shipped(__name__, "predict", module, args, [metadata[name] for name in features], len(labels))
         schema = ", ".join(f"o{i} array<double>" for i in range(len(labels)))
-        udf = F.pandas_udf(ours, schema, F.PandasUDFType.SCALAR_ITER)
+        udf = F.pandas_udf(_typed(ours), schema)
         inputs = F.struct(*[flat(dataset, name).alias(f"i{i}") for i, name in enumerate(features)])
         found = dataset.withColumn(_PREDICTED, udf(inputs))
         for i, (label, output, size) in enumerate(zip(labels, outputs, self._sizes(), strict=True)):
@@ -79,13 +80,20 @@ _TYPES = {
 }
 
 
+def _typed(ours: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """With the hints by which Spark tells what a function takes."""
+
+    def predicted(frames: Iterator[pandas.DataFrame]) -> Iterator[pandas.DataFrame]:
+        return ours(frames)  # type: ignore[no-any-return]
+
+    return predicted
+
+
 def predict(
     module: str, args: tuple[Any, ...], features: list[Column], outputs: int, frames: Iterator[Any]
 ) -> Iterator[Any]:
     """In a task: a model's outputs, for frames of its features."""
     from importlib import import_module
-
-    import pandas
 
     model = import_module(module).predictor(*args)
     for frame in frames:

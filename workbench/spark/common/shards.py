@@ -1,10 +1,10 @@
 """A rank's share of the data: which rows it has, how they are spread over steps, and how they are read.
 
 Every sample is seen once an epoch. The rows of all files are numbered through; of ``n`` ranks, rank ``r`` has those
-from ``r·rows/n`` to ``(r+1)·rows/n``. So no two shares differ by more than one row. All ranks take the same number of steps:
-as many as the largest share has batches of at most ``batch_size``. Each spreads its rows evenly over them. So no batch is
-empty, no rank waits for one that has ended, and nothing is dropped. Where one rank's batch has a sample more than
-another's, :meth:`Steps.weight` makes the mean over ranks one over samples.
+from ``r·rows/n`` to ``(r+1)·rows/n``. So no two shares differ by more than one row. All ranks take the same number of
+steps: as many as the largest share has batches of at most ``batch_size``. Each spreads its rows evenly over them. So no
+batch is empty, no rank waits for one that has ended, and nothing is dropped. Where one rank's batch has a sample more
+than another's, :meth:`Steps.weight` makes the mean over ranks one over samples.
 """
 
 from __future__ import annotations

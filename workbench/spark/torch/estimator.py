@@ -1,5 +1,5 @@
 """The estimator for PyTorch, and the model that it returns."""
-# ruff: noqa: N802, N815 - the methods have the names of Spark ML and Horovod
+# ruff: noqa: N815 - the methods have the names of Spark ML and Horovod
 
 from __future__ import annotations
 

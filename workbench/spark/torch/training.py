@@ -88,7 +88,7 @@ def train(spec: Spec, parts: Parts, content: bytes, checkpoint: bytes | None) ->
 
 
 def load(checkpoint: bytes, model: Any, optimizer: Any) -> None:
-    """Take over the state of a model and its optimizer. Nothing in a checkpoint is run: it holds tensors and numbers."""
+    """Take over the state of a model and its optimizer. A checkpoint holds tensors and numbers, no code."""
     state = torch.load(io.BytesIO(checkpoint), weights_only=True, map_location="cpu")
     model.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
@@ -227,7 +227,8 @@ class _Sums:
 
     def add(self, samples: int, values: Sequence[Any]) -> None:
         """The means of so many samples."""
-        now = torch.tensor([samples * float(each) for each in values] + [samples], dtype=torch.float64)
+        values = [torch.as_tensor(each) for each in values]
+        now = torch.tensor([samples * float(each.detach()) for each in values] + [samples], dtype=torch.float64)
         self._total = now if self._total is None else self._total + now
 
     def averages(self, name: str) -> list[float]:
