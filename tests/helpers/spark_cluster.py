@@ -49,10 +49,29 @@ class Cluster:
     env: dict[str, str]
     processes: list[subprocess.Popen[bytes]]
 
+    def python_workers(self) -> list[psutil.Process]:
+        """The processes in which tasks run: children of Spark's Python daemons."""
+        found = []
+        for process in self.processes:
+            for each in _children(process.pid):
+                with contextlib.suppress(psutil.Error):
+                    if "pyspark.daemon" in each.cmdline() and "pyspark.daemon" in each.parent().cmdline():
+                        found.append(each)
+        return found
+
+
+def _children(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
 
 @contextlib.contextmanager
 def cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]:
-    """Start it; whatever it has started is ended by its process id."""
+    """Start it; whatever it has started is ended by its process id.
+
+    An application's executors have ``cores`` cores; each worker has one more, for a second application of small ones.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_hex(16)
     # Without the block manager's and the UI's ports nothing listens that a job does not need.
@@ -92,9 +111,11 @@ def cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]
         words = ["master.Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]
         processes.append(_start(words, env, folder / "master.log"))
         for i in range(workers):
-            words = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores)]
-            words += ["--memory", "1g", "--work-dir", str(folder / f"work{i}"), url]
-            processes.append(_start(words, env, folder / f"worker{i}.log"))
+            words = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores + 1)]
+            words += ["--memory", "1200m", "--work-dir", str(folder / f"work{i}"), url]
+            processes.append(
+                _start(words, env, folder / f"worker{i}.log", f"node{i}" if i and has_namespaces() else "")
+            )
         _wait_for(folder / "master.log", "Registering worker", workers)
         yield Cluster(url, folder, {**conf, "spark.master": url}, env, processes)
     finally:
@@ -115,10 +136,10 @@ appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 def _start(words: list[str], env: dict[str, str], log: Path) -> subprocess.Popen[bytes]:
     import pyspark
 
-    program = Path(pyspark.__file__).parent / "bin" / "spark-class"
+    program = str(Path(pyspark.__file__).parent / "bin" / "spark-class")
     with log.open("wb") as file:
         return subprocess.Popen(
-            [str(program), f"org.apache.spark.deploy.{words[0]}", *words[1:]], env=env, stdout=file, stderr=file
+            [program, f"org.apache.spark.deploy.{words[0]}", *words[1:]], env=env, stdout=file, stderr=file
         )
 
 

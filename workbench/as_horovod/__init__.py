@@ -14,6 +14,8 @@ script, processes that the script starts), ``__main__`` and ``sys.argv`` stay th
 behind. Only a Python that ignores PYTHONPATH (``-I``, ``-E``), or a ``horovod`` in the script's own folder, is not
 reached.
 
+``python -m workbench.as_horovod train.py`` does the same for a program that starts ranks itself, as a driver of Spark.
+
 A real Horovod is never hidden unless this module is imported; then it is, and one line on stderr says so.
 """
 

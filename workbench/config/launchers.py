@@ -179,6 +179,11 @@ def java_home() -> str:
     return os.environ.get("JAVA_HOME", "")
 
 
+def python_path() -> str:
+    """Where this process and those that it starts look for modules first."""
+    return os.environ.get("PYTHONPATH", "")
+
+
 def spark_start_timeout_s() -> float:
     """How long ``workbench.spark.run`` waits until all of its Spark tasks run."""
     name = "HOROVOD_SPARK_START_TIMEOUT"

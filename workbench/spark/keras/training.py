@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import posixpath
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -133,8 +135,12 @@ def _callbacks(spec: Spec, parts: Parts, model: Any, folder: str) -> list[Any]:
         if isinstance(each, hvd.callbacks.LearningRateScheduleCallback) and rate is not None:
             each.initial_lr = float(keras.ops.convert_to_numpy(rate))
     found = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(), *parts.callbacks]
+    if hvd.rank() != 0 or find_spec("tensorboard") is None:
+        found = [each for each in found if not isinstance(each, keras.callbacks.TensorBoard)]
     if hvd.rank() != 0:
-        return [each for each in found if not isinstance(each, keras.callbacks.TensorBoard)]
+        return found
+    if len(found) < 2 + len(parts.callbacks):
+        print("workbench: the callback TensorBoard is left out: pip install tensorboard", file=sys.stderr)
     logs = posixpath.join(folder, spec.store.get_logs_subdir())
     for each in found:
         if isinstance(each, keras.callbacks.TensorBoard):
