@@ -113,9 +113,7 @@ def cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]
         for i in range(workers):
             words = ["worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", "--cores", str(cores + 1)]
             words += ["--memory", "1200m", "--work-dir", str(folder / f"work{i}"), url]
-            processes.append(
-                _start(words, env, folder / f"worker{i}.log", f"node{i}" if i and has_namespaces() else "")
-            )
+            processes.append(_start(words, env, folder / f"worker{i}.log"))
         _wait_for(folder / "master.log", "Registering worker", workers)
         yield Cluster(url, folder, {**conf, "spark.master": url}, env, processes)
     finally:

@@ -80,7 +80,7 @@ class KerasEstimator(HorovodEstimator):
         history, weights = result
         model = training.compiled(self._parts(), spec, distributed=False)
         load_weights(model, weights)
-        return KerasModel(
+        made: KerasModel = KerasModel(
             history=history,
             model=model,
             feature_columns=list(spec.feature_cols),
@@ -89,6 +89,7 @@ class KerasEstimator(HorovodEstimator):
             run_id=spec.run_id,
             _metadata=dict(spec.data.columns),
         )
+        return made
 
 
 class KerasModel(HorovodModel):

@@ -151,7 +151,7 @@ def _callbacks(spec: Spec, parts: Parts, model: Any, folder: str) -> list[Any]:
     return [*found, _Keep(spec, folder)]
 
 
-class _Keep(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
+class _Keep(keras.callbacks.Callback):
     """After each epoch: the weights, the history and what callbacks have written go to the store.
 
     Args:

@@ -76,7 +76,7 @@ class TorchEstimator(HorovodEstimator):
         model, optimizer = loads(dumps((self.getModel(), self.getOptimizer())))
         training.load(checkpoint, model, optimizer)
         model.eval()
-        return TorchModel(
+        made: TorchModel = TorchModel(
             history=history,
             model=model,
             optimizer=optimizer,
@@ -88,6 +88,7 @@ class TorchEstimator(HorovodEstimator):
             loss=self.getLoss(),
             loss_constructors=self.getLossConstructors(),
         )
+        return made
 
 
 class TorchModel(HorovodModel):
