@@ -59,6 +59,12 @@ class Cluster:
                         found.append(each)
         return found
 
+    def agents(self) -> list[psutil.Process]:
+        """Those of them that run a node's agent, and with it all of its ranks."""
+        return [
+            each for each in self.python_workers() if any("workbench" in " ".join(c.cmdline()) for c in each.children())
+        ]
+
 
 def _children(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):

@@ -148,9 +148,8 @@ def test_a_killed_task_ends_the_job_with_its_name(
     """Task, host, executor and Spark's reason are in the error; the stage is not run again."""
 
     def kill() -> None:
-        workers = spark_cluster.python_workers()
-        agents = [each for each in workers if any("workbench" in " ".join(c.cmdline()) for c in each.children())]
-        (agents if which == "with the agent" else [each for each in workers if each not in agents])[0].kill()
+        workers, agents = spark_cluster.python_workers(), spark_cluster.agents()
+        next(each for each in workers if (each in agents) == (which == "with the agent")).kill()
 
     text = Waiting(tmp_path, kill)(4)
     assert "Spark lost task " in text

@@ -32,7 +32,7 @@ class ParameterError(WorkbenchError, ValueError):
     """A parameter of an estimator is missing, or does not go with another."""
 
 
-class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):
+class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # type: ignore[misc]  # untyped
     """Trains a model on ranks, as a stage of a Spark ML pipeline."""
 
     def fit(self, dataset: Any, params: Any = None) -> Any:

@@ -18,7 +18,7 @@ from workbench.spark.shipping import shipped
 _PREDICTED = "__workbench_predicted"
 
 
-class HorovodModel(Model, ModelParams, metaclass=abc.ABCMeta):
+class HorovodModel(Model, ModelParams, metaclass=abc.ABCMeta):  # type: ignore[misc]  # untyped
     """Adds ``<label>__output`` to a DataFrame, or the columns that ``setOutputCols`` names.
 
     An output of one number is of the label's type, rounded if that is whole. Others are vectors.

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pyspark import keyword_only
 from pyspark.ml.param.shared import HasOutputCols, Param, Params, TypeConverters
 
 # Petastorm's readers, for which the shares of ``shards.py`` stand.
@@ -51,7 +50,7 @@ def getter(name: str) -> Callable[[Any], Any]:
     return get
 
 
-class EstimatorParams(Params):
+class EstimatorParams(Params):  # type: ignore[misc]  # untyped
     """What all estimators can be told."""
 
     num_proc = param("num_proc", "number of ranks; spark.default.parallelism by default", TypeConverters.toInt)
@@ -117,7 +116,6 @@ class EstimatorParams(Params):
             }
         )
 
-    @keyword_only
     def setParams(self, **kwargs: Any) -> Any:
         """Set several at once."""
         return self._set(**{name: value for name, value in kwargs.items() if value is not None})
@@ -173,7 +171,7 @@ class EstimatorParams(Params):
     setMpStartMethod, getMpStartMethod = setter("mp_start_method"), getter("mp_start_method")
 
 
-class ModelParams(HasOutputCols):
+class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     """What all trained models have."""
 
     history = param("history", "metrics of each epoch")
@@ -183,7 +181,6 @@ class ModelParams(HasOutputCols):
     run_id = param("run_id", "of the run that has trained it", TypeConverters.toString)
     _metadata = param("_metadata", "types and sizes of the columns")
 
-    @keyword_only
     def setParams(self, **kwargs: Any) -> Any:
         """Set several at once."""
         return self._set(**{name: value for name, value in kwargs.items() if value is not None})

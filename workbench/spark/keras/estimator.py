@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pyspark import keyword_only
-
 from workbench.keras.flavour import keras
 from workbench.spark.common.estimator import HorovodEstimator, ParameterError
 from workbench.spark.common.model import HorovodModel
@@ -45,7 +43,6 @@ class KerasEstimator(HorovodEstimator):
     setBackendEnv, getBackendEnv = setter("backend_env"), getter("backend_env")
     setDataModule, getDataModule = setter("data_module"), getter("data_module")
 
-    @keyword_only
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
         self._setDefault(custom_objects={}, backend_env={})
@@ -103,7 +100,6 @@ class KerasModel(HorovodModel):
 
     setCustomObjects, getCustomObjects = setter("custom_objects"), getter("custom_objects")
 
-    @keyword_only
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
         self._setDefault(custom_objects={})

@@ -151,7 +151,7 @@ def _callbacks(spec: Spec, parts: Parts, model: Any, folder: str) -> list[Any]:
     return [*found, _Keep(spec, folder)]
 
 
-class _Keep(keras.callbacks.Callback):
+class _Keep(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
     """After each epoch: the weights, the history and what callbacks have written go to the store.
 
     Args:

@@ -8,7 +8,6 @@ from pickle import loads
 from typing import Any
 
 from cloudpickle import dumps
-from pyspark import keyword_only
 
 from workbench.spark.common.estimator import HorovodEstimator, ParameterError
 from workbench.spark.common.model import HorovodModel
@@ -48,7 +47,6 @@ class TorchEstimator(HorovodEstimator):
     setTrainMinibatchFn, getTrainMinibatchFn = setter("train_minibatch_fn"), getter("train_minibatch_fn")
     setDataModule, getDataModule = setter("data_module"), getter("data_module")
 
-    @keyword_only
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
         self.setParams(**kwargs)
@@ -109,7 +107,6 @@ class TorchModel(HorovodModel):
     setLoss, getLoss = setter("loss"), getter("loss")
     setLossConstructors, getLossConstructors = setter("loss_constructors"), getter("loss_constructors")
 
-    @keyword_only
     def __init__(self, **kwargs: Any) -> None:
         super().__init__()
         self._setDefault(loss=None, loss_constructors=None, optimizer=None)
