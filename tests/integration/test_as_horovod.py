@@ -130,6 +130,30 @@ def test_every_way_to_a_python_is_reached(jobs: Runner, tmp_path: Path) -> None:
     ]
 
 
+def test_a_program_that_starts_its_ranks_itself_is_reached(tmp_path: Path) -> None:
+    """``python -m workbench.as_horovod`` is Python with the alias: a script, ``-m``, ``-c``; children have it, too."""
+    (tmp_path / "own.py").write_text("import sys, horovod; print(__name__, sys.argv[1:], horovod.__version__)\n")
+    child = "import subprocess, sys; subprocess.run([sys.executable, 'own.py', 'c'], check=True)"
+    for words, arguments in ((["own.py", "a"], ["a"]), (["-m", "own", "b"], ["b"]), (["-c", child], ["c"])):
+        done = subprocess.run(
+            [sys.executable, "-m", "workbench.as_horovod", *words],
+            capture_output=True,
+            text=True,
+            timeout=50,
+            cwd=tmp_path,
+            env=mpi.environment(1),
+        )
+        assert done.stdout == f"__main__ {arguments} 0.28.1\n", done.stderr
+    done = subprocess.run(
+        [sys.executable, "-m", "workbench.as_horovod"],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        env=mpi.environment(1),
+    )
+    assert done.stderr.startswith("usage: python -m workbench.as_horovod")
+
+
 def test_names_lead_to_ours(tmp_path: Path) -> None:
     """Every module that there is can be imported under Horovod's name, and its names are our objects."""
     code = """
