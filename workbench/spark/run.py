@@ -168,13 +168,17 @@ def _tasks(
     ports = config.ports(config.child_environment(**(env or {})))
     title = f"workbench: {count(n, 'rank')}"
     with Switchboard(session.address(sc), ports) as board, Offers(sc, n, board, barrier, title) as offers:
+        began = False
         try:
             board.wait_for(first, max(1.0, until - time.monotonic()), offers.failure)
+            began = True
             yield board
         except WorkbenchError as error:
-            if lost := offers.lost():
-                raise PeerLostError(f"{lost} {error}" if not barrier else lost) from error
-            raise
+            if not (lost := offers.lost()):
+                raise
+            if not began:
+                raise LaunchError(f"The ranks were not started. {lost}") from error
+            raise PeerLostError(lost if barrier else f"{error} {lost}") from error
 
 
 def _deadline(start_timeout: float | None) -> float:

@@ -1,7 +1,7 @@
 """The parameters of the estimators and of their models, as Spark ML has parameters, under Horovod's names.
 
-Each has a setter and a getter: ``estimator.setBatchSize(64).getBatchSize()``. Those without effect here are kept, so
-that scripts written for Horovod run; :data:`WITHOUT_EFFECT` names them.
+Each has a setter and a getter: ``estimator.setBatchSize(64).getBatchSize()``. Those of "no effect" belong to
+Petastorm's readers, for which ``shards.py`` stands; they are kept, so that scripts written for Horovod run.
 """
 # ruff: noqa: N802, N815 - the methods have the names of Spark ML and Horovod
 
@@ -11,18 +11,6 @@ from collections.abc import Callable
 from typing import Any
 
 from pyspark.ml.param.shared import HasOutputCols, Param, Params, TypeConverters
-
-# Petastorm's readers, for which the shares of ``shards.py`` stand.
-WITHOUT_EFFECT = (
-    "compress_sparse_cols",
-    "inmemory_cache_all",
-    "mp_start_method",
-    "reader_pool_type",
-    "shuffle_buffer_size",
-    "train_reader_num_workers",
-    "transformation_edit_fields",
-    "val_reader_num_workers",
-)
 
 
 def param(name: str, text: str, converter: Callable[[Any], Any] | None = None) -> Any:
@@ -197,4 +185,4 @@ class ModelParams(HasOutputCols):  # type: ignore[misc]  # untyped
     setRunId, getRunId = setter("run_id"), getter("run_id")
 
 
-__all__ = ["WITHOUT_EFFECT", "EstimatorParams", "ModelParams", "getter", "param", "setter"]
+__all__ = ["EstimatorParams", "ModelParams", "getter", "param", "setter"]
