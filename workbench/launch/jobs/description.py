@@ -114,8 +114,8 @@ def _check_numbers(job: Job) -> None:
 def _check_elastic(job: Job) -> None:
     if job.is_elastic and not 0 < job.min_np <= job.np <= job.max_np:
         raise LaunchError(
-            f"min_np={job.min_np}, np={job.np}, max_np={job.max_np}: an elastic job has all three, each at least 1 and no "
-            "smaller than the one before it."
+            f"min_np={job.min_np}, np={job.np}, max_np={job.max_np}: an elastic job has all three, each at least 1 and "
+            "no smaller than the one before it."
         )
 
 

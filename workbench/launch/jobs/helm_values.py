@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.errors import LaunchError
 from workbench.launch.jobs import pods
 from workbench.launch.jobs.description import Job, seconds
 
@@ -12,17 +11,10 @@ from workbench.launch.jobs.description import Job, seconds
 def values(job: Job) -> dict[str, Any]:
     """What the chart is told; ``helm install NAME`` has the job's name, ``--namespace`` its namespace.
 
-    Raises:
-        LaunchError: ranks would share a GPU.
-
     Example:
         >>> values(Job(["python", "train.py"], np=4, slots=2, image="registry.example/workbench:1"))["worker"]
         {'number': 2, 'slots': 2}
     """
-    if job.gpus > 1:
-        raise LaunchError(
-            f"gpus is {job.gpus}, but the chart gives each rank one GPU, or none. For more take mpijob, jobset or trainjob."
-        )
     name, tag, digest = _image(job)
     worker: dict[str, Any] = {"number": job.workers, "slots": job.slots}
     launcher: dict[str, Any] = {**pods.environment(job)}

@@ -26,8 +26,8 @@ def manifest(job: Job) -> dict[str, Any]:
     fixed_size(job, "JobSet")
     if len(job.name) + _SUFFIX + len(str(job.workers - 1)) + _RANDOM > _LONGEST:
         raise LaunchError(
-            f"{job.name!r} is too long: {job.name}-worker-0-{job.workers - 1} and 6 more characters name a pod, which may "
-            f"have {_LONGEST}."
+            f"{job.name!r} is too long: {job.name}-worker-0-{job.workers - 1} and 6 more characters name a pod, which "
+            f"may have {_LONGEST}."
         )
     env = pods.torchrun_environment(job, f"{job.name}-worker-0-0.{job.name}")
     container = pods.container(

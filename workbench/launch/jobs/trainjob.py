@@ -30,8 +30,8 @@ def manifest(job: Job) -> dict[str, Any]:
     fixed_size(job, "TrainJob")
     if job.priority:
         raise LaunchError(
-            f"priority is {job.priority!r}, but a TrainJob's pods have the priority class of the runtime {_RUNTIME}. Leave "
-            "it out, or take mpijob or jobset."
+            f"priority is {job.priority!r}, but a TrainJob's pods have the priority class of the runtime {_RUNTIME}. "
+            "Leave it out, or take mpijob or jobset."
         )
     limit = seconds(job.time)
     trainer = {
