@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import base64
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Sequence
@@ -57,12 +56,12 @@ class Pod:
         """What it has said, since it was started first."""
         return "".join(path.read_text(errors="replace") for path in sorted(self.folder.glob("*.log")))
 
-    def wait_for(self, what: str, limit_s: float = 60.0) -> float:
-        """Until it has said something, while it runs; when that was seen."""
+    def wait_for(self, what: str, limit_s: float = 60.0, after: int = 0) -> float:
+        """Until it has said something, after so many characters, while it runs; when that was seen."""
         until = time.monotonic() + limit_s
-        while what not in self.text():
+        while what not in self.text()[after:]:
             assert self.process is not None
-            assert self.process.poll() is None or what in self.text(), self.text()
+            assert self.process.poll() is None or what in self.text()[after:], self.text()
             assert time.monotonic() < until, f"{self.name} has not said {what!r}: {self.text()}"
             time.sleep(0.02)
         return time.monotonic()
@@ -79,7 +78,7 @@ class Pods:
     """
 
     def __init__(self, engine: Engine, hosts: Hosts, objects: dict[str, dict[str, bytes]], folder: Path) -> None:
-        self._engine, self._hosts, self._objects, self._folder = engine, hosts, objects, folder
+        self._engine, self._hosts, self.objects, self.folder = engine, hosts, objects, folder
         self._pods: list[Pod] = []
 
     @staticmethod
@@ -95,7 +94,7 @@ class Pods:
 
     def start(self, name: str, service: str, host: int, spec: Spec) -> Pod:
         """Start a pod's first container; its init containers run to their end before, which they must reach."""
-        pod = Pod(name, service, host, spec, self._folder / name)
+        pod = Pod(name, service, host, spec, self.folder / name)
         pod.folder.mkdir(mode=0o755)
         pod.volumes = {each["name"]: self._volume(pod, each) for each in spec["volumes"]}
         self._pods.append(pod)
@@ -130,10 +129,10 @@ class Pods:
             pod.is_ready = True
         self._publish()
 
-    def run_in(self, pod: Pod, *command: str) -> subprocess.CompletedProcess[str]:
+    def run_in(self, pod: Pod, *command: str, limit_s: float = 30.0) -> subprocess.CompletedProcess[str]:
         """A command in a pod's container, as ``kubectl exec`` runs it."""
         words = self._engine.words_in(pod.container, *command)
-        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30.0)
+        return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=limit_s)
 
     def lose(self, pod: Pod) -> None:
         """Kill a pod's container; its names go when a probe would have noticed."""
@@ -165,7 +164,7 @@ class Pods:
             folder.chmod(0o2777)
             return folder
         source = volume.get("secret") or volume["configMap"]
-        files = self._objects[source.get("secretName") or source["name"]]
+        files = self.objects[source.get("secretName") or source["name"]]
         chosen = {each["key"]: each["path"] for each in source.get("items", ())} or {name: name for name in files}
         for key, name in chosen.items():
             path = folder / name
@@ -206,8 +205,3 @@ class Pods:
     def _names(self, pod: Pod, *others: str) -> str:
         name = f"{pod.name}.{pod.service}"
         return " ".join([self._hosts.addresses[pod.host], name, f"{name}.{_NAMESPACE}.svc", *others])
-
-
-def remove(folder: Path) -> None:
-    """What pods have left: files of their own users."""
-    shutil.rmtree(folder, ignore_errors=True)

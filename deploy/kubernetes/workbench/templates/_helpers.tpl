@@ -144,18 +144,12 @@ seccompProfile:
 
 {{/* Where pods go: of worker, launcher or jupyter. */}}
 {{- define "workbench.placement" -}}
-{{- with .nodeSelector }}
-nodeSelector: {{- toYaml . | nindent 2 }}
+{{- $found := dict }}
+{{- $part := . }}
+{{- range tuple "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- if get $part . }}{{ $_ := set $found . (get $part .) }}{{ end }}
 {{- end }}
-{{- with .tolerations }}
-tolerations: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .affinity }}
-affinity: {{- toYaml . | nindent 2 }}
-{{- end }}
-{{- with .priorityClassName }}
-priorityClassName: {{ . }}
-{{- end }}
+{{- if $found }}{{ toYaml $found }}{{ end }}
 {{- end }}
 
 {{/* Labels and annotations of a pod template: root, part, and the part's values. */}}
