@@ -102,8 +102,8 @@ print("exit codes:", [rank.wait(60) for rank in ranks])
 
 # %% [markdown]
 # The same bits. `init()` has looked at the variables that each launcher sets. Those that we have set by hand are
-# torchrun's; `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` others. Finding them is your second
-# exercise.
+# torchrun's; `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` others. Finding them is your
+# second exercise.
 #
 # ## Four descriptions of one job
 #
