@@ -110,6 +110,14 @@ class Engine:
         """A command in a new container of the image, as it is started here; it ends with the command."""
         return _with_cgroup2(["podman", *self._storage, "run", *_RUN, *options, IMAGE, *command])
 
+    def words_in(self, container: str, *command: str) -> list[str]:
+        """A command in a container that runs, by its name."""
+        return _with_cgroup2(["podman", *self._storage, "exec", container, *command])
+
+    def kill(self, container: str) -> None:
+        """End a container, by its name, without a warning; whoever waits for it sees that."""
+        _run(_with_cgroup2(["podman", *self._storage, "kill", container]), 60.0)
+
     def run(self, *command: str, options: Sequence[str] = ("--network=none",)) -> subprocess.CompletedProcess[str]:
         """A command in a new container, to its end."""
         return _run(self.words(*command, options=options), 60.0)
