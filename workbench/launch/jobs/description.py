@@ -12,6 +12,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035: a pod's name is 
 _LABEL_LENGTH = 63
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # of a Secret, a namespace, a priority class
 _BYTES = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)")
+_DIGITS = re.compile(r"[0-9]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
 
@@ -150,7 +151,7 @@ def seconds(time: str) -> int:
         return 0
     days, dash, rest = time.rpartition("-")
     parts = rest.split(":")
-    if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+    if not all(_DIGITS.fullmatch(part) for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
         raise LaunchError(
             f"time is {time!r}, but must be as 30:00 (half an hour), 2:00:00, or 1-12 (a day and a half)."
         )
