@@ -7,7 +7,6 @@ Helm and ``workbench k8s`` give. No scheduler, no API server and no RBAC was exe
 from __future__ import annotations
 
 import contextlib
-import faulthandler
 import json
 import re
 import subprocess
@@ -19,7 +18,7 @@ from typing import Any
 
 import pytest
 from charts import Document, documents, one, values
-from containers import CannotBuild, Engine
+from containers import Engine, built
 from hosts import Hosts
 from namespaces import CannotMakeHosts
 from pods import Pod, Pods
@@ -29,7 +28,6 @@ from workbench.launch.jobs.description import Job
 from workbench.launch.jobs.mpijob import manifest
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = "/etc/workbench/files/train.py"
 LAUNCHER = 3  # the test host of the launcher; workers have those before
@@ -46,17 +44,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Engine]:
-    """With torch and JupyterLab, on the Debian that the Dockerfile names."""
-    suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", DOCKERFILE.read_text(), re.MULTILINE)
-    assert suite
-    faulthandler.cancel_dump_traceback_later()  # each step has a deadline; the stacks of who waits say nothing
-    try:
-        with Engine(ROOT) as engine:
-            engine.make_base(suite[1])
-            engine.build(DOCKERFILE, TORCH_BACKEND="auto", EXTRAS="torch,lab")
-            yield engine
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    """With torch and JupyterLab."""
+    with built(ROOT, EXTRAS="torch,lab") as engine:
+        yield engine
 
 
 class Cluster:
@@ -117,18 +107,8 @@ def weights(text: str) -> list[float]:
 
 def serial(script: Path) -> list[float]:
     """The weights that one rank comes to, on this machine."""
-    words = [
-        sys.executable,
-        "-m",
-        "workbench.launch.cli",
-        "run",
-        "-np",
-        "1",
-        "--gloo",
-        "--",
-        sys.executable,
-        str(script),
-    ]
+    launcher = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "1", "--gloo", "--"]
+    words = [*launcher, sys.executable, str(script), "fast"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return weights(done.stdout)
@@ -161,7 +141,10 @@ def test_four_ranks_train_as_one(cluster: Cluster) -> None:
 
 
 def test_workers_come_and_go(cluster: Cluster) -> None:
-    """One of two is killed, and its container comes back; a third is added: the weights are as if nothing had been."""
+    """One of two is killed and comes back, a third is added, one is deleted: the weights are as if nothing had been.
+
+    The ranks of the one that is deleted leave at a commit: none of them is lost.
+    """
     elastic = {"enabled": True, "min": 1, "max": 3}
     found = documents(told("pods_elastic.py", worker={"number": 2, "slots": 2}, elastic=elastic))
     cluster.load(found)
@@ -176,6 +159,11 @@ def test_workers_come_and_go(cluster: Cluster) -> None:
     launcher.wait_for("begins with 4 at", 120.0, after=so_far)
     cluster.workers(found, [2])
     launcher.wait_for("begins with 6 at", 120.0)
+    so_far = len(launcher.text())
+    cluster.pods.delete(second)
+    launcher.wait_for("begins with 4 at", after=so_far)
+    assert "lost" not in launcher.text()[so_far:], launcher.text()
+    cluster.pods.add_file("files", "train.py.fast", b"")
     assert largest_difference(weights(ended(launcher)), serial(SCRIPTS / "pods_elastic.py")) < EXACT
 
 

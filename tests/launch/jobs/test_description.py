@@ -12,7 +12,7 @@ import yaml
 
 from workbench.errors import LaunchError
 from workbench.launch import cli
-from workbench.launch.jobs import forms, jobset, slurm, trainjob
+from workbench.launch.jobs import command, forms, jobset, slurm, trainjob
 from workbench.launch.jobs.description import Job, seconds
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
@@ -161,6 +161,11 @@ def test_a_bad_command_line_is_refused(words: list[str], said: str, capsys: pyte
     assert cli.main(["k8s", "jobset", *words]) == 1
     out, err = capsys.readouterr()
     assert (out, said in err) == ("", True), err
+
+
+def test_the_command_knows_all_kinds() -> None:
+    """It names them before it loads what writes them."""
+    assert tuple(forms.MANIFESTS) == command.KINDS
 
 
 def test_without_pyyaml_it_says_what_to_install() -> None:

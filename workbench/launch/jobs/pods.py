@@ -84,7 +84,10 @@ def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
 
 
 def worker(job: Job) -> Part:
-    """A worker's container: sshd, as the image's entrypoint starts it; ready when it lets the job in."""
+    """A worker's container: sshd, as the image's entrypoint starts it; ready when it lets the job in.
+
+    Before its pod ends, an elastic job's ranks leave at a commit.
+    """
     look = {"exec": {"command": [ENTRYPOINT, "ready"]}, "timeoutSeconds": _LIMIT_S}
     return container(
         job,
@@ -92,6 +95,7 @@ def worker(job: Job) -> Part:
         ["worker"],
         startupProbe={**look, "periodSeconds": 1, "failureThreshold": _FIRST_S},
         readinessProbe={**look, "periodSeconds": _EVERY_S, "failureThreshold": 3},
+        lifecycle={"preStop": {"exec": {"command": [ENTRYPOINT, "leave"]}}},
         resources=resources(job),
     )
 
