@@ -266,8 +266,8 @@ def test_a_generated_key_is_one(tmp_path: Any) -> None:
 _IMAGE_KEYS = [f"{part}.image.{key}" for part in ("worker", "master") for key in ("repository", "tag", "pullPolicy")]
 HOROVOD_VALUES = [
     *_IMAGE_KEYS, "worker.number", "worker.podManagementPolicy", "worker.privileged", "master.privileged",
-    "master.args", "master.env", "resources", "ssh.port", "ssh.useSecrets", "ssh.hostKey", "ssh.hostKeyPub", "useHostNetwork",
-    "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride",
+    "master.args", "master.env", "resources", "ssh.port", "ssh.useSecrets", "ssh.hostKey", "ssh.hostKeyPub",
+    "useHostNetwork", "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride",
 ]  # fmt: skip
 
 

@@ -148,7 +148,7 @@ class Engine:
 
 @contextlib.contextmanager
 def built(checkout: Path, **arguments: str) -> Iterator[Engine]:
-    """The CPU variant of ``deploy/container``, on the Debian that its Dockerfile names; a skip where it cannot be built.
+    """The CPU variant of ``deploy/container``, on the Debian that its Dockerfile names; skips where it cannot be built.
 
     Args:
         checkout: with the Dockerfile and all that it copies.
