@@ -43,7 +43,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"name": "a" * 55}, f"{'a' * 55}-worker-0, has 63 characters at most"),
     ({"name": "a" * 50, "np": 100_001}, "has 63 characters at most"),
     ({"env": {"1A": "b"}}, "env: '1A' is no name of a variable"),
-    ({"env": {"A": "b\0"}}, "env holds a null character"),
+    ({"env": {"A": "b\0"}}, "command or env holds a null character"),
+    ({"command": ["a\0"]}, "command or env holds a null character"),
     ({"queue": "Team A"}, "queue is 'Team A'"),
     ({"priority": "hi!"}, "priority is 'hi!'"),
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from workbench.errors import LaunchError
 
@@ -130,11 +130,8 @@ def _check_words(job: Job) -> None:
         value = getattr(job, name)
         if value and not _SUBDOMAIN.fullmatch(value):
             raise LaunchError(f"{name} is {value!r}, but must have letters a to z, digits, - and . alone.")
-    for each in fields(job):
-        value = getattr(job, each.name)
-        words = value if each.name == "command" else [*value, *value.values()] if each.name == "env" else []
-        if any("\0" in word for word in words):
-            raise LaunchError(f"{each.name} holds a null character, which no process can be given.")
+    if any("\0" in word for word in [*job.command, *job.env.values()]):
+        raise LaunchError("command or env holds a null character, which no process can be given.")
 
 
 def seconds(time: str) -> int:
