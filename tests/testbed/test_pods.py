@@ -7,6 +7,7 @@ Helm and ``workbench k8s`` give. No scheduler, no API server and no RBAC was exe
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import json
 import re
 import subprocess
@@ -77,6 +78,7 @@ class Cluster:
 @pytest.fixture
 def cluster(image: Engine, tmp_path: Path) -> Iterator[Cluster]:
     """On hosts wb1 to wb4."""
+    faulthandler.cancel_dump_traceback_later()  # each step has a deadline, and shows what the pods have said
     with contextlib.ExitStack() as stack:
         hosts = Hosts(4)
         try:
