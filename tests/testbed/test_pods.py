@@ -205,17 +205,53 @@ def test_the_notebook_is_a_launcher(cluster: Cluster) -> None:
 
 def test_an_mpijob(cluster: Cluster) -> None:
     """With what the MPI operator adds to its pods: a key of its own kind, the host file, names, variables."""
-    command = ["python", f"{TRAIN}"]
-    job = manifest(Job(command, np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
-    replicas = job["spec"]["mpiReplicaSpecs"]
-    specs = {name: replicas[name]["template"]["spec"] for name in replicas}
-    for spec in specs.values():
-        as_operator(spec, job)
-    cluster.pods.objects |= operator_s(job, cluster_folder=cluster.pods.folder)
-    workers = [cluster.pods.start(f"mnist-worker-{i}", "mnist", i, specs["Worker"]) for i in range(2)]
-    cluster.pods.wait_until_ready(*workers)
-    text = ended(cluster.pods.start("mnist-launcher", "mnist", LAUNCHER, specs["Launcher"]))
+    job = manifest(Job(["python", TRAIN], np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
+    operate(cluster, job, "pods_train.py")
+    mpi_workers(cluster, job, [0, 1])
+    text = ended(mpi_launcher(cluster, job))
     assert largest_difference(weights(text), serial(SCRIPTS / "pods_train.py")) < EXACT
+
+
+def test_an_elastic_mpijob(cluster: Cluster) -> None:
+    """The operator's discovery script names one worker, then two: the second joins the training."""
+    image = "registry.example/workbench:1"
+    job = manifest(Job(["python", TRAIN], np=2, slots=2, min_np=2, max_np=4, name="mnist", image=image))
+    operate(cluster, job, "pods_elastic.py")
+    mpi_workers(cluster, job, [0])
+    launcher = mpi_launcher(cluster, job)
+    launcher.wait_for("begins with 2 at")
+    mpi_workers(cluster, job, [1])
+    cluster.pods.add_file("mpi-job-config", "discover_hosts.sh", discovery([0, 1]))
+    launcher.wait_for("begins with 4 at", 120.0)
+    cluster.pods.add_file("files", "train.py.fast", b"")
+    assert largest_difference(weights(ended(launcher)), serial(SCRIPTS / "pods_elastic.py")) < EXACT
+
+
+def operate(cluster: Cluster, job: Document, script: str) -> None:
+    """What the MPI operator makes of a job: its pods' volumes, a Secret, a ConfigMap."""
+    for replicas in job["spec"]["mpiReplicaSpecs"].values():
+        as_operator(replicas["template"]["spec"], job)
+    number = job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    cluster.pods.objects |= operator_s(job, number, cluster.pods.folder)
+    cluster.pods.objects["files"] = {"train.py": (SCRIPTS / script).read_bytes()}
+
+
+def mpi_workers(cluster: Cluster, job: Document, numbers: Sequence[int]) -> None:
+    """Workers of these indices, ready."""
+    spec = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    made = [cluster.pods.start(f"mnist-worker-{i}", "mnist", i, spec) for i in numbers]
+    cluster.pods.wait_until_ready(*made)
+
+
+def mpi_launcher(cluster: Cluster, job: Document) -> Pod:
+    """The launcher."""
+    spec = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    return cluster.pods.start("mnist-launcher", "mnist", LAUNCHER, spec)
+
+
+def discovery(numbers: Sequence[int]) -> bytes:
+    """The operator's script: names of the workers that run, without slots."""
+    return "".join(["#!/bin/sh\n", *(f"echo mnist-worker-{i}.mnist.ml.svc\n" for i in numbers)]).encode()
 
 
 def as_operator(spec: Document, job: Document) -> None:
@@ -226,7 +262,7 @@ def as_operator(spec: Document, job: Document) -> None:
     spec["volumes"] = [
         *spec["volumes"],
         {"name": "ssh-auth", "secret": {"secretName": "mnist-ssh", "items": items}},
-        {"name": "mpi-job-config", "configMap": {"name": "mnist-config"}},
+        {"name": "mpi-job-config", "configMap": {"name": "mnist-config", "defaultMode": 0o555}},
         {"name": "files", "configMap": {"name": "files"}},
     ]
     container["volumeMounts"] = [
@@ -240,15 +276,14 @@ def as_operator(spec: Document, job: Document) -> None:
         container["env"] = [*container.get("env", ()), *({"name": k, "value": text} for k, text in added.items())]
 
 
-def operator_s(job: Document, cluster_folder: Path) -> dict[str, dict[str, bytes]]:
-    """The Secret and the ConfigMap that the operator makes: an ECDSA key on P-521 as PEM, and MPICH's host file."""
-    key = cluster_folder / "operator_key"
+def operator_s(job: Document, number: int, folder: Path) -> dict[str, dict[str, bytes]]:
+    """The Secret and the ConfigMap: an ECDSA key on P-521 as PEM, MPICH's host file, and the discovery script."""
+    key = folder / "operator_key"
     make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key)]
     subprocess.run(make, check=True)
     slots = job["spec"]["slotsPerWorker"]
-    hosts = "".join(f"mnist-worker-{i}.mnist.ml.svc:{slots}\n" for i in range(2))
+    hosts = "".join(f"mnist-worker-{i}.mnist.ml.svc:{slots}\n" for i in range(number))
     return {
         "mnist-ssh": {"ssh-privatekey": key.read_bytes(), "ssh-publickey": key.with_suffix(".pub").read_bytes()},
-        "mnist-config": {"hostfile": hosts.encode()},
-        "files": {"train.py": (SCRIPTS / "pods_train.py").read_bytes()},
+        "mnist-config": {"hostfile": hosts.encode(), "discover_hosts.sh": discovery(range(number))},
     }
