@@ -5,11 +5,13 @@ Rendering is Helm's own, in a library; no cluster has seen these objects. ``test
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 from typing import Any
 
 import pytest
+import yaml
 from charts import CHART, Document, containers, documents, helm, one, pod_specs, rendered, values
 from pod_rules import broken, references
 
@@ -258,3 +260,39 @@ def test_a_generated_key_is_one(tmp_path: Any) -> None:
     key.chmod(0o600)
     done = subprocess.run(["ssh-keygen", "-y", "-P", "", "-f", str(key)], capture_output=True, text=True)
     assert (done.returncode, done.stdout.split()[0]) == (0, "ecdsa-sha2-nistp256"), done.stderr
+
+
+# Every value of stable/horovod 1.0.2.
+_IMAGE_KEYS = [f"{part}.image.{key}" for part in ("worker", "master") for key in ("repository", "tag", "pullPolicy")]
+HOROVOD_VALUES = [
+    *_IMAGE_KEYS, "worker.number", "worker.podManagementPolicy", "worker.privileged", "master.privileged",
+    "master.args", "master.env", "resources", "ssh.port", "ssh.useSecrets", "ssh.hostKey", "ssh.hostKeyPub",
+    "useHostNetwork", "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride",
+]  # fmt: skip
+
+
+def test_every_value_of_stable_horovod_has_its_row() -> None:
+    """In the README's table; and each name there that is said to be ours is a value."""
+    text = (CHART / "README.md").read_text()
+    rows = re.findall(r"^\| (.*?) \| (.*?) \|", text.partition("## Coming from stable/horovod")[2], re.MULTILINE)
+    there = " ".join(row[0] for row in rows)
+    for name in HOROVOD_VALUES:
+        part, _, last = name.rpartition(".")
+        named = f"`{name}`" in there or (f"`{part}.repository`" in there and f"`.{last}`" in there)
+        assert named, name
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    for _, ours in rows:
+        for name in re.findall(r"`([a-zA-Z.]+?)(?:\.…)?`", ours):
+            part = defaults
+            for key in name.split("."):
+                part = part[key]
+
+
+def test_values_and_their_schema_agree() -> None:
+    """Each default is in the schema, each value of the schema has a default: but ``master``, which is refused."""
+    schema = json.loads((CHART / "values.schema.json").read_text())["properties"]
+    defaults = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert set(schema) - set(defaults) == {"master", "global"}
+    assert set(defaults) <= set(schema)
+    for part in ("image", "worker", "elastic", "launcher", "jupyter", "ssh", "podSecurity", "networkPolicy"):
+        assert set(schema[part]["properties"]) == set(defaults[part]), part

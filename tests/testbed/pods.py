@@ -142,6 +142,23 @@ class Pods:
         pod.is_ready = False
         self._publish()
 
+    def delete(self, pod: Pod) -> None:
+        """End a pod as the API server has it done: no names at once, then its preStop hook, then SIGTERM."""
+        pod.is_ready = False
+        self._publish()
+        hook = pod.spec["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+        done = self.run_in(pod, *hook, limit_s=60.0)
+        assert done.returncode == 0, done.stderr
+        assert pod.process is not None
+        pod.process.terminate()
+        pod.process.wait(timeout=30.0)
+
+    def add_file(self, volume: str, name: str, content: bytes) -> None:
+        """One more in a volume of this name in all pods, as after a change of its ConfigMap."""
+        for pod in self._pods:
+            if volume in pod.volumes:
+                (pod.volumes[volume] / name).write_bytes(content)
+
     def stop(self) -> None:
         """End all that run, as a kubelet does: by SIGTERM first."""
         for pod in self._pods:

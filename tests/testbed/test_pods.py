@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from charts import Document, documents, one, values
-from containers import CannotBuild, Engine
+from containers import Engine, built
 from hosts import Hosts
 from namespaces import CannotMakeHosts
 from pods import Pod, Pods
@@ -29,7 +29,6 @@ from workbench.launch.jobs.description import Job
 from workbench.launch.jobs.mpijob import manifest
 
 ROOT = Path(__file__).parents[2]
-DOCKERFILE = ROOT / "deploy" / "container" / "Dockerfile"
 SCRIPTS = Path(__file__).parent / "scripts"
 TRAIN = "/etc/workbench/files/train.py"
 LAUNCHER = 3  # the test host of the launcher; workers have those before
@@ -46,17 +45,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def image() -> Iterator[Engine]:
-    """With torch and JupyterLab, on the Debian that the Dockerfile names."""
-    suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", DOCKERFILE.read_text(), re.MULTILINE)
-    assert suite
-    faulthandler.cancel_dump_traceback_later()  # each step has a deadline; the stacks of who waits say nothing
-    try:
-        with Engine(ROOT) as engine:
-            engine.make_base(suite[1])
-            engine.build(DOCKERFILE, TORCH_BACKEND="auto", EXTRAS="torch,lab")
-            yield engine
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    """With torch and JupyterLab."""
+    with built(ROOT, EXTRAS="torch,lab") as engine:
+        yield engine
 
 
 class Cluster:
@@ -87,6 +78,7 @@ class Cluster:
 @pytest.fixture
 def cluster(image: Engine, tmp_path: Path) -> Iterator[Cluster]:
     """On hosts wb1 to wb4."""
+    faulthandler.cancel_dump_traceback_later()  # each step has a deadline, and shows what the pods have said
     with contextlib.ExitStack() as stack:
         hosts = Hosts(4)
         try:
@@ -117,18 +109,8 @@ def weights(text: str) -> list[float]:
 
 def serial(script: Path) -> list[float]:
     """The weights that one rank comes to, on this machine."""
-    words = [
-        sys.executable,
-        "-m",
-        "workbench.launch.cli",
-        "run",
-        "-np",
-        "1",
-        "--gloo",
-        "--",
-        sys.executable,
-        str(script),
-    ]
+    launcher = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "1", "--gloo", "--"]
+    words = [*launcher, sys.executable, str(script), "fast"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr
     return weights(done.stdout)
@@ -161,7 +143,10 @@ def test_four_ranks_train_as_one(cluster: Cluster) -> None:
 
 
 def test_workers_come_and_go(cluster: Cluster) -> None:
-    """One of two is killed, and its container comes back; a third is added: the weights are as if nothing had been."""
+    """One of two is killed and comes back, a third is added, one is deleted: the weights are as if nothing had been.
+
+    The ranks of the one that is deleted leave at a commit: none of them is lost.
+    """
     elastic = {"enabled": True, "min": 1, "max": 3}
     found = documents(told("pods_elastic.py", worker={"number": 2, "slots": 2}, elastic=elastic))
     cluster.load(found)
@@ -176,6 +161,11 @@ def test_workers_come_and_go(cluster: Cluster) -> None:
     launcher.wait_for("begins with 4 at", 120.0, after=so_far)
     cluster.workers(found, [2])
     launcher.wait_for("begins with 6 at", 120.0)
+    so_far = len(launcher.text())
+    cluster.pods.delete(second)
+    launcher.wait_for("begins with 4 at", after=so_far)
+    assert "lost" not in launcher.text()[so_far:], launcher.text()
+    cluster.pods.add_file("files", "train.py.fast", b"")
     assert largest_difference(weights(ended(launcher)), serial(SCRIPTS / "pods_elastic.py")) < EXACT
 
 
@@ -215,17 +205,53 @@ def test_the_notebook_is_a_launcher(cluster: Cluster) -> None:
 
 def test_an_mpijob(cluster: Cluster) -> None:
     """With what the MPI operator adds to its pods: a key of its own kind, the host file, names, variables."""
-    command = ["python", f"{TRAIN}"]
-    job = manifest(Job(command, np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
-    replicas = job["spec"]["mpiReplicaSpecs"]
-    specs = {name: replicas[name]["template"]["spec"] for name in replicas}
-    for spec in specs.values():
-        as_operator(spec, job)
-    cluster.pods.objects |= operator_s(job, cluster_folder=cluster.pods.folder)
-    workers = [cluster.pods.start(f"mnist-worker-{i}", "mnist", i, specs["Worker"]) for i in range(2)]
-    cluster.pods.wait_until_ready(*workers)
-    text = ended(cluster.pods.start("mnist-launcher", "mnist", LAUNCHER, specs["Launcher"]))
+    job = manifest(Job(["python", TRAIN], np=4, slots=2, name="mnist", image="registry.example/workbench:1"))
+    operate(cluster, job, "pods_train.py")
+    mpi_workers(cluster, job, [0, 1])
+    text = ended(mpi_launcher(cluster, job))
     assert largest_difference(weights(text), serial(SCRIPTS / "pods_train.py")) < EXACT
+
+
+def test_an_elastic_mpijob(cluster: Cluster) -> None:
+    """The operator's discovery script names one worker, then two: the second joins the training."""
+    image = "registry.example/workbench:1"
+    job = manifest(Job(["python", TRAIN], np=2, slots=2, min_np=2, max_np=4, name="mnist", image=image))
+    operate(cluster, job, "pods_elastic.py")
+    mpi_workers(cluster, job, [0])
+    launcher = mpi_launcher(cluster, job)
+    launcher.wait_for("begins with 2 at")
+    mpi_workers(cluster, job, [1])
+    cluster.pods.add_file("mpi-job-config", "discover_hosts.sh", discovery([0, 1]))
+    launcher.wait_for("begins with 4 at", 120.0)
+    cluster.pods.add_file("files", "train.py.fast", b"")
+    assert largest_difference(weights(ended(launcher)), serial(SCRIPTS / "pods_elastic.py")) < EXACT
+
+
+def operate(cluster: Cluster, job: Document, script: str) -> None:
+    """What the MPI operator makes of a job: its pods' volumes, a Secret, a ConfigMap."""
+    for replicas in job["spec"]["mpiReplicaSpecs"].values():
+        as_operator(replicas["template"]["spec"], job)
+    number = job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
+    cluster.pods.objects |= operator_s(job, number, cluster.pods.folder)
+    cluster.pods.objects["files"] = {"train.py": (SCRIPTS / script).read_bytes()}
+
+
+def mpi_workers(cluster: Cluster, job: Document, numbers: Sequence[int]) -> None:
+    """Workers of these indices, ready."""
+    spec = job["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]
+    made = [cluster.pods.start(f"mnist-worker-{i}", "mnist", i, spec) for i in numbers]
+    cluster.pods.wait_until_ready(*made)
+
+
+def mpi_launcher(cluster: Cluster, job: Document) -> Pod:
+    """The launcher."""
+    spec = job["spec"]["mpiReplicaSpecs"]["Launcher"]["template"]["spec"]
+    return cluster.pods.start("mnist-launcher", "mnist", LAUNCHER, spec)
+
+
+def discovery(numbers: Sequence[int]) -> bytes:
+    """The operator's script: names of the workers that run, without slots."""
+    return "".join(["#!/bin/sh\n", *(f"echo mnist-worker-{i}.mnist.ml.svc\n" for i in numbers)]).encode()
 
 
 def as_operator(spec: Document, job: Document) -> None:
@@ -236,7 +262,7 @@ def as_operator(spec: Document, job: Document) -> None:
     spec["volumes"] = [
         *spec["volumes"],
         {"name": "ssh-auth", "secret": {"secretName": "mnist-ssh", "items": items}},
-        {"name": "mpi-job-config", "configMap": {"name": "mnist-config"}},
+        {"name": "mpi-job-config", "configMap": {"name": "mnist-config", "defaultMode": 0o555}},
         {"name": "files", "configMap": {"name": "files"}},
     ]
     container["volumeMounts"] = [
@@ -250,15 +276,14 @@ def as_operator(spec: Document, job: Document) -> None:
         container["env"] = [*container.get("env", ()), *({"name": k, "value": text} for k, text in added.items())]
 
 
-def operator_s(job: Document, cluster_folder: Path) -> dict[str, dict[str, bytes]]:
-    """The Secret and the ConfigMap that the operator makes: an ECDSA key on P-521 as PEM, and MPICH's host file."""
-    key = cluster_folder / "operator_key"
+def operator_s(job: Document, number: int, folder: Path) -> dict[str, dict[str, bytes]]:
+    """The Secret and the ConfigMap: an ECDSA key on P-521 as PEM, MPICH's host file, and the discovery script."""
+    key = folder / "operator_key"
     make = ["ssh-keygen", "-q", "-t", "ecdsa", "-b", "521", "-m", "PEM", "-N", "", "-f", str(key)]
     subprocess.run(make, check=True)
     slots = job["spec"]["slotsPerWorker"]
-    hosts = "".join(f"mnist-worker-{i}.mnist.ml.svc:{slots}\n" for i in range(2))
+    hosts = "".join(f"mnist-worker-{i}.mnist.ml.svc:{slots}\n" for i in range(number))
     return {
         "mnist-ssh": {"ssh-privatekey": key.read_bytes(), "ssh-publickey": key.with_suffix(".pub").read_bytes()},
-        "mnist-config": {"hostfile": hosts.encode()},
-        "files": {"train.py": (SCRIPTS / "pods_train.py").read_bytes()},
+        "mnist-config": {"hostfile": hosts.encode(), "discover_hosts.sh": discovery(range(number))},
     }

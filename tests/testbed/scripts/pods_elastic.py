@@ -1,6 +1,7 @@
-"""Trains to the bit, however many ranks there are and whoever dies: slowly until all six are there, then fast."""
+"""Trains to the bit, however many ranks there are and whoever dies: slowly, until a file beside this one says fast."""
 
 import os
+import sys
 import time
 
 import torch
@@ -8,8 +9,7 @@ from torch.nn.functional import mse_loss
 
 import workbench.torch as hvd
 
-STEPS, SHARDS, ALL = 300, 6, 6
-is_serial = int(os.environ.get("WORKBENCH_MAX_NP", "1")) == 1
+STEPS, SHARDS = 300, 6
 
 hvd.init()
 torch.manual_seed(0)
@@ -18,6 +18,11 @@ model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Li
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
 optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
 samples = hvd.elastic.ShardBatches(x, shards=SHARDS, batch_size=4)
+
+
+def is_fast():
+    """Has the test seen all that it wanted to see?"""
+    return "fast" in sys.argv or os.path.exists(f"{__file__}.fast")
 
 
 @hvd.elastic.run(exact=True, shards=SHARDS)
@@ -33,7 +38,7 @@ def train(state):
             mse_loss(model(x[chosen]), y[chosen]).backward()
         optimizer.step()
         state.commit()
-        time.sleep(0.0 if is_serial or hvd.size() == ALL else 0.5)
+        time.sleep(0.0 if is_fast() else 0.5)
 
 
 train(hvd.elastic.TorchState(model=model, optimizer=optimizer))

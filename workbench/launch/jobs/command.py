@@ -9,7 +9,6 @@ from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.launch.jobs.description import Job
-from workbench.launch.jobs.forms import MANIFESTS, as_yaml
 from workbench.launch.start import flags
 
 _TEXT = """\
@@ -25,6 +24,9 @@ _EXAMPLES = """\
 examples:
   workbench k8s mpijob --np 4 --gpus 1 --image registry.example/workbench:1 -- python train.py | kubectl apply -f -
   workbench k8s jobset --np 8 --slots 4 --image registry.example/workbench:1 --output job.yaml -- python train.py"""
+KINDS = ("mpijob", "trainjob", "jobset", "helm-values")
+"""Those of :data:`workbench.launch.jobs.forms.MANIFESTS`, which is loaded when one is written."""
+
 _NUMBERS = {
     "slots": (1, "ranks of each pod"),
     "gpus": (0, "GPUs of each rank"),
@@ -56,7 +58,7 @@ def add(commands: Any) -> None:
         usage="workbench k8s KIND --np N --image IMAGE [options] -- COMMAND …",
     )
     kinds = k8s.add_subparsers(title="kinds", metavar="KIND", required=True)
-    for kind in MANIFESTS:
+    for kind in KINDS:
         usage = f"workbench k8s {kind} --np N --image IMAGE [options] -- COMMAND …"
         _add_options(kinds.add_parser(kind, usage=usage, allow_abbrev=False))
         kinds.choices[kind].set_defaults(handle=handle, kind=kind)
@@ -79,6 +81,8 @@ def handle(args: argparse.Namespace) -> int:
     Raises:
         LaunchError: the job is described wrongly, or the file cannot be written.
     """
+    from workbench.launch.jobs.forms import MANIFESTS, as_yaml
+
     text = as_yaml(MANIFESTS[args.kind](described(args)))
     if not args.output:
         sys.stdout.write(text)
@@ -106,4 +110,4 @@ def described(args: argparse.Namespace) -> Job:
     return Job(command, env=dict(each.split("=", 1) for each in args.env), **told)
 
 
-__all__ = ["add", "described", "handle"]
+__all__ = ["KINDS", "add", "described", "handle"]

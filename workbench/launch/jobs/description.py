@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 from workbench.errors import LaunchError
 
@@ -12,6 +12,7 @@ _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035: a pod's name is 
 _LABEL_LENGTH = 63
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # of a Secret, a namespace, a priority class
 _BYTES = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)")
+_DIGITS = re.compile(r"[0-9]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
 
@@ -129,11 +130,8 @@ def _check_words(job: Job) -> None:
         value = getattr(job, name)
         if value and not _SUBDOMAIN.fullmatch(value):
             raise LaunchError(f"{name} is {value!r}, but must have letters a to z, digits, - and . alone.")
-    for each in fields(job):
-        value = getattr(job, each.name)
-        words = value if each.name == "command" else [*value, *value.values()] if each.name == "env" else []
-        if any("\0" in word for word in words):
-            raise LaunchError(f"{each.name} holds a null character, which no process can be given.")
+    if any("\0" in word for word in [*job.command, *job.env.values()]):
+        raise LaunchError("command or env holds a null character, which no process can be given.")
 
 
 def seconds(time: str) -> int:
@@ -150,7 +148,7 @@ def seconds(time: str) -> int:
         return 0
     days, dash, rest = time.rpartition("-")
     parts = rest.split(":")
-    if not all(part.isdecimal() for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+    if not all(_DIGITS.fullmatch(part) for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
         raise LaunchError(
             f"time is {time!r}, but must be as 30:00 (half an hour), 2:00:00, or 1-12 (a day and a half)."
         )

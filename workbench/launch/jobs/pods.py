@@ -6,6 +6,7 @@ They are what the policy "restricted" of Kubernetes' Pod Security Standards allo
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 from workbench.errors import LaunchError
@@ -23,9 +24,8 @@ _WRITTEN = (".ssh", ".cache", ".config")
 _SCRATCH, _SHM = "4Gi", "1Gi"
 _FIRST_S, _EVERY_S, _LIMIT_S = 120, 5, 5
 _LAUNCHER = {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "250m", "memory": "512Mi"}}
-_IMAGE = re.compile(
-    r"[a-z0-9][^\s:@]*(:\d+/[^\s:@]+)?(:(?P<tag>[\w][\w.-]{0,127}))?(@sha256:(?P<digest>[0-9a-f]{64}))?"
-)
+_NAME, _TAG = r"[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?", r"(:(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+_IMAGE = re.compile(_NAME + _TAG + r"(@sha256:(?P<digest>[0-9a-f]{64}))?")
 
 
 def metadata(job: Job) -> Part:
@@ -72,11 +72,11 @@ def pod(job: Job, containers: list[Part], **others: Any) -> Part:
 
 
 def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
-    """A container of the job's image, which runs words by the image's entrypoint, or ``command=`` instead of that."""
+    """A container of the job's image, which runs words by the image's entrypoint."""
     return {
         "name": name,
         "image": image(job),
-        **({"args": args} if args else {}),
+        "args": literal(args),
         **others,
         "securityContext": security(),
         "volumeMounts": mounts(),
@@ -84,7 +84,10 @@ def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
 
 
 def worker(job: Job) -> Part:
-    """A worker's container: sshd, as the image's entrypoint starts it; ready when it lets the job in."""
+    """A worker's container: sshd, as the image's entrypoint starts it; ready when it lets the job in.
+
+    Before its pod ends, an elastic job's ranks leave at a commit.
+    """
     look = {"exec": {"command": [ENTRYPOINT, "ready"]}, "timeoutSeconds": _LIMIT_S}
     return container(
         job,
@@ -92,6 +95,7 @@ def worker(job: Job) -> Part:
         ["worker"],
         startupProbe={**look, "periodSeconds": 1, "failureThreshold": _FIRST_S},
         readinessProbe={**look, "periodSeconds": _EVERY_S, "failureThreshold": 3},
+        lifecycle={"preStop": {"exec": {"command": [ENTRYPOINT, "leave"]}}},
         resources=resources(job),
     )
 
@@ -103,8 +107,21 @@ def launcher(job: Job, args: list[str]) -> Part:
 
 def environment(job: Job, *others: Part) -> Part:
     """``env`` with the job's variables and others; empty where there are none."""
-    found = [*others, *({"name": name, "value": text} for name, text in job.env.items())]
+    found = [
+        *others,
+        *({"name": name, "value": text} for name, text in zip(job.env, literal(job.env.values()), strict=True)),
+    ]
     return {"env": found} if found else {}
+
+
+def literal(words: Iterable[str]) -> list[str]:
+    """Words as Kubernetes must be told them: it would put variables in for ``$(NAME)``, and takes ``$$`` for ``$``.
+
+    Example:
+        >>> literal(["$(date)", "5 $"])
+        ['$$(date)', '5 $$']
+    """
+    return [word.replace("$", "$$") for word in words]
 
 
 def resources(job: Job) -> Part:
@@ -181,6 +198,7 @@ __all__ = [
     "environment",
     "image",
     "launcher",
+    "literal",
     "metadata",
     "mounts",
     "pod",

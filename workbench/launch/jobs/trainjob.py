@@ -37,7 +37,7 @@ def manifest(job: Job) -> dict[str, Any]:
     trainer = {
         "image": pods.image(job),
         "command": pods.TORCHRUN,
-        "args": list(job.command),
+        "args": pods.literal(job.command),
         "numNodes": job.workers,
         "numProcPerNode": job.slots,
         "resourcesPerNode": pods.resources(job),
