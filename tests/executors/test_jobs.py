@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executors import end, eventually, executors, start, with_variable
+from executors import counting, end, eventually, executors, start, with_variable
 
 from workbench.errors import LaunchError, PeerLostError, RankFailedError
 from workbench.executors.jobs import run_elastic_on, run_on
@@ -116,32 +116,6 @@ def test_when_the_agents_executor_dies_the_job_ends_with_its_host(board: Switchb
 
 
 # --- elastic ------------------------------------------------------------------------------------------
-
-
-def counting(folder: str, steps: int) -> tuple[int, int, float]:
-    """Sums, commits, and waits in step 5 for whoever is to come or to die."""
-    import numpy as np
-
-    import workbench as hvd
-    from workbench import elastic
-    from workbench.training.objects import broadcast_object
-
-    hvd.init()
-    state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=0.0)
-
-    @elastic.run
-    def train(state: Any) -> None:
-        while state.step < steps:
-            state.sum += float(hvd.allreduce(np.ones(1), name="x", op=hvd.Average)[0])
-            state.step += 1
-            Path(folder, f"step.{state.step}.size.{hvd.size()}").touch()
-            while state.step == 5 and not Path(folder, "go").exists():
-                time.sleep(0.05)
-            state.commit()
-            time.sleep(0.02)
-
-    train(state)
-    return hvd.rank(), hvd.size(), state.sum
 
 
 def test_an_elastic_job_returns_by_rank(board: Switchboard, tmp_path: Path) -> None:

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
 
 from workbench.executors.executor import Invitation
 from workbench.executors.switchboard import Switchboard
@@ -74,3 +76,29 @@ def with_variable(name: str, text: str) -> list[int]:
             if wanted in file.read().split(b"\0"):
                 found.append(int(pid))
     return found
+
+
+def counting(folder: str, steps: int) -> tuple[int, int, float]:
+    """Sums, commits, and waits in step 5 for whoever is to come or to die."""
+    import numpy as np
+
+    import workbench as hvd
+    from workbench import elastic
+    from workbench.training.objects import broadcast_object
+
+    hvd.init()
+    state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=0.0)
+
+    @elastic.run
+    def train(state: Any) -> None:
+        while state.step < steps:
+            state.sum += float(hvd.allreduce(np.ones(1), name="x", op=hvd.Average)[0])
+            state.step += 1
+            Path(folder, f"step.{state.step}.size.{hvd.size()}").touch()
+            while state.step == 5 and not Path(folder, "go").exists():
+                time.sleep(0.05)
+            state.commit()
+            time.sleep(0.02)
+
+    train(state)
+    return hvd.rank(), hvd.size(), state.sum
