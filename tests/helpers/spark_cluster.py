@@ -59,11 +59,19 @@ class Cluster:
                         found.append(each)
         return found
 
+    def executors(self) -> list[psutil.Process]:
+        """Those of them that are connected to this process, for Spark keeps others for later tasks."""
+        ports = {each.laddr.port for each in psutil.Process().net_connections("tcp") if each.status == "LISTEN"}
+        found = []
+        for each in self.python_workers():
+            with contextlib.suppress(psutil.Error):
+                if any(one.raddr and one.raddr.port in ports for one in each.net_connections("tcp")):
+                    found.append(each)
+        return found
+
     def agents(self) -> list[psutil.Process]:
-        """Those of them that run a node's agent, and with it all of its ranks."""
-        return [
-            each for each in self.python_workers() if any("workbench" in " ".join(c.cmdline()) for c in each.children())
-        ]
+        """Those that run a node's agent, and with it all of its ranks."""
+        return [each for each in self.executors() if each.children()]
 
 
 def _children(pid: int) -> list[psutil.Process]:

@@ -28,9 +28,9 @@ def test_a_lost_task_is_replaced(spark: Any, spark_cluster: Cluster, tmp_path: P
 
     def kill() -> None:
         assert eventually(lambda: bool(list(tmp_path.glob("step.5.size.*"))), 120.0)
-        workers = spark_cluster.python_workers()
-        next(each for each in workers if each not in spark_cluster.agents()).kill()
-        assert eventually(lambda: len(spark_cluster.python_workers()) >= len(workers), 60.0)
+        workers, agents = spark_cluster.executors(), spark_cluster.agents()
+        next(each for each in workers if each not in agents).kill()
+        assert eventually(lambda: len(spark_cluster.executors()) == len(workers), 60.0)
         (tmp_path / "go").touch()
 
     killer = threading.Thread(target=kill)

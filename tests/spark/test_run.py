@@ -148,7 +148,7 @@ def test_a_killed_task_ends_the_job_with_its_name(
     """Task, host, executor and Spark's reason are in the error; the stage is not run again."""
 
     def kill() -> None:
-        workers, agents = spark_cluster.python_workers(), spark_cluster.agents()
+        workers, agents = spark_cluster.executors(), spark_cluster.agents()
         next(each for each in workers if (each in agents) == (which == "with the agent")).kill()
 
     text = Waiting(tmp_path, kill)(4)

@@ -64,13 +64,15 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
         """
         if params:
             return self.copy(dict(params)).fit_on_parquet(dataset_idx=dataset_idx)
-        backend, store = self._backend(), self._checked()
+        self._check()
+        backend, store = self._backend(), self.getStore()
         spark = SparkSession.builder.getOrCreate()
         validates = bool(self.getValidation())
         return self._train(backend, there(spark, self._names(), store, backend.num_processes(), validates, dataset_idx))
 
     def _fit(self, dataset: Any) -> Any:
-        backend, store = self._backend(), self._checked()
+        self._check()
+        backend, store = self._backend(), self.getStore()
         ranks, files = backend.num_processes(), self.getPartitionsPerProcess()
         seed = self.getRandomSeed()
         with written(dataset, self._names(), store, ranks, files, self.getValidation(), seed) as data:
@@ -104,8 +106,12 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
             raise ParameterError('At most one of parameters "backend" and "num_proc" may be specified.')
         return backend or SparkBackend(n, verbose=self.getVerbose())
 
-    def _checked(self) -> Store:
-        """The store, after a look at the parameters that a training needs."""
+    def _check(self) -> None:
+        """Look at the parameters, before anything is written.
+
+        Raises:
+            ParameterError: one is missing, or does not go with another.
+        """
         if self.getModel() is None:
             raise ParameterError("The parameter model= is missing: what is to be trained?")
         if not isinstance(self.getStore(), Store):
@@ -122,7 +128,6 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
         weights = self.getLossWeights()
         if weights and len(weights) != len(self.getLabelCols() or ()):
             raise ParameterError(f"loss_weights={weights}: one for each label of {self.getLabelCols()}.")
-        return self.getStore()  # type: ignore[no-any-return]
 
     def _spec(self, data: Data, run_id: str) -> Spec:
         shared = {name: self.getOrDefault(name) for name in Spec.__dataclass_fields__ if self.hasParam(name)}

@@ -48,16 +48,20 @@ class KerasEstimator(HorovodEstimator):
         self._setDefault(custom_objects={}, backend_env={})
         self.setParams(**kwargs)
 
+    def _check(self) -> None:
+        super()._check()
+        model = self.getModel()
+        if not isinstance(model, keras.Model):
+            raise ParameterError(f"model= is a {type(model).__name__}: a keras.Model is needed.")
+        if not self.getLoss() or not (self.getOptimizer() or getattr(model, "optimizer", None)):
+            raise ParameterError("The parameters loss= and optimizer= are both needed to compile the model.")
+
     def _job(self, spec: Spec) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         return training.train, (self._parts(), self._checkpoint(spec.run_id))
 
     def _parts(self) -> training.Parts:
         model = self.getModel()
-        if not isinstance(model, keras.Model):
-            raise ParameterError(f"model= is a {type(model).__name__}: a keras.Model is needed.")
-        optimizer = self.getOptimizer() or getattr(model, "optimizer", None)
-        if not self.getLoss() or optimizer is None:
-            raise ParameterError("The parameters loss= and optimizer= are both needed to compile the model.")
+        optimizer = self.getOptimizer() or model.optimizer
         if isinstance(optimizer, str):
             optimizer = keras.optimizers.get(optimizer)
         return training.Parts(

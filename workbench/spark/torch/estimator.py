@@ -51,13 +51,16 @@ class TorchEstimator(HorovodEstimator):
         super().__init__()
         self.setParams(**kwargs)
 
-    def _job(self, spec: Spec) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def _check(self) -> None:
+        super()._check()
         if bool(self.getLoss()) == bool(self.getLossConstructors()):
             raise ParameterError("Give one of loss= and loss_constructors=: how wrong is an output?")
         if self.getOptimizer() is None:
             raise ParameterError("The parameter optimizer= is missing, as torch.optim.SGD(model.parameters(), lr=0.1).")
         if self.getCallbacks():
             raise ParameterError("callbacks= are Keras' own; train_minibatch_fn= is called in each step of torch.")
+
+    def _job(self, spec: Spec) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         parts = training.Parts(
             losses=_listed(self.getLoss()),
             constructors=_listed(self.getLossConstructors()),
