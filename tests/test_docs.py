@@ -26,6 +26,9 @@ OPTIONAL = {
     "mxnet",
     "nbclient",
     "nvidia",
+    "pandas",
+    "pyarrow",
+    "pyspark",
     "sklearn",
     "tensorflow",
     "torch",
@@ -47,7 +50,8 @@ def with_examples() -> dict[str, int]:
 
 
 COUNTS = with_examples()
-APART = {name for name in COUNTS if name.startswith(("workbench.jax", "workbench.keras", "workbench.tensorflow"))}
+LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.spark.keras"]
+APART = {name for name in COUNTS if name.startswith(tuple(LARGE))}
 
 
 def load(name: str) -> object:
@@ -87,10 +91,11 @@ def test_examples_of_large_frameworks_are_true() -> None:
     for package in ("jax", "tensorflow"):
         if find_spec(package) is None:
             pytest.skip(f"needs the extra {package}")
-    code = f"import test_docs\nfor name in {sorted(APART)}: test_docs.check(name)"
+    here = {name for name in APART if find_spec("pyspark") or not name.startswith("workbench.spark")}
+    code = f"import test_docs\nfor name in {sorted(here)}: test_docs.check(name)"
     env = {**os.environ, "WORKBENCH_HEARTBEAT_S": "0.1", "TF_CPP_MIN_LOG_LEVEL": "3"}
-    here = Path(__file__).parent
-    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=170, cwd=here, env=env)
+    words = [sys.executable, "-c", code]
+    child = subprocess.run(words, capture_output=True, text=True, timeout=170, cwd=Path(__file__).parent, env=env)
     assert child.returncode == 0, child.stdout[-3000:] + child.stderr[-6000:]
 
 

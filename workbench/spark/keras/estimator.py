@@ -29,7 +29,7 @@ class KerasEstimator(HorovodEstimator):
         backend_env: environment variables of the ranks.
 
     Example:
-        >>> KerasEstimator(num_proc=2).setBatchSize(64).getBatchSize()  # doctest: +SKIP
+        >>> KerasEstimator(num_proc=2).setBatchSize(64).getBatchSize()
         64
     """
 

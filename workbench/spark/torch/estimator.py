@@ -32,9 +32,9 @@ class TorchEstimator(HorovodEstimator):
             transform_outputs, loss_fn, inputs, labels, sample_weights``, and returns outputs and loss.
 
     Example:
-        >>> estimator = TorchEstimator(num_proc=2, batch_size=64)  # doctest: +SKIP
-        >>> estimator.setEpochs(3).getEpochs()  # doctest: +SKIP
-        3
+        >>> estimator = TorchEstimator(num_proc=2, batch_size=64)
+        >>> estimator.setEpochs(3).getEpochs(), estimator.getBatchSize(), estimator.getShuffle()
+        (3, 64, True)
     """
 
     input_shapes = param("input_shapes", "shape of each feature, with -1 for samples")
