@@ -189,3 +189,17 @@ def cmdline(pid: int) -> bytes:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return b""
+
+
+def test_an_elastic_job_ends_when_no_executor_will_come_any_more(board: Switchboard, tmp_path: Path) -> None:
+    """The engine's reason is the error, and no rank is left."""
+
+    def failed() -> str:
+        return "the engine has given up" if list(tmp_path.glob("step.5.*")) else ""
+
+    with executors(board, 2):
+        with pytest.raises(LaunchError, match="the engine has given up"):
+            run_elastic_on(
+                board, Limits(least=2), counting, (str(tmp_path), 50), env={MARK: str(tmp_path)}, failed=failed
+            )
+        assert eventually(lambda: with_variable(MARK, str(tmp_path)) == [])

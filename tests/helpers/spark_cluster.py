@@ -84,7 +84,8 @@ def _children(pid: int) -> list[psutil.Process]:
 def cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]:
     """Start it; whatever it has started is ended by its process id.
 
-    An application's executors have ``cores`` cores; each worker has one more, for a second application of small ones.
+    Each worker has two GPUs, 4 and 7, as far as Spark knows. An application's executors have ``cores`` cores; each
+    worker has one more, for a second application of small ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
     secret = secrets.token_hex(16)
@@ -104,9 +105,13 @@ def cluster(folder: Path, workers: int = 2, cores: int = 2) -> Iterator[Cluster]
         "spark.sql.shuffle.partitions": "4",
         "spark.local.dir": str(folder / "local"),
     }
+    gpus = folder / "gpus.sh"  # of each worker, for applications that ask for some
+    gpus.write_text('#!/bin/sh\necho \'{"name": "gpu", "addresses": ["4", "7"]}\'\n')
+    gpus.chmod(0o700)
     settings = folder / "conf"
     settings.mkdir(mode=0o700)
-    lines = "".join(f"{name} {value}\n" for name, value in conf.items())
+    worker = {"spark.worker.resource.gpu.amount": "2", "spark.worker.resource.gpu.discoveryScript": str(gpus)}
+    lines = "".join(f"{name} {value}\n" for name, value in (conf | worker).items())
     (settings / "spark-defaults.conf").write_text(lines)
     (settings / "log4j2.properties").write_text(_LOGS)
     env = {

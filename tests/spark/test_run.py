@@ -218,3 +218,33 @@ def test_a_driver_that_ends_leaves_nothing(tmp_path: Path, spark_cluster: Cluste
     finally:
         process.kill()
         process.wait()
+
+
+ASKS_FOR_GPUS = """
+    import os, sys
+    from pyspark.sql import SparkSession
+    import workbench.spark
+
+    spark = SparkSession.builder.master(sys.argv[1]).config("spark.cores.max", 1).config("spark.executor.cores", 1)
+    for who in ("executor", "task"):
+        spark = spark.config(f"spark.{who}.resource.gpu.amount", 1)
+    spark = spark.getOrCreate()
+    print("ranks see", workbench.spark.run(os.environ.get, ("CUDA_VISIBLE_DEVICES",), num_proc=1))
+    spark.stop()
+"""
+
+
+def test_ranks_see_the_gpus_that_spark_has_given_to_their_tasks(spark_cluster: Cluster, tmp_path: Path) -> None:
+    """And no others, whatever the driver sees."""
+    script = tmp_path / "driver.py"
+    script.write_text(textwrap.dedent(ASKS_FOR_GPUS))
+    path = str(Path(workbench.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, str(script), spark_cluster.url],
+        env={**spark_cluster.env, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": "-1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert any(f"ranks see ['{gpu}']" in done.stdout for gpu in (4, 7)), done.stdout + done.stderr[-3000:]

@@ -9,6 +9,7 @@ from signal import SIGINT
 from typing import Any, TextIO
 
 from workbench import config, runner
+from workbench.errors import LaunchError
 from workbench.executors.switchboard import Switchboard
 from workbench.launch.elastic.command import elastic_environment
 from workbench.launch.elastic.discovery import Found
@@ -86,6 +87,7 @@ def run_elastic_on(
     prefix_output_with_timestamp: bool = False,
     verbose: bool = False,
     as_horovod: bool = False,
+    failed: Callable[[], str] = str,
 ) -> list[Any]:
     """The same in an elastic job: executors that come give further ranks, and those that go take theirs along.
 
@@ -95,6 +97,7 @@ def run_elastic_on(
         func: as a rule decorated with ``hvd.elastic.run``, or calls such a function.
         args, kwargs, env, nics, executable, stdout, stderr, output_dir, prefix_output_with_timestamp, verbose,
             as_horovod: as in :func:`run_on`.
+        failed: says why no executor will come any more; "" while all is well.
 
     Returns:
         What it returned, by the ranks of the last epoch.
@@ -102,7 +105,7 @@ def run_elastic_on(
     Raises:
         RankFailedError: no rank is left, or too few for too long; the cause is the last rank's exception, if it raised.
         KeyboardInterrupt: see :func:`workbench.run`.
-        LaunchError: the first ranks did not start.
+        LaunchError: the first ranks did not start, or ``failed`` has said why.
     """
     n = limits.most or max(limits.least, len(board.executors()))
     variables = elastic_environment(environment(n, as_horovod, env), limits, n)
@@ -112,15 +115,15 @@ def run_elastic_on(
     plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)
-        outcome = run_elastic(limits, workers, BoardDiscovery(board), printer, say)
+        outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, say)
     return runner.results(task, outcome)
 
 
 class BoardDiscovery:
     """The hosts whose executors are at the switchboard, see :class:`workbench.launch.elastic.discovery.FindsHosts`."""
 
-    def __init__(self, board: Switchboard) -> None:
-        self._board = board
+    def __init__(self, board: Switchboard, failed: Callable[[], str] = str) -> None:
+        self._board, self._failed = board, failed
         self._known: Found = []
 
     def __enter__(self) -> BoardDiscovery:
@@ -130,7 +133,13 @@ class BoardDiscovery:
         """The switchboard is its owner's."""
 
     def news(self) -> tuple[Found | None, str]:
-        """The hosts, if they have changed."""
+        """The hosts, if they have changed.
+
+        Raises:
+            LaunchError: no executor will come any more.
+        """
+        if why := self._failed():
+            raise LaunchError(why)
         found = self._board.hosts()
         if found == self._known:
             return None, ""

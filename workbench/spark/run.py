@@ -76,7 +76,7 @@ def run(
     n = check_n(num_proc if num_proc is not None else sc.defaultParallelism, "num_proc")
     until = _deadline(start_timeout)
     session.wait_for_slots(sc, n, until)
-    with _tasks(sc, n, n, until, env, barrier=True) as board:
+    with _tasks(sc, n, n, until, env, barrier=True) as (board, _):
         return run_on(
             board,
             n,
@@ -136,14 +136,15 @@ def run_elastic(
         LaunchError: see :func:`run`.
         RankFailedError: no rank is left, or too few for too long; Spark's reason is in the text if it has one.
     """
+    least, most = _either(min_num_proc, min_np, "min"), _either(max_num_proc, max_np, "max")
     sc = session.context()
-    n = check_n(num_proc if num_proc is not None else sc.defaultParallelism, "num_proc")
-    limits = _limits(n, _either(min_num_proc, min_np, "min"), _either(max_num_proc, max_np, "max"), env)
+    n = max(min(sc.defaultParallelism, most or sc.defaultParallelism), least or 1) if num_proc is None else num_proc
+    limits = _limits(check_n(n, "num_proc"), least, most, env)
     if elastic_timeout is not None:
         limits = dataclasses.replace(limits, timeout_s=float(elastic_timeout))
     until = _deadline(start_timeout)
     session.wait_for_slots(sc, limits.least, until)
-    with _tasks(sc, limits.most, min(n, session.slots(sc)), until, env, barrier=False) as board:
+    with _tasks(sc, limits.most, min(n, session.slots(sc)), until, env, barrier=False) as (board, failed):
         return run_elastic_on(
             board,
             dataclasses.replace(limits, resets=reset_limit),
@@ -157,13 +158,14 @@ def run_elastic(
             prefix_output_with_timestamp=prefix_output_with_timestamp,
             verbose=verbose > 1,
             as_horovod=_as_horovod(),
+            failed=failed,
         )
 
 
 @contextlib.contextmanager
 def _tasks(
     sc: Any, n: int, first: int, until: float, env: Mapping[str, str] | None, barrier: bool
-) -> Iterator[Switchboard]:
+) -> Iterator[tuple[Switchboard, Callable[[], str]]]:
     """``n`` tasks of Spark, of which ``first`` have checked in; an error within the block says which task was lost."""
     ports = config.ports(config.child_environment(**(env or {})))
     title = f"workbench: {count(n, 'rank')}"
@@ -172,7 +174,7 @@ def _tasks(
         try:
             board.wait_for(first, max(1.0, until - time.monotonic()), offers.failure)
             began = True
-            yield board
+            yield board, offers.failure
         except WorkbenchError as error:
             if not (lost := offers.lost()):
                 raise
