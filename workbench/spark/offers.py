@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from workbench.errors import LaunchError
+from workbench.errors import LaunchError, RankFailedError, WorkbenchError
 from workbench.executors.executor import About, Invitation, serve
 from workbench.executors.switchboard import Switchboard
 from workbench.spark import session
@@ -23,6 +23,7 @@ from workbench.spark.shipping import shipped
 
 _END_S = 30.0
 _REASON_S = 10.0
+_NOTICED_S = 2.0
 _GPU = "gpu"
 _SHOWN = 3  # lost tasks in a message
 
@@ -87,8 +88,14 @@ class Offers:
         """Why Spark's job ended before ours; "" while it runs."""
         return self._failure
 
-    def lost(self) -> str:
-        """Which task was lost, and why, in Spark's own words; "" if none was."""
+    def lost(self, error: WorkbenchError) -> str:
+        """Which task was lost, and why, in Spark's own words; "" if none was.
+
+        Args:
+            error: by which the job has ended. Of a lost task it may be known before the task's own connection ends.
+        """
+        wait_s = 0.0 if isinstance(error, RankFailedError) else _NOTICED_S
+        session.until_true(lambda: self._board.lost() or self._failure, wait_s)
         gone = self._board.lost()
         if not gone and not self._failure:
             return ""

@@ -176,7 +176,7 @@ def _tasks(
             began = True
             yield board, offers.failure
         except WorkbenchError as error:
-            if not (lost := offers.lost()):
+            if not (lost := offers.lost(error)):
                 raise
             if not began:
                 raise LaunchError(f"The ranks were not started. {lost}") from error
