@@ -229,7 +229,7 @@ ASKS_FOR_GPUS = """
     for who in ("executor", "task"):
         spark = spark.config(f"spark.{who}.resource.gpu.amount", 1)
     spark = spark.getOrCreate()
-    print("ranks see", workbench.spark.run(os.environ.get, ("CUDA_VISIBLE_DEVICES",), num_proc=1))
+    print("ranks see", workbench.spark.run(os.getenv, ("CUDA_VISIBLE_DEVICES",), num_proc=1))
     spark.stop()
 """
 
