@@ -262,6 +262,23 @@ def test_bad_parameters_are_refused(df: Any, store: Any, changes: dict[str, Any]
         torch_estimator(changes.get("store", store), **{n: v for n, v in changes.items() if n != "store"}).fit(df)
 
 
+def test_an_optimizer_of_another_model_is_made_anew() -> None:
+    """With its state; where the parameters differ it is an error."""
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("pyspark")
+    from workbench.spark.common.estimator import ParameterError
+    from workbench.spark.torch.estimator import optimizer_of
+
+    model, like, other = torch.nn.Linear(2, 2), torch.nn.Linear(2, 2), torch.nn.Linear(2, 2, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.25)
+    assert optimizer_of(model, optimizer) is optimizer
+    made = optimizer_of(like, optimizer)
+    assert made.param_groups[0]["lr"] == 0.25
+    assert made.param_groups[0]["params"][0] is like.weight
+    with pytest.raises(ParameterError, match="optimizer= was made for another model"):
+        optimizer_of(other, optimizer)
+
+
 def test_an_estimator_is_not_saved_as_code(store: Any) -> None:
     """The error says what can be saved."""
     with pytest.raises(LaunchError, match="only save as pickled code"):

@@ -68,13 +68,16 @@ class TorchEstimator(HorovodEstimator):
             shapes=shapes_of(self.getInputShapes(), spec.feature_cols, spec.data.columns),
             step=self.getTrainMinibatchFn(),
         )
-        # Pickled together, the optimizer's parameters stay the model's.
-        both = dumps((self.getModel(), self.getOptimizer()))
-        return training.train, (parts, both, self._checkpoint(spec.run_id))
+        return training.train, (parts, self._both(), self._checkpoint(spec.run_id))
+
+    def _both(self) -> bytes:
+        """Model and optimizer. Pickled together, the parameters of one stay those of the other."""
+        model = self.getModel()
+        return bytes(dumps((model, optimizer_of(model, self.getOptimizer()))))
 
     def _made(self, spec: Spec, result: Any) -> TorchModel:
         history, checkpoint = result
-        model, optimizer = loads(dumps((self.getModel(), self.getOptimizer())))
+        model, optimizer = loads(self._both())
         training.load(checkpoint, model, optimizer)
         model.eval()
         made: TorchModel = TorchModel(
@@ -127,8 +130,28 @@ class TorchModel(HorovodModel):
         return [each.size for each in outputs]
 
 
+def optimizer_of(model: Any, optimizer: Any) -> Any:
+    """The optimizer, or one like it where it was made for another model, as a copy.
+
+    Raises:
+        ParameterError: that model has other parameters.
+    """
+    mine = {id(each) for each in model.parameters()}
+    if all(id(each) in mine for group in optimizer.param_groups for each in group["params"]):
+        return optimizer
+    made = type(optimizer)(model.parameters(), lr=1.0)
+    try:
+        made.load_state_dict(optimizer.state_dict())
+    except ValueError as error:
+        raise ParameterError(
+            f"optimizer= was made for another model ({error}): make it of model='s parameters, as "
+            f"torch.optim.{type(optimizer).__name__}(model.parameters(), …)."
+        ) from None
+    return made
+
+
 def _listed(value: Any) -> list[Any]:
     return [] if value is None else list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-__all__ = ["TorchEstimator", "TorchModel"]
+__all__ = ["TorchEstimator", "TorchModel", "optimizer_of"]
