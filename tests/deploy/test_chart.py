@@ -267,7 +267,8 @@ _IMAGE_KEYS = [f"{part}.image.{key}" for part in ("worker", "master") for key in
 HOROVOD_VALUES = [
     *_IMAGE_KEYS, "worker.number", "worker.podManagementPolicy", "worker.privileged", "master.privileged",
     "master.args", "master.env", "resources", "ssh.port", "ssh.useSecrets", "ssh.hostKey", "ssh.hostKeyPub",
-    "useHostNetwork", "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride", "annotations", "capabilities",
+    "useHostNetwork", "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride",
+    "annotations", "capabilities",
 ]  # fmt: skip
 
 
