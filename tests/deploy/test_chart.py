@@ -262,12 +262,13 @@ def test_a_generated_key_is_one(tmp_path: Any) -> None:
     assert (done.returncode, done.stdout.split()[0]) == (0, "ecdsa-sha2-nistp256"), done.stderr
 
 
-# Every value of stable/horovod 1.0.2.
+# Every value of stable/horovod, in all its versions that this was compared with.
 _IMAGE_KEYS = [f"{part}.image.{key}" for part in ("worker", "master") for key in ("repository", "tag", "pullPolicy")]
 HOROVOD_VALUES = [
     *_IMAGE_KEYS, "worker.number", "worker.podManagementPolicy", "worker.privileged", "master.privileged",
     "master.args", "master.env", "resources", "ssh.port", "ssh.useSecrets", "ssh.hostKey", "ssh.hostKeyPub",
     "useHostNetwork", "useHostPID", "volumes", "volumeMounts", "nameOverride", "fullnameOverride",
+    "annotations", "capabilities",
 ]  # fmt: skip
 
 

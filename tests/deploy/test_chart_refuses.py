@@ -34,6 +34,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"volumes": [{"name": "shm", "emptyDir": {}}]}, "shm is the name of a volume that the chart has itself"),
     ({"shmSize": "big"}, "'/shmSize': 'big' does not match"),
     ({"fullnameOverride": "Résumé"}, "'/fullnameOverride': 'Résumé' does not match"),
+    ({"fullnameOverride": "a" * 41}, "'/fullnameOverride': maxLength: got 41, want 40"),
     ({"podSecurity": {"user": 0}}, "'/podSecurity/user': minimum: got 0, want 1"),
     ({"launcher": {"env": [{"name": "1A", "value": ""}]}}, "'/launcher/env/0/name': '1A' does not match"),
 ]  # fmt: skip

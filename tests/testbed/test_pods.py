@@ -38,6 +38,7 @@ pytestmark = [
     pytest.mark.integration,
     pytest.mark.parallel,
     pytest.mark.slow,
+    pytest.mark.pods,
     pytest.mark.thorough,
     pytest.mark.timeout(1200),  # the first test builds the image
 ]

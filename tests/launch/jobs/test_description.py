@@ -12,7 +12,7 @@ import yaml
 
 from workbench.errors import LaunchError
 from workbench.launch import cli
-from workbench.launch.jobs import command, forms, jobset, slurm, trainjob
+from workbench.launch.jobs import command, forms, helm_values, jobset, slurm, trainjob
 from workbench.launch.jobs.description import Job, seconds
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
@@ -58,6 +58,11 @@ def test_a_bad_description_is_refused(told: dict[str, Any], said: str) -> None:
     assert said in str(raised.value)
 
 
+def test_a_queue_may_be_a_partition_s_name() -> None:
+    """Slurm's have capitals and underscores."""
+    assert "--partition=GPU_big\n" in slurm.script(Job(COMMAND, queue="GPU_big"))
+
+
 def test_the_longest_name_is_taken() -> None:
     """63 characters with ``-worker-0``."""
     assert Job(COMMAND, name="a" * 54).workers == 1
@@ -99,9 +104,11 @@ def test_fixed_engines_refuse_an_elastic_job() -> None:
 
 
 def test_what_one_engine_cannot_have_is_refused() -> None:
-    """A name that is too long for a JobSet's pods alone; a priority class in a TrainJob."""
+    """A name that is too long for a JobSet's pods alone, or for the chart; a priority class in a TrainJob."""
     with pytest.raises(LaunchError, match="6 more characters name a pod"):
         jobset.manifest(Job(COMMAND, name="a" * 50, image="a:1"))
+    with pytest.raises(LaunchError, match="in the chart a name has 40 characters"):
+        helm_values.values(Job(COMMAND, name="a" * 41, image="a:1"))
     with pytest.raises(LaunchError, match="priority class of the runtime"):
         trainjob.manifest(Job(COMMAND, priority="high", image="a:1"))
 

@@ -10,6 +10,7 @@ from workbench.errors import LaunchError
 
 _LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035: a pod's name is its host name
 _LABEL_LENGTH = 63
+_QUEUE = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")  # a label's value in Kubernetes
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # of a Secret, a namespace, a priority class
 _BYTES = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)")
 _DIGITS = re.compile(r"[0-9]+")
@@ -126,7 +127,9 @@ def _check_words(job: Job) -> None:
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
             raise LaunchError(f"env: {name!r} is no name of a variable: letters, digits and _, with no digit first.")
-    for name in ("queue", "priority", "namespace", "ssh_secret"):
+    if job.queue and not _QUEUE.fullmatch(job.queue):
+        raise LaunchError(f"queue is {job.queue!r}, but must have letters, digits, -, _ and . alone, at most 63.")
+    for name in ("priority", "namespace", "ssh_secret"):
         value = getattr(job, name)
         if value and not _SUBDOMAIN.fullmatch(value):
             raise LaunchError(f"{name} is {value!r}, but must have letters a to z, digits, - and . alone.")

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
+from workbench.errors import LaunchError
 from workbench.launch.jobs import pods
 from workbench.launch.jobs.description import Job, seconds
+
+_LONGEST = 40  # the chart's own suffixes come after it
 
 
 def values(job: Job) -> dict[str, Any]:
     """What the chart is told; ``helm install NAME`` has the job's name, ``--namespace`` its namespace.
 
+    Raises:
+        LaunchError: the job's name is too long for the chart.
+
     Example:
         >>> values(Job(["python", "train.py"], np=4, slots=2, image="registry.example/workbench:1"))["worker"]
         {'number': 2, 'slots': 2}
     """
+    if len(job.name) > _LONGEST:
+        raise LaunchError(f"{job.name!r} is too long: in the chart a name has {_LONGEST} characters at most.")
     name, tag, digest = _image(job)
     worker: dict[str, Any] = {"number": job.workers, "slots": job.slots}
     launcher: dict[str, Any] = {**pods.environment(job)}
