@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from workbench.ray.elastic_v2 import ElasticAdapter
-from workbench.ray.fixed import StaticAdapter
+from workbench.ray.jobs.fixed import StaticAdapter
 from workbench.ray.settings import MiniSettings
 
 

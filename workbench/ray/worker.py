@@ -16,7 +16,7 @@ from workbench import api, config
 from workbench.context import HOLDER
 from workbench.faults.notebook_hooks import cell_traceback
 from workbench.ray.needed import ray
-from workbench.ray.ranks import Place, free_ports, here
+from workbench.ray.jobs.places import Place, free_ports, here
 
 
 class BaseHorovodWorker:

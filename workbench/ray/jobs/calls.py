@@ -6,7 +6,6 @@ call, and then the error is that of the rank with which it began.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from typing import Any, NoReturn
 from workbench.common.text import rank_list
 from workbench.errors import CollectiveError, DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.ray.needed import ray
-from workbench.ray.ranks import Place
+from workbench.ray.jobs.places import Place
 
 PATIENCE_S = 15.0
 """So long the other ranks have after a failure. They hear of it within a second, if they are in a collective."""
@@ -122,20 +121,19 @@ def _fail(first: Failure, places: Sequence[Place], busy: Sequence[int]) -> NoRet
     if isinstance(first.cause, CollectiveError):  # all ranks have the same
         raise type(first.cause)(f"{first.cause}{rest}") from None
     what = f"{type(first.cause).__name__}: {first.cause}".splitlines()[0]
-    trace = str(getattr(first.error, "traceback_str", "")).strip()
-    raise RankFailedError(f"Rank {first.rank}{where} raised {what}\n\n{trace}{rest}") from first.cause
+    raise RankFailedError(f"Rank {first.rank}{where} raised {what}\n\n{str(first.error).strip()}{rest}") from first.cause
 
 
 def reason(error: BaseException) -> str:
-    """Why Ray says that an actor is dead.
+    """Why Ray says that an actor is dead, in a line.
 
     Example:
-        >>> reason(ValueError("The actor died.\\nThe actor is dead because its node has died. More of it."))
-        'its node has died. More of it.'
+        >>> reason(ValueError("The actor died.\\nThe actor is dead because its node has died. Some common causes: …"))
+        'its node has died.'
     """
-    text = str(error)
-    found = re.search(r"dead because (.*)", text, re.DOTALL) or re.search(r"(.*)", text, re.DOTALL)
-    return " ".join(found[1].split())[:_LONGEST] if found else text
+    text = " ".join(str(error).partition("dead because ")[2].split()) or " ".join(str(error).split())
+    said = text.rpartition("Worker exit detail: ")[2]
+    return said.partition(" Some common causes")[0].partition(" The actor ")[0][:_LONGEST]
 
 
 __all__ = ["PATIENCE_S", "RankGoneError", "gather", "reason", "within"]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.errors import LaunchError
-from workbench.ray.calls import RankGoneError, gather, within
+from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.needed import connected, ray
-from workbench.ray.ranks import Place, meeting_point, variables
+from workbench.ray.jobs.places import Place, meeting_point, variables
 from workbench.ray.settings import MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy
 
