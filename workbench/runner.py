@@ -31,10 +31,11 @@ from cloudpickle import dumps
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
+from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
-from workbench.launch.start.starters import FOLDER, Task, check_command, choose, environment
+from workbench.launch.start.starters import Task, check_command, choose, environment
 from workbench.launch.sync import sync as copy_folder
 
 T = TypeVar("T")
@@ -142,7 +143,7 @@ def task_of(
 
 
 def results(task: Task, outcome: Outcome) -> list[Any]:
-    """What the function returned, by rank.
+    """What the function returned, by rank; in an elastic job by the ranks of the last epoch.
 
     Args:
         task: made by :func:`task_of`.
@@ -153,7 +154,8 @@ def results(task: Task, outcome: Outcome) -> list[Any]:
     """
     if outcome.culprit is not None or outcome.signal or outcome.late or outcome.code:
         _fail(outcome, task.timeout_s)
-    return [_result(rank, outcome) for rank in range(task.n)]
+    ranks = outcome.ranks or {rank: rank for rank in range(task.n)}  # by worker, where the job is elastic
+    return [_result(worker, outcome) for worker in sorted(ranks, key=ranks.__getitem__)]
 
 
 def _ranks(np: int | None, num_proc: int | None) -> int:

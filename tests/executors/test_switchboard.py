@@ -191,7 +191,7 @@ def test_silent_strangers_keep_no_executor_away(board: Switchboard) -> None:
 def test_an_executor_of_another_job_is_told_so(board: Switchboard) -> None:
     """It has another secret."""
     place = board.invitation
-    with pytest.raises(LaunchError, match="does not reach the launcher at 127.0.0.1 port"):
+    with pytest.raises(LaunchError, match=r"does not reach the launcher at 127\.0\.0\.1 port"):
         serve(Invitation(place.address, place.port, bytes(32)), About("task 0"), timeout_s=10.0)
     assert board.executors() == []
 

@@ -17,8 +17,8 @@ from urllib.parse import urlsplit
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.ranks import supervisor
+from workbench.launch.ranks.files import FOLDER
 from workbench.launch.start.gpus import TAKE_MINE
-from workbench.launch.start.starters import FOLDER
 
 # 1. An engine is registered at the second heartbeat after it came, so a short period starts faster (250 ms
 #    cost 1 % of one core). 2. A rank that is stopped or swapped out may miss beats: it counts as lost after

@@ -10,10 +10,18 @@ from typing import Any
 
 from workbench import config, runner
 from workbench.executors.switchboard import Switchboard
-from workbench.launch.hosts.ranks_on_hosts import ranks_on
+from workbench.launch.elastic.command import elastic_environment
+from workbench.launch.elastic.discovery import Found
+from workbench.launch.elastic.run import Limits
+from workbench.launch.elastic.run import run as run_elastic
+from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
+from workbench.launch.hosts.ranks_on_hosts import Plan, ranks_on
+from workbench.launch.hosts.remote_shell import Relay
+from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import run
 from workbench.launch.start.starters import choose, environment
+from workbench.machine import make_room
 
 
 def run_on(
@@ -59,4 +67,70 @@ def run_on(
     return runner.results(task, run(task, printer, say, verbose, (SIGINT,), ranks))
 
 
-__all__ = ["run_on"]
+def run_elastic_on(
+    board: Switchboard,
+    limits: Limits,
+    func: Callable[..., Any],
+    args: Sequence[Any] = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    env: Mapping[str, str] | None = None,
+    nics: Sequence[str] = (),
+    executable: str | None = None,
+    output_dir: str = "",
+    prefix_output_with_timestamp: bool = False,
+    verbose: bool = False,
+    as_horovod: bool = False,
+) -> list[Any]:
+    """The same in an elastic job: executors that come give further ranks, and those that go take theirs along.
+
+    Args:
+        board: as many executors as ``limits`` asks for at least have checked in there.
+        limits: how few and how many ranks an epoch may have, and how long is waited for them.
+        func: as a rule decorated with ``hvd.elastic.run``, or calls such a function.
+        args, kwargs, env, nics, executable, output_dir, prefix_output_with_timestamp, verbose, as_horovod: as in
+            :func:`run_on`.
+
+    Returns:
+        What it returned, by the ranks of the last epoch.
+
+    Raises:
+        RankFailedError: no rank is left, or too few for too long; the cause is the last rank's exception, if it raised.
+        KeyboardInterrupt: see :func:`workbench.run`.
+        LaunchError: the first ranks did not start.
+    """
+    n = limits.most or max(limits.least, len(board.executors()))
+    variables = elastic_environment(environment(n, as_horovod, env), limits, n)
+    task = runner.task_of(n, variables, func, args, kwargs, executable)
+    make_room(6 * n + 64, f"{n} ranks need")
+    printer = Printer(sys.stdout, sys.stderr, 0, prefix_output_with_timestamp, output_dir)
+    plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
+    with Signals((SIGINT,)) as signals:
+        workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)
+        outcome = run_elastic(limits, workers, BoardDiscovery(board), printer, say)
+    return runner.results(task, outcome)
+
+
+class BoardDiscovery:
+    """The hosts whose executors are at the switchboard, see :class:`workbench.launch.elastic.discovery.FindsHosts`."""
+
+    def __init__(self, board: Switchboard) -> None:
+        self._board = board
+        self._known: Found = []
+
+    def __enter__(self) -> BoardDiscovery:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """The switchboard is its owner's."""
+
+    def news(self) -> tuple[Found | None, str]:
+        """The hosts, if they have changed."""
+        found = self._board.hosts()
+        if found == self._known:
+            return None, ""
+        self._known = found
+        return found, ""
+
+
+__all__ = ["BoardDiscovery", "run_elastic_on", "run_on"]

@@ -21,10 +21,11 @@ from workbench.errors import LaunchError
 from workbench.launch.doctor import diagnosis, nccl_topology, probes, rank_checks
 from workbench.launch.doctor.finding import Finding
 from workbench.launch.doctor.rank_checks import RankReport
+from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import gpus, mpi
 from workbench.launch.start.run import Outcome, run
-from workbench.launch.start.starters import FOLDER, Task, choose, environment
+from workbench.launch.start.starters import Task, choose, environment
 
 _PLAIN = str.maketrans(
     {"✓": "+", "✗": "x", "→": "->", "×": "x", "µ": "u", "░": ".", "▒": "-", "▓": "=", "█": "#", "·": " "}

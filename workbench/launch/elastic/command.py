@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench import config
@@ -47,8 +47,7 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
             "--mpi: mpiexec ends all ranks when one is lost, so an elastic job starts plain processes. Leave --mpi out."
         )
     hosts = [(target.name, target.slots) for target in targets] or [("localhost", task.n)]
-    env = {**task.env, "WORKBENCH_MAX_NP": str(limits.most or task.n)}
-    env["WORKBENCH_ELASTIC_TIMEOUT_S"] = str(limits.timeout_s + _LATER_S)
+    env = elastic_environment(task.env, limits, task.n)
     task = dataclasses.replace(task, env=env, n=max(task.n, limits.most))
     make_room(6 * task.n + 64, f"{task.n} ranks need")
     discovery = Discovery(hosts, args.host_discovery_script or "", args.slots_per_host or 1)
@@ -68,6 +67,18 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
 
         plan = Plan(targets, networks, config.ports(env), args.gpus or "")
         return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, say)
+
+
+def elastic_environment(env: Mapping[str, str], limits: Limits, n: int) -> dict[str, str]:
+    """The environment of an elastic job's workers: how many there may be, and how long they wait for each other.
+
+    Args:
+        env: of any rank.
+        limits: the job's.
+        n: how many ranks were asked for.
+    """
+    mine = {"WORKBENCH_MAX_NP": limits.most or n, "WORKBENCH_ELASTIC_TIMEOUT_S": limits.timeout_s + _LATER_S}
+    return {**env, **{name: str(value) for name, value in mine.items()}}
 
 
 def limits_of(args: argparse.Namespace, task: Task) -> Limits:
@@ -95,4 +106,4 @@ def limits_of(args: argparse.Namespace, task: Task) -> Limits:
     return Limits(least, most, args.reset_limit, timeout_s, (rest[0], rest[1]), settings.peer_timeout_s)
 
 
-__all__ = ["limits_of", "run_elastic"]
+__all__ = ["elastic_environment", "limits_of", "run_elastic"]

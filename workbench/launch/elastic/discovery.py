@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
+from typing import Protocol
 
 from workbench.errors import LaunchError
 from workbench.launch.start.hosts import discover
@@ -12,6 +13,19 @@ EVERY_S = 1.0
 """Between two runs of the script."""
 
 Found = list[tuple[str, int]]
+
+
+class FindsHosts(Protocol):
+    """Says which hosts there are; it is entered when the job begins, and left at its end."""
+
+    def __enter__(self) -> FindsHosts: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
+    ) -> None: ...
+
+    def news(self) -> tuple[Found | None, str]:
+        """The hosts, if they have changed since the last call, and what is wrong, if it is new."""
 
 
 class Discovery:
@@ -65,4 +79,4 @@ class Discovery:
                     self._known = self._new = found
 
 
-__all__ = ["EVERY_S", "Discovery", "Found"]
+__all__ = ["EVERY_S", "Discovery", "FindsHosts", "Found"]

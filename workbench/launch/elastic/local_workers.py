@@ -8,6 +8,7 @@ from typing import Any
 from workbench.common.messages import Message
 from workbench.launch.elastic.workers_here import Heard, Place, WorkersHere
 from workbench.launch.hosts.local_ranks import environment_here
+from workbench.launch.ranks import files
 from workbench.launch.ranks.events import LauncherEvent
 from workbench.launch.start.starters import Task
 
@@ -17,20 +18,26 @@ class LocalWorkers:
 
     Args:
         about: ``tag``, ``folder``, ``host`` (its name), ``slots`` (for so many the cores are shared out), ``command``,
-            ``env``, ``threads`` (does ``env`` say how many?), ``gpus``.
+            ``env``, ``threads`` (does ``env`` say how many?), ``gpus``, ``files`` (name and length of each).
+        data: those files' contents, one behind the other.
 
     Attributes:
         pipes: readable when there are events.
         binding_line: which cores they are bound to.
-        files: none.
     """
 
-    def __init__(self, about: Mapping[str, Any]) -> None:
+    def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         slots = int(about["slots"])
-        task = Task(slots, about["command"], environment_here(about, slots))
+        env = environment_here(about, slots)
+        task = Task(slots, about["command"], env, files=files.unlisted(about["files"], data))
         self.pipes = WorkersHere(task, None, about["tag"], about["folder"])
-        self.binding_line, self.files = self.pipes.binding_line, dict[str, bytes]()
+        self.binding_line = self.pipes.binding_line
         self._host = str(about["host"])
+
+    @property
+    def files(self) -> dict[str, bytes]:
+        """What the workers have left, once they have been stopped."""
+        return self.pipes.files
 
     def start(self, worker: int, slot: int) -> None:
         """Start one more."""

@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench.common.messages import Message
 from workbench.common.text import count
-from workbench.launch.elastic.discovery import Discovery
+from workbench.launch.elastic.discovery import FindsHosts
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
@@ -73,7 +73,7 @@ class ElasticRun:
         self,
         limits: Limits,
         workers: Workers,
-        discovery: Discovery,
+        discovery: FindsHosts,
         printer: Printer,
         say: Callable[[str], None],
     ) -> None:
@@ -86,7 +86,7 @@ class ElasticRun:
         self._started, self._leaving = set[int](), set[int]()
         self._silence = Silence(workers, limits.peer_timeout_s, self._kill_silent)
         self._last: tuple[int, str] | None = None  # who was lost last, and how
-        self._failure, self._finished = "", False  # has a worker ended well?
+        self._failure, self._finished = "", dict[int, int]()  # ranks, by worker, of those that ended well
         self._reason_at = time.monotonic() + _REASON_S
         self._short_since: float | None = None
 
@@ -110,12 +110,14 @@ class ElasticRun:
             words = self._printer.last_words(worker) if worker is not None else ""
             text = self._failure or f"No rank is left. The last one: {how}."
             code = ending.exit_code(worker) if worker in ending.codes else 1
-            return Outcome(code or 1, worker, text + (f" Its last words:\n{words}" if words else ""), ending.asked)
+            text += f" Its last words:\n{words}" if words else ""
+            return Outcome(code or 1, worker, text, ending.asked, files=self._workers.files)
         text = f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
         if self._members.left and not ending.asked:
             text = "All ranks have left the job, on SIGTERM or because their hosts went, each after a commit."
             return Outcome(128 + SIGTERM, None, text)
-        return Outcome(ending.exit_code(None), None, text, ending.asked)
+        files, ranks = self._workers.files, dict(self._finished)
+        return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
     def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
         """Handle what has happened."""
@@ -191,7 +193,8 @@ class ElasticRun:
                 self._slots.failed(worker, True, now)
             else:
                 self._slots.left(worker)
-            self._finished |= worker not in self._dismissed
+            if worker not in self._dismissed:
+                self._finished[worker] = rank
             self._send(self._members.ended(worker))
             return
         how = why or f"it {how_it_ended(code)}"
@@ -280,7 +283,7 @@ class ElasticRun:
 
 
 def run(
-    limits: Limits, workers: Workers, discovery: Discovery, printer: Printer, say: Callable[[str], None]
+    limits: Limits, workers: Workers, discovery: FindsHosts, printer: Printer, say: Callable[[str], None]
 ) -> Outcome:
     """Run an elastic job to its end; see :class:`ElasticRun`."""
     job = ElasticRun(limits, workers, discovery, printer, say)

@@ -14,7 +14,7 @@ from typing import Protocol
 from workbench import config
 from workbench.common.messages import Message
 from workbench.launch.elastic.desk import NAME, Desk
-from workbench.launch.ranks import supervisor
+from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.binding import Binding, bind
@@ -41,6 +41,9 @@ class Place:
 
 class Workers(Protocol):
     """The workers of an elastic job, wherever they are. Numbers of ranks in events are workers'."""
+
+    files: dict[str, bytes]
+    """By name, the contents of the folders of the task's files, once they have been stopped."""
 
     def takes(self, host: str) -> bool:
         """May workers be started on this host, which was found while the job runs?"""
@@ -82,6 +85,8 @@ class WorkersHere:
         self.binding_line = self._binding.line()
         self._processes = ProcessTree(task.env, tag, folder_name)
         folder = self._processes.folder
+        files.write(folder, task.files)
+        self._command, self.files = files.command(folder, task.command), dict[str, bytes]()
         self._pipes = RankPipes(folder, (), signals)
         self._desk = Desk(str(folder / NAME))
         self._common = dict(self._processes.env) | {"WORKBENCH_MEMBERSHIP": self._desk.path}
@@ -105,7 +110,7 @@ class WorkersHere:
         self._processes.env = (
             self._common | worker_variables(worker, place) | placed(self._binding, worker, place.index)
         )
-        words = [sys.executable, "-I", "-S", supervisor.__file__, folder, *self._task.command]
+        words = [sys.executable, "-I", "-S", supervisor.__file__, folder, *self._command]
         self._processes.start(f"worker {worker}", words)
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
@@ -161,6 +166,7 @@ class WorkersHere:
             self._binding.release()
             self._waiting.close()
             self._desk.close()
+            self.files = files.read(self._processes.folder)
         finally:
             try:
                 self._processes.stop()

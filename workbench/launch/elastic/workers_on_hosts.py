@@ -26,7 +26,7 @@ from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
 from workbench.launch.hosts.rehearsal import Seat, rehearse
 from workbench.launch.hosts.remote_shell import Shell
-from workbench.launch.ranks import job_folder
+from workbench.launch.ranks import files, job_folder
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.starters import Task
@@ -85,7 +85,7 @@ class WorkersOnHosts:
         self._selector = selectors.DefaultSelector()
         for source in (signals.pipe, self._bell):
             self._selector.register(source, selectors.EVENT_READ, None)
-        self._begun = 0
+        self._begun, self.files = 0, dict[str, bytes]()
 
     def takes(self, host: str) -> bool:
         """The rehearsal will tell."""
@@ -183,7 +183,9 @@ class WorkersOnHosts:
         while waiting and time.monotonic() < until:
             for name in list(waiting):
                 for _, message in self._hosts[name].connections.hear(0.02):
-                    if message.kind in ("ended all", GONE):
+                    if message.kind == "file":
+                        self.files[message.fields["name"]] = message.data
+                    elif message.kind in ("ended all", GONE):
                         waiting.discard(name)
                     else:
                         rest += self._event(name, message) if message.kind in ("wrote", "ended") else ()
@@ -271,8 +273,9 @@ class WorkersOnHosts:
             "threads": config.omp_threads() > 0,
             "gpus": self._plan.gpus,
             "silence_s": self._silence_s,
+            "files": files.listed(self._task.files),
         }
-        return Message("workers", fields)
+        return Message("workers", fields, b"".join(self._task.files.values()))
 
     def _take_opened(self, starts: bool = True) -> Iterator[LauncherEvent | Heard]:
         while not self._opened.empty():

@@ -163,7 +163,7 @@ class Agent:
 
     def _host_workers(self, message: Message) -> None:
         self._silence_s = float(message.fields["silence_s"])
-        self._ranks = LocalWorkers(message.fields)
+        self._ranks = LocalWorkers(message.fields, message.data)
         self._say("starting", line=self._ranks.binding_line)
 
     def _workers(self) -> LocalWorkers:

@@ -7,16 +7,15 @@ import marshal
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from workbench.launch.ranks import supervisor
+from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.binding import bind
 from workbench.launch.start.gpus import pin
-from workbench.launch.start.starters import FILES, FOLDER, THREADS, launcher_variables
+from workbench.launch.start.starters import THREADS, launcher_variables
 
 # What belongs to a host or a login, and is no other host's.
 _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
@@ -54,11 +53,8 @@ class LocalRanks:
         self._processes = ProcessTree(env, about["tag"] + mark, about["folder"] + mark)
         folder = self._processes.folder
         self.pipes = RankPipes(folder, self._ranks)
-        (folder / FILES).mkdir()
-        for name, length in about["files"]:
-            (folder / FILES / Path(name).name).write_bytes(data[:length])
-            data = data[length:]
-        command = [str(folder / FILES) if word == FOLDER else word for word in about["command"]]
+        files.write(folder, files.unlisted(about["files"], data))
+        command = files.command(folder, about["command"])
         if about["starter"] == "mpi":
             (folder / supervisor.JOB).write_bytes(marshal.dumps([command, self._processes.env]))
         else:
@@ -114,9 +110,7 @@ class LocalRanks:
 
     def stop(self) -> list[LauncherEvent]:
         """Kill what still runs and delete every file. Returns what the ranks had written meanwhile."""
-        folder = self._processes.folder / FILES
-        if not self.files and folder.is_dir():
-            self.files = {path.name: path.read_bytes() for path in folder.iterdir()}
+        self.files = self.files or files.read(self._processes.folder)
         self._note_shared_memory()
         self._processes.stop()
         self._binding.release()

@@ -22,7 +22,7 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.rehearsal import Seat, rehearse, way_back
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
-from workbench.launch.ranks import job_folder, supervisor
+from workbench.launch.ranks import files, job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import allocation
@@ -206,9 +206,9 @@ class RanksOnHosts:
         """
         return way_back(self._connections, self._seats, self._plan.ports)
 
-    def give(self, files: Mapping[str, bytes]) -> None:
+    def give(self, further: Mapping[str, bytes]) -> None:
         """Further files for the folder of the task's files, before :meth:`start`."""
-        self._files |= files
+        self._files |= further
 
     def _orders(self, seats: Sequence[Seat], folder: str) -> dict[str, Message]:
         """By host, the order to start its ranks."""
@@ -223,7 +223,7 @@ class RanksOnHosts:
             "bind": config.settings(self._task.env).bind,
             "gpus": self._plan.gpus,
             "silence_s": self._silence_s,
-            "files": [(name, len(data)) for name, data in self._files.items()],
+            "files": files.listed(self._files),
         }
         secret = secrets.token_hex(32)
         orders = {}
@@ -292,7 +292,7 @@ class RanksOnHosts:
 
     def stop(self, take: Callable[[Iterable[LauncherEvent]], None]) -> dict[str, bytes]:
         """Let each agent end its ranks, and tell the rest; then end what runs here."""
-        files: dict[str, bytes] = {}
+        left: dict[str, bytes] = {}
         waiting = self._connections.there()
         for name in waiting:
             self._connections.say(name, Message("end", {}))
@@ -300,7 +300,7 @@ class RanksOnHosts:
         while waiting and (left_s := until - time.monotonic()) > 0:
             for name, message in self._connections.hear(left_s):
                 if message.kind == "file":
-                    files[message.fields["name"]] = message.data
+                    left[message.fields["name"]] = message.data
                 elif message.kind in ("ended all", GONE):
                     waiting.discard(name)
                 else:
@@ -308,7 +308,7 @@ class RanksOnHosts:
         self._waiting.close()
         self._connections.close()
         self._processes.stop()
-        return files
+        return left
 
 
 def silence_s(env: Mapping[str, str]) -> float:

@@ -49,6 +49,7 @@ class ProcessTree:
         self._stopped = False
         self._commands: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._former: list[subprocess.Popen[bytes]] = []  # whose name another has now
         self._leftovers = Leftovers(self.id, str(self.folder))
         self._watchdog = Watchdog(self._leftovers, self.env, self._lock)
         atexit.register(self.stop)
@@ -75,6 +76,9 @@ class ProcessTree:
         self, name: str, command: list[str], stdin: int, stdout: int | None, apart: bool = False
     ) -> subprocess.Popen[bytes]:
         self._commands[name] = command
+        self._former = [each for each in self._former if each.poll() is None]
+        if name in self._processes:
+            self._former.append(self._processes[name])
         with self.log(name).open("ab") as log:
             try:
                 self._processes[name] = process = subprocess.Popen(
@@ -187,7 +191,7 @@ class ProcessTree:
                 f"Processes {left} survived SIGKILL for {_STOP_TIMEOUT_S:.0f} s, so they hang in the operating system "
                 "(a device or a network disk). They are tried again when this process ends."
             )
-        for process in self._processes.values():
+        for process in (*self._processes.values(), *self._former):
             process.wait(_STOP_TIMEOUT_S)
         self._watchdog.dismiss()
         os.close(self._lock)

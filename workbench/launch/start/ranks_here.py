@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from workbench import config
+from workbench.launch.ranks import files
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.binding import bind
-from workbench.launch.start.starters import FILES, Task, processes
+from workbench.launch.start.starters import Task, processes
 
 _LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
@@ -80,9 +81,7 @@ class RanksHere:
         self._processes.env |= mpi.session_folder(str(folder)) | self._binding.env
         if verbose or self._binding.notable:
             say(self._binding.line())
-        (folder / FILES).mkdir()
-        for name, content in self._task.files.items():
-            (folder / FILES / name).write_bytes(content)
+        files.write(folder, self._task.files)
         common = dict(self._processes.env)
         for process in processes(self._task, folder, say):
             if verbose:
@@ -126,8 +125,7 @@ class RanksHere:
             until = time.monotonic() + _LEAVE_S
             while not (self._running or self._failed or self.ended()) and time.monotonic() < until:
                 take(self.wait(0.005))
-            folder = self._processes.folder / FILES
-            files = {path.name: path.read_bytes() for path in folder.iterdir()} if folder.is_dir() else {}
+            left = files.read(self._processes.folder)
         finally:
             self._binding.release()
             try:
@@ -135,7 +133,7 @@ class RanksHere:
             finally:
                 take(self._pipes.drain())
                 self._pipes.close()
-        return files
+        return left
 
     def _note_shared_memory(self) -> None:
         """Record the shared memory of ranks that are about to die without MPI_Finalize, to remove it later."""

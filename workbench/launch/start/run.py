@@ -44,6 +44,7 @@ class Outcome:
         late: was the deadline missed?
         killed: was the culprit killed by a signal?
         files: by name, the contents of the folder of the task's files at the end.
+        ranks: of an elastic job: by worker, the ranks of those that ended well.
     """
 
     code: int
@@ -53,6 +54,7 @@ class Outcome:
     late: bool = False
     killed: bool = False
     files: dict[str, bytes] = field(default_factory=dict)
+    ranks: dict[int, int] = field(default_factory=dict)
 
 
 def run(

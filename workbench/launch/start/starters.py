@@ -15,17 +15,13 @@ from pathlib import Path
 import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch.ranks import supervisor
+from workbench.launch.ranks import files, supervisor
 from workbench.launch.start import mpi
 
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 # Below the ephemeral ports, so that no other process is given the port before rank 0 listens.
 _PORTS = range(20000, 32000)
 
-FOLDER = "{folder}"
-"""A word of a task's command; it is replaced by the path of the folder with its files."""
-FILES = "files"
-"""The name of that folder, within the job's."""
 RENDEZVOUS_FILE = "rendezvous"
 """The rendezvous file in the job's folder, for ranks without MPI."""
 
@@ -36,7 +32,7 @@ class Task:
 
     Args:
         n: how many ranks.
-        command: each rank's. The word :data:`FOLDER` becomes the folder with ``files``.
+        command: each rank's. The word :data:`workbench.launch.ranks.files.FOLDER` becomes the folder with ``files``.
         env: each rank's whole environment, see :func:`environment`.
         starter: ``mpi``; ``gloo`` for plain processes; or ``auto``: MPI where it works.
         hosts: names and slots; all of them are this machine. MPICH takes several for several hosts.
@@ -99,8 +95,8 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
     Raises:
         LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
     """
-    command = [str(folder / FILES) if word == FOLDER else word for word in task.command]
-    supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *command]
+    words = files.command(folder, task.command)
+    supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *words]
     if task.starter != "gloo":
         try:
             started = [Process("mpiexec", [*mpi.command(task.n, hosts=task.hosts, words=task.mpi_args), *supervised])]
@@ -220,8 +216,6 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 __all__ = [
-    "FILES",
-    "FOLDER",
     "THREADS",
     "Process",
     "Task",
