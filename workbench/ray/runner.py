@@ -7,7 +7,7 @@ from typing import Any
 
 from workbench.ray.elastic_v2 import ElasticAdapter
 from workbench.ray.jobs.fixed import StaticAdapter
-from workbench.ray.settings import MiniSettings
+from workbench.ray.settings import MiniSettings, check_gpus
 
 
 class RayExecutor:
@@ -139,7 +139,7 @@ class RayExecutor:
         Args:
             fn: called with ``args`` and ``kwargs``; it calls ``init()`` itself.
             args, kwargs: its arguments.
-            callbacks: elastic jobs: each is called with what a rank gives to ``workbench.ray.ray_logger.log``.
+            callbacks: each is called with what a rank gives to :func:`workbench.ray.ray_logger.log`.
 
         Returns:
             The results, by rank.
@@ -149,11 +149,7 @@ class RayExecutor:
             PeerLostError: a rank was lost.
             TypeError: the function cannot be pickled.
         """
-        if isinstance(self.adapter, ElasticAdapter):
-            return self.adapter.run(fn, args, kwargs, callbacks)
-        if callbacks:
-            raise ValueError("callbacks: they are for elastic jobs. Here the results of run() are all there is.")
-        return self.adapter.run(fn, args, kwargs)
+        return self.adapter.run(fn, args, kwargs, callbacks)
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -161,9 +157,7 @@ class RayExecutor:
         """As :meth:`run`, without waiting: Ray's references to the results, by rank, for ``ray.get``."""
         return self._fixed("run_remote").run_remote(fn, args, kwargs)
 
-    def execute(
-        self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None
-    ) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
         """Call a function of each rank's object of ``executable_cls``.
 
         Returns:
@@ -174,7 +168,7 @@ class RayExecutor:
         """
         if isinstance(self.adapter, ElasticAdapter):
             return self.adapter.run(fn, (None,), None, callbacks)
-        return self.adapter.execute(fn)
+        return self.adapter.execute(fn, callbacks)
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """The same, on rank 0 alone."""
@@ -190,16 +184,4 @@ class RayExecutor:
         return self.adapter
 
 
-def check_gpus(use_gpu: bool, gpus: float | None, name: str) -> None:
-    """See to it that both say the same.
-
-    Raises:
-        ValueError: they do not.
-    """
-    if gpus and not use_gpu:
-        raise ValueError(f"{name}={gpus} is set, but use_gpu is False: set it to True.")
-    if use_gpu and gpus is not None and gpus <= 0:
-        raise ValueError(f"{name}={gpus} must be more than 0 with use_gpu.")
-
-
-__all__ = ["MiniSettings", "RayExecutor", "check_gpus"]
+__all__ = ["MiniSettings", "RayExecutor"]

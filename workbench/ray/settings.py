@@ -101,4 +101,27 @@ def elastic_settings(
     return ElasticSettings(**{**found, **kwargs})
 
 
-__all__ = ["ElasticSettings", "MiniSettings", "elastic_settings"]
+def check_gpus(use_gpu: bool, gpus: float | None, name: str) -> None:
+    """See to it that both say the same.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if gpus and not use_gpu:
+        raise ValueError(f"{name}={gpus} is set, but use_gpu is False: set it to True.")
+    if use_gpu and gpus is not None and gpus <= 0:
+        raise ValueError(f"{name}={gpus} must be more than 0 with use_gpu.")
+
+
+def own_discovery(settings: Any) -> Any:
+    """The discovery that the user has given.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if (found := getattr(settings, "discovery", None)) is None:
+        raise ValueError("override_discovery=False needs settings.discovery, which finds the hosts.")
+    return found
+
+
+__all__ = ["ElasticSettings", "MiniSettings", "check_gpus", "elastic_settings", "own_discovery"]

@@ -1,5 +1,4 @@
-"""A rank that is an actor of Ray's: it lives from ``RayExecutor.start()`` to ``shutdown()``, and runs one call after
-the other.
+"""A rank that is an actor of Ray's, from ``RayExecutor.start()`` to ``shutdown()``.
 
 A call is to the job what a cell is in a notebook: one that raises ends what the other ranks wait for, with this rank's
 traceback on all of them, and the next call may go on with the same job.
@@ -10,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from workbench import api, config
 from workbench.context import HOLDER
 from workbench.faults.notebook_hooks import cell_traceback
-from workbench.ray.needed import ray
 from workbench.ray.jobs.places import Place, free_ports, here
+from workbench.ray.needed import ray
 
 
 class BaseHorovodWorker:
@@ -41,9 +41,11 @@ class BaseHorovodWorker:
         """Two that are free there."""
         return free_ports(address)
 
-    def become(self, variables: Mapping[str, str]) -> None:
-        """Be the rank that these environment variables describe."""
+    def become(self, variables: Mapping[str, str], as_horovod: bool) -> None:
+        """Be the rank that these environment variables describe; ``import horovod`` may mean the workbench there."""
         config.become(variables)
+        if as_horovod:
+            import_module("workbench.as_horovod")
 
     def node_id(self) -> str:
         """Ray's id of its node."""

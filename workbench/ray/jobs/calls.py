@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from workbench.common.text import rank_list
 from workbench.errors import CollectiveError, DeadlineError, LaunchError, PeerLostError, RankFailedError
-from workbench.ray.needed import ray
 from workbench.ray.jobs.places import Place
+from workbench.ray.needed import ray
 
 PATIENCE_S = 15.0
 """So long the other ranks have after a failure. They hear of it within a second, if they are in a collective."""
@@ -121,14 +121,15 @@ def _fail(first: Failure, places: Sequence[Place], busy: Sequence[int]) -> NoRet
     if isinstance(first.cause, CollectiveError):  # all ranks have the same
         raise type(first.cause)(f"{first.cause}{rest}") from None
     what = f"{type(first.cause).__name__}: {first.cause}".splitlines()[0]
-    raise RankFailedError(f"Rank {first.rank}{where} raised {what}\n\n{str(first.error).strip()}{rest}") from first.cause
+    trace = str(first.error).strip()
+    raise RankFailedError(f"Rank {first.rank}{where} raised {what}\n\n{trace}{rest}") from first.cause
 
 
 def reason(error: BaseException) -> str:
     """Why Ray says that an actor is dead, in a line.
 
     Example:
-        >>> reason(ValueError("The actor died.\\nThe actor is dead because its node has died. Some common causes: …"))
+        >>> reason(ValueError("The actor is dead because its node has died. Some common causes: …"))
         'its node has died.'
     """
     text = " ".join(str(error).partition("dead because ")[2].split()) or " ".join(str(error).split())

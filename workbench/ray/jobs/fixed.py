@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.ray.jobs.calls import RankGoneError, gather, within
+from workbench.ray.jobs.places import Place, alias_is_wanted, meeting_point, variables
 from workbench.ray.needed import connected, ray
-from workbench.ray.jobs.places import Place, meeting_point, variables
+from workbench.ray.ray_logger import calling
 from workbench.ray.settings import MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy
 
@@ -88,19 +90,25 @@ class StaticAdapter:
             return PGStrategy(num_workers=self._n, force_create_placement_group=not self._use_current, **self._takes)
         return ColocatedStrategy(num_hosts=self._hosts, num_workers_per_host=self._each, **self._takes)
 
-    def _make_ranks(self, workers: Sequence[Any], extra: Mapping[str, str]) -> None:
+    def _make_ranks(self, workers: Sequence[Any], extra: dict[str, str]) -> None:
         limit_s, nics = self._settings.timeout_s, self._settings.interfaces()
         self.places = within([worker.place.remote(nics) for worker in workers], limit_s, "start")
         (ports,) = within([workers[0].free_ports.remote(meeting_point(self.places))], limit_s, "find a free port")
         common = {"WORKBENCH_INIT_TIMEOUT_S": str(limit_s), "HOROVOD_CONTROLLER": "gloo"}
         by_rank = [common | each | extra for each in variables(self.places, ports)]
-        within([worker.become.remote(env) for worker, env in zip(workers, by_rank, strict=True)], limit_s, "start")
+        alias = alias_is_wanted()
+        within([each.become.remote(env, alias) for each, env in zip(workers, by_rank, strict=True)], limit_s, "start")
 
     def run(
-        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.run`."""
-        return self._gather(self.run_remote(fn, args, kwargs))
+        with self._hearing(callbacks):
+            return self._gather(self.run_remote(fn, args, kwargs))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
@@ -109,10 +117,18 @@ class StaticAdapter:
         workers, task = self._workers(), _sent((fn, tuple(args or ()), dict(kwargs or {})), fn)
         return [worker.call.remote(task) for worker in workers]
 
-    def execute(self, fn: Callable[[Any], Any]) -> list[Any]:
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.execute`."""
         workers, sent = self._workers(), _sent(fn, fn)
-        return self._gather([worker.execute.remote(sent) for worker in workers])
+        with self._hearing(callbacks):
+            return self._gather([worker.execute.remote(sent) for worker in workers])
+
+    @contextlib.contextmanager
+    def _hearing(self, callbacks: Sequence[Callable[[Any], Any]] | None) -> Iterator[None]:
+        with calling(callbacks or ()) as env:
+            for worker in self._workers() if env else ():
+                worker.update_env_vars.remote(env)  # an actor's calls are in order: it is done before the next one
+            yield
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """See :meth:`workbench.ray.RayExecutor.execute_single`."""
@@ -139,7 +155,8 @@ class StaticAdapter:
         if strategy is None:
             return
         if strategy.workers and not self._lost:  # what ranks share is released when they leave together
-            ray.wait([each.leave.remote() for each in strategy.workers], num_returns=len(strategy.workers), timeout=_LEAVE_S)
+            left = [worker.leave.remote() for worker in strategy.workers]
+            ray.wait(left, num_returns=len(left), timeout=_LEAVE_S)
         strategy.shutdown()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -150,4 +151,9 @@ def _check_versions(places: Sequence[Place]) -> None:
         )
 
 
-__all__ = ["Place", "free_ports", "here", "meeting_point", "variables"]
+def alias_is_wanted() -> bool:
+    """Does ``import horovod`` mean the workbench in this process? Then in the ranks, too."""
+    return "workbench.as_horovod" in sys.modules
+
+
+__all__ = ["Place", "alias_is_wanted", "free_ports", "here", "meeting_point", "variables"]
