@@ -18,6 +18,8 @@ from workbench.faults.notebook_hooks import cell_traceback
 from workbench.ray.jobs.places import Place, free_ports, here
 from workbench.ray.needed import ray
 
+Task = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
+
 
 class BaseHorovodWorker:
     """The actor's class. Its name is Horovod's, and so are those of its methods that Horovod has.
@@ -78,15 +80,15 @@ class BaseHorovodWorker:
             with _as_cell():
                 self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
-    def execute(self, func: Callable[[Any], Any]) -> Any:
-        """Call a function of the executable."""
-        with _as_cell():
+    def execute(self, func: Callable[[Any], Any], env: Mapping[str, str] | None = None) -> Any:
+        """Call a function of the executable; with these environment variables meanwhile."""
+        with config.changed_environment(**(env or {})), _as_cell():
             return func(self.executable)
 
-    def call(self, task: tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]) -> Any:
-        """Call a function of its own arguments."""
+    def call(self, task: Task, env: Mapping[str, str] | None = None) -> Any:
+        """Call a function of its own arguments; with these environment variables meanwhile."""
         func, args, kwargs = task
-        with _as_cell():
+        with config.changed_environment(**(env or {})), _as_cell():
             return func(*args, **kwargs)
 
     def leave(self) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from workbench.errors import LaunchError
@@ -107,28 +106,30 @@ class StaticAdapter:
         callbacks: Sequence[Callable[[Any], Any]] | None = None,
     ) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.run`."""
-        with self._hearing(callbacks):
-            return self._gather(self.run_remote(fn, args, kwargs))
+        with calling(callbacks or ()) as env:
+            return self._gather(self._call(fn, args, kwargs, env))
 
     def run_remote(
         self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
     ) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.run_remote`."""
+        return self._call(fn, args, kwargs, {})
+
+    def _call(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        env: Mapping[str, str],
+    ) -> list[Any]:
         workers, task = self._workers(), _sent((fn, tuple(args or ()), dict(kwargs or {})), fn)
-        return [worker.call.remote(task) for worker in workers]
+        return [worker.call.remote(task, env) for worker in workers]
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.execute`."""
         workers, sent = self._workers(), _sent(fn, fn)
-        with self._hearing(callbacks):
-            return self._gather([worker.execute.remote(sent) for worker in workers])
-
-    @contextlib.contextmanager
-    def _hearing(self, callbacks: Sequence[Callable[[Any], Any]] | None) -> Iterator[None]:
         with calling(callbacks or ()) as env:
-            for worker in self._workers() if env else ():
-                worker.update_env_vars.remote(env)  # an actor's calls are in order: it is done before the next one
-            yield
+            return self._gather([worker.execute.remote(sent, env) for worker in workers])
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """See :meth:`workbench.ray.RayExecutor.execute_single`."""
