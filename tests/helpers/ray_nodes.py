@@ -43,15 +43,19 @@ class Nodes:
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
             "RAY_ADDRESS": f"{hosts.addresses[0]}:{PORT}",
-            "RAY_gcs_server_request_timeout_seconds": "20",
+            "RAY_gcs_server_request_timeout_seconds": "60",
+            "RAY_raylet_start_wait_time_s": "60",
             "RAY_health_check_period_ms": "1000",
-            "RAY_health_check_timeout_ms": "1000",
-            "RAY_health_check_failure_threshold": "3",
+            "RAY_health_check_timeout_ms": "10000",
+            "RAY_health_check_failure_threshold": "5",
             "RAY_DEDUP_LOGS": "0",
         }
 
-    def start(self, host: int) -> None:
-        """Start the node of a host, and wait until it says that it runs."""
+    def start(self, host: int, attempts: int = 2) -> None:
+        """Start the node of a host, and wait until it says that it runs.
+
+        Ray gives its own processes 30 s to find each other, which may be too few where a machine has much to do.
+        """
         address = self.hosts.addresses[host]
         words = ["--head", f"--port={PORT}", "--include-dashboard=false"] if host == 0 else []
         words += [] if host == 0 else [f"--address={self.env['RAY_ADDRESS']}"]
@@ -65,9 +69,18 @@ class Nodes:
         log.close()
         until = time.monotonic() + _UP_WITHIN_S
         while "Ray runtime started" not in self.log(host).read_text():
-            if self._nodes[host].poll() is not None or time.monotonic() > until:
-                raise RuntimeError(f"Ray's node {host} has not started: {self.log(host).read_text()}")
+            over = self._nodes[host].poll() is not None or time.monotonic() > until
+            if over and attempts > 1:
+                self._end(self._nodes.pop(host))
+                return self.start(host, attempts - 1)
+            if over:
+                raise RuntimeError(f"Ray's node {host} has not started.\n{self._why(host)}")
             time.sleep(0.1)
+
+    def _why(self, host: int) -> str:
+        """The last words of a node's processes."""
+        logs = [self.log(host), *sorted(self._folder.glob("session_latest/logs/*.*"))]
+        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
 
     def log(self, host: int) -> Path:
         """What a node has written."""
