@@ -97,7 +97,7 @@ class Nodes:
         """Start a script on the first host; its lines can be read."""
         return subprocess.Popen(
             self.hosts.words(0, sys.executable, "-u", "-c", script, *args),
-            stdin=subprocess.DEVNULL,
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
