@@ -41,13 +41,17 @@ class Driver:
     def wait_for(self, wanted: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
         """The next thing that it says of this kind."""
         until = time.monotonic() + _LIMIT_S
-        while True:
+        while time.monotonic() < until:
+            over = not self._reader.is_alive()
             try:
-                found = self._said.get(timeout=max(0.0, until - time.monotonic()))
+                found = self._said.get(timeout=0.2)
             except queue.Empty:
-                raise AssertionError(self.text()) from None
+                if over:
+                    break
+                continue
             if wanted(found):
                 return found
+        raise AssertionError(self.text())
 
     def hear(self, name: str) -> Any:
         """What it says under a name."""

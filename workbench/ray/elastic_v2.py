@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from workbench import config
@@ -19,6 +20,21 @@ class RayHostDiscovery(elastic.RayHostDiscovery):
 
     def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float = 1) -> None:
         super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
+
+
+@dataclass
+class ElasticParams:
+    """The arguments of :class:`workbench.ray.RayExecutor` that make a job elastic, as Horovod groups them."""
+
+    min_workers: int = 1
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: Sequence[float] | None = None
+    elastic_timeout: float = 600
+    override_discovery: bool = True
+    cpus_per_worker: float = 1
+    use_gpu: bool = False
+    gpus_per_worker: float | None = None
 
 
 class ElasticAdapter:
@@ -93,4 +109,4 @@ class ElasticAdapter:
             growing.close()
 
 
-__all__ = ["ElasticAdapter", "RayHostDiscovery"]
+__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery"]

@@ -7,7 +7,8 @@ from typing import Any
 
 from workbench.ray.elastic_v2 import ElasticAdapter
 from workbench.ray.jobs.fixed import StaticAdapter
-from workbench.ray.settings import MiniSettings, check_gpus
+from workbench.ray.settings import MiniSettings, check_gpus, renamed
+from workbench.ray.worker import BaseHorovodWorker
 
 
 class RayExecutor:
@@ -28,6 +29,7 @@ class RayExecutor:
         cooldown_range: the shortest and the longest rest of a host after a failure, in seconds.
         elastic_timeout: so long it waits for ``min_workers``, in seconds.
         override_discovery: ask Ray which nodes there are; else ``settings.discovery``.
+        num_slots, cpus_per_slot, gpus_per_slot: older names, which Horovod's own example has.
 
     Raises:
         ValueError: arguments contradict each other.
@@ -80,8 +82,15 @@ class RayExecutor:
         cooldown_range: Sequence[float] | None = None,
         elastic_timeout: float = 600,
         override_discovery: bool = True,
+        *,
+        num_slots: int | None = None,
+        cpus_per_slot: float | None = None,
+        gpus_per_slot: float | None = None,
     ) -> None:
         self.settings = settings or MiniSettings()
+        num_workers_per_host = renamed("num_slots", num_slots, "num_workers_per_host", num_workers_per_host)
+        cpus_per_worker = renamed("cpus_per_slot", cpus_per_slot, "cpus_per_worker", cpus_per_worker)
+        gpus_per_worker = renamed("gpus_per_slot", gpus_per_slot, "gpus_per_worker", gpus_per_worker)
         check_gpus(use_gpu, gpus_per_worker, "gpus_per_worker")
         takes: dict[str, Any] = {
             "cpus_per_worker": cpus_per_worker,
@@ -184,4 +193,4 @@ class RayExecutor:
         return self.adapter
 
 
-__all__ = ["MiniSettings", "RayExecutor"]
+__all__ = ["BaseHorovodWorker", "MiniSettings", "RayExecutor"]

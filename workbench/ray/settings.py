@@ -5,7 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -113,6 +115,14 @@ def check_gpus(use_gpu: bool, gpus: float | None, name: str) -> None:
         raise ValueError(f"{name}={gpus} must be more than 0 with use_gpu.")
 
 
+def renamed(old: str, found: T | None, new: str, value: T) -> T:
+    """The value of an argument that had another name once, and may still be given by it."""
+    if found is None:
+        return value
+    warnings.warn(f"{old} is {new} now.", DeprecationWarning, stacklevel=3)
+    return found
+
+
 def own_discovery(settings: Any) -> Any:
     """The discovery that the user has given.
 
@@ -124,4 +134,4 @@ def own_discovery(settings: Any) -> Any:
     return found
 
 
-__all__ = ["ElasticSettings", "MiniSettings", "check_gpus", "elastic_settings", "own_discovery"]
+__all__ = ["ElasticSettings", "MiniSettings", "check_gpus", "elastic_settings", "own_discovery", "renamed"]

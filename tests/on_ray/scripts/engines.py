@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sys
 from typing import Any
 
@@ -15,6 +14,8 @@ from workbench.errors import LaunchError
 
 def whole() -> Any:
     """What an engine knows of the job."""
+    import socket
+
     import numpy as np
 
     import workbench as hvd

@@ -83,6 +83,11 @@ class StaticAdapter:
             self.shutdown()
             raise
 
+    @property
+    def workers(self) -> list[Any]:
+        """The actors, by rank."""
+        return self._strategy.workers if self._strategy else []
+
     def _choose(self) -> ColocatedStrategy | PGStrategy:
         inside = self._use_current and ray.util.get_current_placement_group()
         if self._hosts is None or inside:
