@@ -26,6 +26,7 @@ OPTIONAL = {
     "mxnet",
     "nbclient",
     "nvidia",
+    "ray",
     "sklearn",
     "tensorflow",
     "torch",

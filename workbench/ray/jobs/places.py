@@ -2,7 +2,7 @@
 
 Rank 0 listens at its node's own address, as Ray knows it, or at the loopback address if all ranks are on one machine.
 The others find it there, and only who proves to know the job's secret is let in. The secret is drawn on the driver and
-goes to the ranks in Ray's own messages.
+goes to the ranks in Ray's own messages, which are as private as Ray is told to be (RAY_AUTH_MODE, RAY_USE_TLS).
 """
 
 from __future__ import annotations
