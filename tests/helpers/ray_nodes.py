@@ -18,6 +18,13 @@ from hosts import Hosts
 from running import environment
 
 PORT = 46379
+# Of Ray's agents, on each host. Where Ray chooses them, a node gives up if an agent has not told its own in 15 s.
+_PORTS = [
+    "--dashboard-agent-grpc-port=46381",
+    "--dashboard-agent-listen-port=46382",
+    "--metrics-export-port=46383",
+    "--runtime-env-agent-port=46384",
+]
 _RAY = Path(sys.executable).with_name("ray")
 _UP_WITHIN_S, _DOWN_WITHIN_S = 90.0, 20.0
 
@@ -51,16 +58,13 @@ class Nodes:
             "RAY_DEDUP_LOGS": "0",
         }
 
-    def start(self, host: int, attempts: int = 2) -> None:
-        """Start the node of a host, and wait until it says that it runs.
-
-        Ray gives its own processes 30 s to find each other, which may be too few where a machine has much to do.
-        """
+    def start(self, host: int) -> None:
+        """Start the node of a host, and wait until it says that it runs."""
         address = self.hosts.addresses[host]
         words = ["--head", f"--port={PORT}", "--include-dashboard=false"] if host == 0 else []
         words += [] if host == 0 else [f"--address={self.env['RAY_ADDRESS']}"]
         words += [f"--node-ip-address={address}", f"--num-cpus={self._cpus}", "--num-gpus=0"]
-        words += ["--object-store-memory=100000000", "--disable-usage-stats", "--block"]
+        words += ["--object-store-memory=100000000", "--disable-usage-stats", "--block", *_PORTS]
         words += [f"--temp-dir={self._folder}"] if host == 0 else []
         env = {name: text for name, text in self.env.items() if name != "RAY_ADDRESS"}
         log = self.log(host).open("wb")
@@ -69,11 +73,7 @@ class Nodes:
         log.close()
         until = time.monotonic() + _UP_WITHIN_S
         while "Ray runtime started" not in self.log(host).read_text():
-            over = self._nodes[host].poll() is not None or time.monotonic() > until
-            if over and attempts > 1:
-                self._end(self._nodes.pop(host))
-                return self.start(host, attempts - 1)
-            if over:
+            if self._nodes[host].poll() is not None or time.monotonic() > until:
                 raise RuntimeError(f"Ray's node {host} has not started.\n{self._why(host)}")
             time.sleep(0.1)
 
