@@ -18,11 +18,15 @@ class Driver:
 
     Args:
         process: its output, errors among it, can be read.
+
+    Attributes:
+        heard_at: when what was waited for last had come, by ``time.monotonic()``.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process, self._lines = process, list[str]()
-        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._said: queue.SimpleQueue[tuple[float, dict[str, Any]]] = queue.SimpleQueue()
+        self.heard_at = 0.0
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -32,7 +36,7 @@ class Driver:
         for line in self.process.stdout:
             self._lines.append(f"{time.monotonic() - begun:6.1f} {line}")
             if line.startswith("{"):
-                self._said.put(json.loads(line))
+                self._said.put((time.monotonic(), json.loads(line)))
 
     def text(self) -> str:
         """All that it has written, with the time of each line."""
@@ -44,7 +48,7 @@ class Driver:
         while time.monotonic() < until:
             over = not self._reader.is_alive()
             try:
-                found = self._said.get(timeout=0.2)
+                self.heard_at, found = self._said.get(timeout=0.2)
             except queue.Empty:
                 if over:
                     break

@@ -58,8 +58,11 @@ class Nodes:
             "RAY_DEDUP_LOGS": "0",
         }
 
-    def start(self, host: int) -> None:
-        """Start the node of a host, and wait until it says that it runs."""
+    def start(self, host: int, attempts: int = 3) -> None:
+        """Start the node of a host, and wait until it says that it runs.
+
+        A raylet gives up where its agents are late, and they are Python processes on a machine that has much to do.
+        """
         address = self.hosts.addresses[host]
         words = ["--head", f"--port={PORT}", "--include-dashboard=false"] if host == 0 else []
         words += [] if host == 0 else [f"--address={self.env['RAY_ADDRESS']}"]
@@ -73,14 +76,19 @@ class Nodes:
         log.close()
         until = time.monotonic() + _UP_WITHIN_S
         while "Ray runtime started" not in self.log(host).read_text():
-            if self._nodes[host].poll() is not None or time.monotonic() > until:
+            over = self._nodes[host].poll() is not None or time.monotonic() > until
+            if over and attempts > 1:
+                self._end(self._nodes.pop(host))
+                return self.start(host, attempts - 1)
+            if over:
                 raise RuntimeError(f"Ray's node {host} has not started.\n{self._why(host)}")
             time.sleep(0.1)
 
     def _why(self, host: int) -> str:
-        """The last words of a node's processes."""
-        logs = [self.log(host), *sorted(self._folder.glob("session_latest/logs/*.*"))]
-        return "\n".join(f"{path.name}: {path.read_text(errors='replace')[-1500:]}" for path in logs)
+        """What its processes have written that is fatal, and its own last words."""
+        logs = sorted(self._folder.glob("session_*/logs/*.*"))
+        lines = [line for path in logs for line in path.read_text(errors="replace").splitlines() if " C " in line]
+        return "\n".join([*lines, self.log(host).read_text(errors="replace")[-3000:]])
 
     def log(self, host: int) -> Path:
         """What a node has written."""

@@ -53,7 +53,8 @@ class WorkbenchBackend(_backend.Backend):  # type: ignore[misc]  # Any
     def on_start(self, worker_group: Any, backend_config: WorkbenchConfig) -> None:
         """The workers are there: tell each which rank it is."""
         places = worker_group.execute(here, MiniSettings(nics=backend_config.nics).interfaces())
-        ports = worker_group.execute_single(0, free_ports, meeting_point(places))
+        asked = config.ports(backend_config.env)
+        ports = worker_group.execute_single(0, free_ports, meeting_point(places), asked)
         common = {"WORKBENCH_INIT_TIMEOUT_S": str(backend_config.timeout_s)}
         alias = alias_is_wanted()
         for rank, each in enumerate(variables(places, ports)):

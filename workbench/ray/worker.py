@@ -39,9 +39,9 @@ class BaseHorovodWorker:
         """Where it is."""
         return here(nics)
 
-    def free_ports(self, address: str) -> tuple[int, int]:
+    def free_ports(self, address: str, asked: tuple[int, int]) -> tuple[int, int]:
         """Two that are free there."""
-        return free_ports(address)
+        return free_ports(address, asked)
 
     def become(self, variables: Mapping[str, str], as_horovod: bool) -> None:
         """Be the rank that these environment variables describe; ``import horovod`` may mean the workbench there."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from workbench import config
 from workbench.errors import LaunchError
 from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.jobs.places import Place, alias_is_wanted, meeting_point, variables
@@ -97,7 +98,8 @@ class StaticAdapter:
     def _make_ranks(self, workers: Sequence[Any], extra: dict[str, str]) -> None:
         limit_s, nics = self._settings.timeout_s, self._settings.interfaces()
         self.places = within([worker.place.remote(nics) for worker in workers], limit_s, "start")
-        (ports,) = within([workers[0].free_ports.remote(meeting_point(self.places))], limit_s, "find a free port")
+        free = workers[0].free_ports.remote(meeting_point(self.places), config.ports(extra))
+        (ports,) = within([free], limit_s, "find a free port")
         common = {"WORKBENCH_INIT_TIMEOUT_S": str(limit_s), "HOROVOD_CONTROLLER": "gloo"}
         by_rank = [common | each | extra for each in variables(self.places, ports)]
         alias = alias_is_wanted()

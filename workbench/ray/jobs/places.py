@@ -74,13 +74,17 @@ def here(nics: Sequence[str] = ()) -> Place:
     return Place(machine(), socket.gethostname(), node, interface, address, os.getpid(), gpus)
 
 
-def free_ports(address: str) -> tuple[int, int]:
-    """Two ports that are free at an address of this host, within ``WORKBENCH_PORTS``.
+def free_ports(address: str, asked: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Two ports that are free at an address of this host.
+
+    Args:
+        address: where rank 0 listens.
+        asked: the first and the last that may be used; (0, 0): as ``WORKBENCH_PORTS`` says on this host.
 
     Raises:
         LaunchError: there are none, or the address is another host's.
     """
-    ports = config.ports()
+    ports = asked if asked[1] else config.ports()
     try:
         with listen(address, ports) as first, listen(address, ports) as second:
             return first.getsockname()[1], second.getsockname()[1]
