@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu legacy-test coverage check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu test-engines legacy-test coverage check lab lessons lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,11 @@ test-all: check ## … with more ranks, other ways, mixtures and longer rounds, 
 
 test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
 	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
+
+test-engines: check ## clusters of Spark and Ray on this machine, and the chart as pods; installs them, and Java
+	@EXTRAS=torch,tensorflow,jax,lessons,dev,spark,ray,kubernetes .ci/setup
+	@.ci/system engines
+	@.ci/test -n 1 -m 'engines or pods' $(ARGS)
 
 legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own, .venv-legacy
 	@.ci/test-legacy $(ARGS)

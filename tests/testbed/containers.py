@@ -7,6 +7,7 @@ package index that pip is told of here. That, and a certificate, are lent to a b
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
 import re
 import shutil
@@ -15,6 +16,8 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import pytest
 
 TOOLS = ("buildah", "podman", "mmdebstrap", "unshare")
 BASE, IMAGE = "localhost/base", "localhost/workbench"
@@ -110,6 +113,14 @@ class Engine:
         """A command in a new container of the image, as it is started here; it ends with the command."""
         return _with_cgroup2(["podman", *self._storage, "run", *_RUN, *options, IMAGE, *command])
 
+    def words_in(self, container: str, *command: str) -> list[str]:
+        """A command in a container that runs, by its name."""
+        return _with_cgroup2(["podman", *self._storage, "exec", container, *command])
+
+    def kill(self, container: str) -> None:
+        """End a container, by its name, without a warning; whoever waits for it sees that."""
+        _run(_with_cgroup2(["podman", *self._storage, "kill", container]), 60.0)
+
     def run(self, *command: str, options: Sequence[str] = ("--network=none",)) -> subprocess.CompletedProcess[str]:
         """A command in a new container, to its end."""
         return _run(self.words(*command, options=options), 60.0)
@@ -133,6 +144,27 @@ class Engine:
         lines = [f"{name} = {text}\n" for name, text in settings.items()]
         (self.folder / "pip.conf").write_text("".join(["[global]\n", *lines]))
         return [*mounts, f"--volume={self.folder / 'pip.conf'}:/root/.config/pip/pip.conf:ro"]
+
+
+@contextlib.contextmanager
+def built(checkout: Path, **arguments: str) -> Iterator[Engine]:
+    """The CPU variant of ``deploy/container``, on the Debian that its Dockerfile names; skips where it cannot be built.
+
+    Args:
+        checkout: with the Dockerfile and all that it copies.
+        arguments: of the build.
+    """
+    dockerfile = checkout / "deploy" / "container" / "Dockerfile"
+    suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", dockerfile.read_text(), re.MULTILINE)
+    assert suite
+    faulthandler.cancel_dump_traceback_later()  # each step has a deadline; the stacks of who waits say nothing
+    try:
+        with Engine(checkout) as engine:
+            engine.make_base(suite[1])
+            engine.build(dockerfile, TORCH_BACKEND="auto", **arguments)
+            yield engine
+    except CannotBuild as reason:
+        pytest.skip(str(reason))
 
 
 class WorkingContainer:

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import slurm
-from containers import CannotBuild, Engine
+from containers import Engine, built
 from hosts import Hosts
 from namespaces import CannotMakeHosts
 from test_launchers import RIGHT, SCRIPT, SHORT_ADDRESSES
@@ -39,16 +39,8 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def image() -> Iterator[Engine]:
     """The CPU variant, with all that it has by default, on the Debian that the Dockerfile names."""
-    suite = re.search(r"^ARG BASE=debian:(\w+)-slim$", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
-    assert suite
-    faulthandler.cancel_dump_traceback_later()  # each step has a deadline; the stacks of who waits say nothing
-    try:
-        with Engine(ROOT) as engine:
-            engine.make_base(suite[1])
-            engine.build(FOLDER / "Dockerfile", TORCH_BACKEND="auto")
-            yield engine
-    except CannotBuild as reason:
-        pytest.skip(str(reason))
+    with built(ROOT) as engine:
+        yield engine
 
 
 class Containers:

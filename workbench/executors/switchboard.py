@@ -188,7 +188,10 @@ class Switchboard:
                 if self._over or not self._guests.goes_on(error):
                     return
                 continue
-            threading.Thread(target=self._greet, args=[sock], name="workbench-guest", daemon=True).start()
+            try:
+                threading.Thread(target=self._greet, args=[sock], name="workbench-guest", daemon=True).start()
+            except RuntimeError:  # so many threads are not allowed
+                sock.close()
 
     def _greet(self, sock: socket.socket) -> None:
         try:

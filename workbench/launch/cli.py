@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
+from workbench.launch.jobs import command as k8s
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start import flags
 from workbench.launch.start.flag_variables import with_flags
@@ -71,6 +72,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("--network-interface", default="", help="eth0,… by one of which they reach each other")
     doctor.set_defaults(handle=_doctor)
     _add_slurm(commands)
+    k8s.add(commands)
     _add_grade(commands)
     return top
 

@@ -422,6 +422,7 @@ def test_the_survivors_of_a_lost_rank_end_by_themselves(launch: Start) -> None:
     import os, signal, numpy as np, workbench as hvd
     hvd.init()
     print("ready")
+    hvd.barrier()  # so that no rank is killed while others are in init()
     if hvd.rank() == 1: os.kill(os.getpid(), signal.SIGKILL)
     hvd.allreduce(np.ones(2), name="x")
     """

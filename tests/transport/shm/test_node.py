@@ -140,6 +140,7 @@ def test_nothing_is_kept_after_the_end() -> None:
 
 def test_who_meets_a_rank_that_has_given_up_is_told() -> None:
     """It had come before, so the meeting itself would succeed; but what was read in its arrays may be void."""
+    given_up = threading.Event()
 
     def run(node: Node) -> str:
         if node.rank == 0:
@@ -147,8 +148,9 @@ def test_who_meets_a_rank_that_has_given_up_is_told() -> None:
                 node.barrier([0, 1])
             node.give_up()
             node.give_up()  # again: nothing happens
+            given_up.set()
             return "gave up"
-        time.sleep(1.0)
+        assert given_up.wait(30.0)
         try:
             node.barrier([0, 1])
         except RuntimeError as error:

@@ -1,0 +1,291 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # The same job on every engine
+#
+# **Question:** a training runs on this machine. What changes when it moves to hosts of your own, to Slurm, to
+# Kubernetes, to Spark or to Ray: who starts the ranks, who knows the hosts, and who starts a rank again that was lost?
+#
+# **Afterwards you can**
+#
+# - read a job description of any of them, and say who does what,
+# - tell from its environment which rank a process is, whoever has started it,
+# - say what a lost rank costs on each of them.
+#
+# **Needs:** two cores, no GPU, no cluster and no network: the descriptions are read, and what they do is done on this
+# machine. **Takes** 15 minutes to read, 25 to do. **Before:** lessons 12 and 15.
+
+# %% tags=["both"]
+import os
+import secrets
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.training.descriptions import four
+from workbench.launch.start import mpi
+from workbench.launch.start.starters import free_port
+
+# %% [markdown]
+# ## What never changes
+#
+# A rank needs four things, whatever starts it:
+#
+# 1. a **process** with the script, Python and the packages,
+# 2. its **number** and the number of all ranks,
+# 3. a **place to meet** the others: an address, a file, or MPI,
+# 4. a **secret**, so that nobody else joins in.
+#
+# The script asks for none of them. `hvd.init()` finds them in the environment. So the script is the same everywhere:
+
+# %%
+folder = tempfile.TemporaryDirectory()
+# %cd -q {folder.name}
+
+# %%
+# %%writefile train.py
+import hashlib
+
+import numpy as np
+
+import workbench as hvd
+
+hvd.init()
+weights = np.zeros(10)
+for step in range(20):
+    gradient = 0.5 * weights + (step + 1) * (hvd.rank() + 1)
+    weights -= 0.1 * hvd.allreduce(gradient, name="gradient", op=hvd.Average)
+if hvd.rank() == 0:
+    bits = hashlib.sha256(weights.tobytes()).hexdigest()[:8]
+    print(f"{hvd.size()} ranks: {weights[0]:.6f}, the weights' bits {bits}")
+
+# %% [markdown]
+# Three starts on this machine: `workbench run` without MPI; `mpiexec`; and by hand, as an agent of any engine does it:
+# a process for each rank, with its number, the place to meet, and the secret as variables.
+
+# %%
+run = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", "--gloo", sys.executable, "train.py"]
+done = subprocess.run(run, capture_output=True, text=True, timeout=60)
+print(done.stdout.partition("<stdout>:")[2].strip())
+
+# %%
+mpiexec = [*mpi.command(2), sys.executable, "train.py"]
+done = subprocess.run(mpiexec, capture_output=True, text=True, timeout=60, env=mpi.environment(1))
+print(done.stdout.strip())
+
+# %%
+common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+common |= {"WORKBENCH_SECRET": secrets.token_hex(16), "LOCAL_WORLD_SIZE": "2"}
+ranks = [
+    subprocess.Popen(
+        [sys.executable, "train.py"],
+        env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for rank in range(2)
+]
+print(ranks[0].communicate(timeout=60)[0].strip())
+print("exit codes:", [rank.wait(60) for rank in ranks])
+
+# %% [markdown]
+# The same bits. `init()` has looked at the variables that each launcher sets. Those that we have set by hand are
+# torchrun's; `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` others. Finding them is your
+# second exercise.
+#
+# ## Four descriptions of one job
+#
+# Four ranks, two on each host. **By ssh**, on hosts of your own:
+
+# %%
+print(four()["ssh"])
+
+# %% [markdown]
+# `workbench run` starts an *agent* on each host by ssh, which starts the ranks there. The agent listens nowhere: what
+# it hears and says goes through ssh. When the launcher ends, the agents end their ranks.
+#
+# **Slurm.** The script names no host. Slurm finds two that are free, and runs the script on the first. In a job of
+# Slurm `workbench run` asks Slurm for the hosts, and starts its agents by `srun`, for which no ssh key is needed:
+
+# %%
+print(four()["slurm"])
+
+# %% [markdown]
+# **Kubernetes, by the MPI operator.** The cluster knows pods, and no ranks. An *operator* is a program in the cluster
+# that makes pods from a description of a higher kind: here an `MPIJob`. It makes a pod for each worker, which runs
+# sshd; a pod for the launcher; a key for ssh; and two files in the launcher's pod, which it keeps up to date:
+# `/etc/mpi/hostfile` and `/etc/mpi/discover_hosts.sh`. This job is elastic. (What each pod must say about security and
+# storage is left out here; `workbench k8s mpijob` writes all of it.)
+
+# %%
+print(four()["mpijob"])
+
+# %% [markdown]
+# **Kubernetes, without an operator for MPI.** A `JobSet` makes pods that are all alike. Each gets a number and a name
+# in DNS, and starts its own ranks by torchrun, which all meet at the first pod. No launcher, no ssh, no keys:
+
+# %%
+print(four()["jobset"])
+
+# %% [markdown]
+# **Spark and Ray** are clusters that run Python functions. There the description is a call, in a program of theirs:
+#
+# ```python
+# workbench.spark.run(train, num_proc=4)                          # four tasks of one barrier stage
+# executor = RayExecutor(settings, num_workers=4); executor.start(); executor.run(train)      # four actors
+# ```
+#
+# Their workers run already, and know how to start a function. The function connects back to the program that called it,
+# and offers itself as a host. So nothing new listens on the workers, and no ssh is needed.
+#
+# ## Who does what
+#
+# | | processes | hosts | meeting | after a loss |
+# |---|---|---|---|---|
+# | `workbench run` | agent, by ssh | you | launcher's, by ssh | all end; with `--min-np` the launcher fills the slot |
+# | Slurm | agent, by srun | Slurm | launcher's, by srun | likewise; `--requeue`: all again |
+# | MPIJob | agent, by ssh | operator | launcher's, by ssh | likewise; the kubelet restarts the pod's sshd |
+# | JobSet | torchrun in each pod | DNS | the first pod's port | all pods again, `maxRestarts` times |
+# | Spark | executor in each task | Spark | the caller's | all end; `run_elastic`: Spark tries the task again |
+# | Ray | actor | Ray | the caller's | all end; `ElasticRayExecutor`: another actor |
+#
+# Three divisions of labour recur. **Who owns the processes** decides what a kill means: an agent ends with its
+# launcher, a pod's torchrun does not. **Who knows the hosts** decides whether they can change. **Who restarts** decides
+# what a failure costs: one process, or all of them.
+#
+# ## Hosts that come and go
+#
+# An elastic job asks a program for its hosts, once a second: one `host:slots` a line. The operator writes such a
+# program; in our Helm chart it asks DNS, which names the pods that are ready. Here a file plays the cluster. At first
+# it has one slot; after step 5 there are two.
+
+# %%
+# %%writefile elastic_train.py
+from pathlib import Path
+
+import numpy as np
+
+import workbench as hvd
+from workbench import elastic
+from workbench.training.objects import broadcast_object
+
+hvd.init()
+state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sizes=[])
+
+
+@elastic.run
+def train(state):
+    while len(set(state.sizes)) < 2 or state.step < 20:  # until another rank has come, and then to step 20
+        hvd.allreduce(np.ones(4), name="gradient")
+        state.sizes = [*state.sizes, hvd.size()]
+        state.step += 1
+        if state.step == 5 and hvd.rank() == 0:
+            Path("hosts.txt").write_text("localhost:2\n")  # the cluster has found room
+        state.commit()
+
+
+train(state)
+if hvd.rank() == 0:
+    print("ranks of the first step and of the last:", state.sizes[0], state.sizes[-1])
+    print("they only grew:", state.sizes == sorted(state.sizes))
+
+# %%
+Path("hosts.txt").write_text("localhost:1\n")
+run = [sys.executable, "-m", "workbench.launch.cli", "run", "--min-np", "1", "--max-np", "2"]
+run += ["--host-discovery-script", "cat hosts.txt", sys.executable, "elastic_train.py"]
+done = subprocess.run(run, capture_output=True, text=True, timeout=90)
+print("\n".join(line.partition("<stdout>:")[2] for line in done.stdout.splitlines()))
+print(done.stderr.strip())
+
+# %%
+# %cd -q -
+folder.cleanup()
+
+# %% [markdown] tags=["exercise"]
+# ## Read four job descriptions
+#
+# They are printed here once more. Four questions to each; where the words to choose from do not tell you, the lesson's
+# text does.
+
+# %% tags=["exercise"]
+for name, text in four().items():
+    print(f"===== {name}\n{text}\n")
+
+# %% tags=["exercise"]
+# exercise: 17.table
+
+# %% tags=["exercise"]
+check("17.table")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 10 minutes, in pairs, each pair with two of the four descriptions on paper. Then on the board: who is
+# gone when the launcher is killed? (ssh, Slurm, MPIJob: all ranks, for the agents end with it. JobSet: there is no
+# launcher.) Common wrong answers: ssh in Slurm; slotsPerWorker of an elastic job; that the operator replaces ranks. It
+# replaces pods, and only the launcher knows what a rank is.
+
+# %% [markdown] tags=["exercise"]
+# ## Who am I?
+#
+# What `init()` does first. Mind launchers inside of launchers: an mpiexec in a batch script sees Slurm's variables,
+# too.
+
+# %% tags=["exercise"]
+# exercise: 17.who_am_i
+
+# %% tags=["exercise"]
+check("17.who_am_i")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 15 minutes. `workbench/config/launchers.py` is the real one. Common wrong answers: Slurm first, so
+# that all ranks of torchrun on a node are the same rank; SLURM_NTASKS, which is the job's and not the step's;
+# SLURM_PROCID=0 in a batch script, which is no rank; text for numbers, so that rank "10" < "2".
+
+# %% [markdown] tags=["exercise"]
+# ## Which pods can take ranks?
+#
+# The old Helm chart for Horovod always gave one slot, whatever the pod had, counted its launcher as a host, and named
+# pods that were not ready.
+
+# %% tags=["exercise"]
+# exercise: 17.discover
+
+# %% tags=["exercise"]
+check("17.discover")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 15 minutes. Ask why a deleted pod must go at once, though it still runs: it has 30 s to leave at a
+# commit, and a new rank there would be lost with it. Common wrong answers: all of the chart's; names sorted as text.
+
+# %% [markdown] tags=["exercise"]
+# ## What does a lost rank cost?
+
+# %% tags=["exercise"]
+# exercise: 17.recovery
+
+# %% tags=["exercise"]
+check("17.recovery")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 10 minutes. Then put lesson 15's numbers in: 16,384 ranks, a failure in three hours, five minutes for
+# a restart of all. Common wrong answers: an elastic job that reads its checkpoint; the step amid which it failed is
+# forgotten; one rank alone that survives itself.
+
+# %% [markdown]
+# ## Keypoints
+#
+# - A rank needs a process, a number, a place to meet, and a secret. The script asks for none of them.
+# - Engines differ in three things: who owns the processes, who knows the hosts, who restarts.
+# - What restarts pods or tasks does not know ranks. With an elastic launcher one process is started anew; without, all.
+# - Take the hosts from what is ready now, and the slots from what each has.

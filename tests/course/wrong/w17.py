@@ -1,0 +1,144 @@
+"""Wrong solutions of lesson 17, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from workbench.course.tasks import task
+
+
+def _table(engine: str, question: str, answer: str) -> Any:
+    """The right table but for one answer."""
+
+    def table() -> Any:
+        found = task("17.table").reference()
+        found[engine][question] = answer
+        return found
+
+    return table
+
+
+def no_table() -> Any:
+    return [("ssh", "agent by ssh")]
+
+
+def slurm_first(env: Any) -> Any:
+    for names in (
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ):
+        if all(name in env for name in names):
+            return tuple(int(env[name]) for name in names)
+    return 0, 1, 0
+
+
+def size_of_the_job(env: Any) -> Any:
+    for names in (
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"),
+    ):
+        if all(name in env for name in names):
+            return tuple(int(env[name]) for name in names)
+    return 0, 1, 0
+
+
+def batch_script_is_a_rank(env: Any) -> Any:
+    if "PMI_RANK" in env or "RANK" in env or "SLURM_STEP_NUM_TASKS" in env:
+        return task("17.who_am_i").reference(env)
+    return int(env.get("SLURM_PROCID", 0)), int(env.get("SLURM_NTASKS", 1)), 0
+
+
+def text_for_numbers(env: Any) -> Any:
+    found = task("17.who_am_i").reference(env)
+    return tuple(map(str, found))
+
+
+def torchrun_alone(env: Any) -> Any:
+    return int(env.get("RANK", 0)), int(env.get("WORLD_SIZE", 1)), int(env.get("LOCAL_RANK", 0))
+
+
+def one_slot(pods: Any, service: Any) -> Any:
+    return [f"{line.partition(':')[0]}:1" for line in task("17.discover").reference(pods, service)]
+
+
+def takes_everybody(pods: Any, service: Any) -> Any:
+    return task("17.discover").reference([{**pod, "ready": True, "deleted": False} for pod in pods], service)
+
+
+def takes_who_goes(pods: Any, service: Any) -> Any:
+    return task("17.discover").reference([{**pod, "deleted": False} for pod in pods], service)
+
+
+def takes_the_launcher(pods: Any, service: Any) -> Any:
+    return task("17.discover").reference([{**pod, "role": "worker"} for pod in pods], service)
+
+
+def sorts_names(pods: Any, service: Any) -> Any:
+    return sorted(task("17.discover").reference(pods, service))
+
+
+def no_slot_without_gpus(pods: Any, service: Any) -> Any:
+    found = task("17.discover").reference(pods, service)
+    gpus = {pod["name"]: pod["limits"].get("nvidia.com/gpu", "0") for pod in pods}
+    return [f"{line.partition(':')[0]}:{gpus[line.partition('.')[0]]}" for line in found]
+
+
+def elastic_from_disk(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    last = failed_at // checkpoint_every * checkpoint_every if checkpoint_every else 0
+    return (1 if engine == "elastic" and n > 1 else n), failed_at - last + 1
+
+
+def one_rank_survives_itself(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    elastic = engine == "elastic"
+    every = commit_every if elastic else checkpoint_every
+    last = failed_at // every * every if every else 0
+    return (1 if elastic else n), failed_at - last + 1
+
+
+def step_itself_forgotten(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    started, again = task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)
+    return started, again - 1
+
+
+def elastic_starts_all(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    return n, task("17.recovery").reference(n, failed_at, engine, commit_every, checkpoint_every)[1]
+
+
+def restart_from_commit(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    return (1 if engine == "elastic" and n > 1 else n), failed_at % commit_every + 1
+
+
+WRONG = {
+    "17.table": [
+        (no_table, "expected a dict with the engines ssh, slurm, mpijob, jobset"),
+        (_table("mpijob", "starts", "agent by srun"), "mpijob: 'agent by srun'. Look again: which command does the"),
+        (_table("mpijob", "slots", "slotsPerWorker"), "slotsPerWorker goes into a hostfile, which this job does not"),
+        (_table("slurm", "starts", "agent by ssh"), "slurm: 'agent by ssh'. Look again: in a Slurm job workbench run"),
+        (_table("jobset", "replaces", "the launcher"), "jobset: 'the launcher'. Look again: maxRestarts: 0"),
+        (_table("jobset", "finds", "the operator"), "jobset: 'the operator'. Look again: each pod is told a name"),
+    ],
+    "17.who_am_i": [
+        (slurm_first, "✗ One launcher inside of another: what started the process itself counts: torchrun on each"),
+        (size_of_the_job, "✗ One launcher alone: torchrun, mpiexec, srun: srun"),
+        (batch_script_is_a_rank, "✗ A process that was started by hand, also in the shell of a Slurm job: by hand in"),
+        (text_for_numbers, "yours ('3', '4', '1'), expected (3, 4, 1)"),
+        (torchrun_alone, "✗ One launcher alone: torchrun, mpiexec, srun: mpiexec"),
+    ],
+    "17.discover": [
+        (one_slot, "two pods with 4 and 2 GPUs: yours ['train-worker-0.train:1', 'train-worker-1.train:1']"),
+        (takes_everybody, "worker-0 is not ready"),
+        (takes_who_goes, "worker-1 is deleted and still ready"),
+        (takes_the_launcher, "one pod is the launcher"),
+        (sorts_names, "✗ By number: worker-10 comes after worker-2"),
+        (no_slot_without_gpus, "a pod without GPUs: yours ['train-worker-0.train:0']"),
+    ],
+    "17.recovery": [
+        (elastic_from_disk, "✗ An elastic job of several ranks: n=4, failed_at=17, elastic"),
+        (one_rank_survives_itself, "✗ An elastic job of one rank: n=1, failed_at=17"),
+        (step_itself_forgotten, "steps done again is 0 in yours, expected 1"),
+        (elastic_starts_all, "processes started is 4 in yours, expected 1"),
+        (restart_from_commit, "✗ A job that is started again, with and without checkpoints: n=4, failed_at=17"),
+    ],
+}

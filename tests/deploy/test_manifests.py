@@ -1,0 +1,250 @@
+"""What ``workbench k8s`` writes: valid by the operators' schemas and Kubernetes' own, restricted, and true to the job.
+
+``crds/README.md`` says where the operators' schemas are from, and what is not in them.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from charts import containers, documents, one, pod_specs
+from pod_rules import broken
+from running import environment
+
+from workbench.common.ports import listen
+from workbench.launch.jobs.description import Job
+from workbench.launch.jobs.forms import MANIFESTS, as_yaml
+
+jsonschema = pytest.importorskip("jsonschema")
+kubernetes_validate = pytest.importorskip("kubernetes_validate")
+CRDS = Path(__file__).parent / "crds"
+SCRIPT = Path(__file__).parents[1] / "testbed" / "scripts" / "pods_train.py"
+VERSION = "1.37"
+IMAGE, COMMAND = "registry.example:5000/team/workbench:2", ["python", "train.py", "--text", "$(HOME) for 5 $"]
+JOBS = {
+    "one rank": {},
+    "four": {"np": 4},
+    "two by two": {"np": 4, "slots": 2},
+    "gpus": {"np": 8, "slots": 4, "gpus": 1, "cpus": 8, "memory": "64Gi"},
+    "two gpus a rank": {"np": 4, "slots": 2, "gpus": 2},
+    "variables": {"np": 2, "env": {"SEED": "1", "EMPTY": "", "ODD": 'a "b" $(c)\n'}},
+    "limit": {"np": 2, "time": "1-12:00:00"},
+    "queue": {"np": 2, "queue": "team-a", "namespace": "ml"},
+    "name": {"np": 2, "name": "resnet-50"},
+    "digest": {"image": f"a/b@sha256:{'0' * 64}"},
+    "tag and digest": {"image": f"a/b:1@sha256:{'0' * 64}"},
+    "many": {"np": 1000, "slots": 8},
+    "priority": {"np": 2, "priority": "high"},
+    "elastic": {"np": 4, "slots": 2, "min_np": 2, "max_np": 8},
+    "elastic by one": {"np": 2, "min_np": 1, "max_np": 3, "gpus": 1},
+    "secret": {"np": 2, "ssh_secret": "keys"},
+}
+FIXED = {"trainjob", "jobset"}
+CASES = [
+    (kind, name)
+    for kind in MANIFESTS
+    for name, told in JOBS.items()
+    if not (kind in FIXED and "min_np" in told) and not (kind == "trainjob" and "priority" in told)
+]
+
+
+def job(name: str) -> Job:
+    """A job of the matrix."""
+    told: dict[str, Any] = JOBS[name]
+    return Job(COMMAND, **{"image": IMAGE, **told})
+
+
+def made(kind: str, name: str) -> dict[str, Any]:
+    """Its manifest, as it comes back from YAML."""
+    found: dict[str, Any] = yaml.safe_load(as_yaml(MANIFESTS[kind](job(name))))
+    return found
+
+
+def check(kind: str, manifest: dict[str, Any]) -> None:
+    """By the operator's schema."""
+    schema = json.loads((CRDS / f"{kind}.json").read_text())
+    jsonschema.Draft202012Validator(schema).validate(manifest)
+
+
+def pods_of(manifest: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """By name the pods' specifications; a TrainJob's as far as it says it, in the runtime's container."""
+    spec = manifest["spec"]
+    if manifest["kind"] == "MPIJob":
+        return {name: each["template"]["spec"] for name, each in spec["mpiReplicaSpecs"].items()}
+    if manifest["kind"] == "JobSet":
+        (replicated,) = spec["replicatedJobs"]
+        return {"worker": replicated["template"]["spec"]["template"]["spec"]}
+    (patch,) = spec["runtimePatches"]
+    (node,) = patch["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"]
+    pod, trainer = copy.deepcopy(node["template"]["spec"]["template"]["spec"]), spec["trainer"]
+    told = {"image": trainer["image"], "resources": trainer["resourcesPerNode"], "env": trainer.get("env", [])}
+    pod["containers"][0] |= {**told, "command": trainer["command"], "args": trainer["args"]}
+    return {"node": pod}
+
+
+@pytest.mark.parametrize(("kind", "name"), [case for case in CASES if case[0] != "helm-values"])
+def test_manifests_are_valid_and_restricted(kind: str, name: str) -> None:
+    """By the operator's schema, their pods by Kubernetes', and by our rules; a launcher alone has no probe."""
+    manifest = made(kind, name)
+    check(kind, manifest)
+    metadata = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": manifest["metadata"]}
+    kubernetes_validate.validate(metadata, VERSION, strict=True)
+    pods = pods_of(manifest)
+    for each, spec in pods.items():
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": spec}
+        kubernetes_validate.validate(pod, VERSION, strict=True)
+        if kind == "trainjob":  # what a TrainJob may not say: it is the runtime's
+            spec = {**spec, "automountServiceAccountToken": False}
+        assert broken(spec, runs_for_ever=each == "Worker") == []
+    if kind == "jobset":
+        (replicated,) = manifest["spec"]["replicatedJobs"]
+        batch = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, **replicated["template"]}
+        kubernetes_validate.validate(batch, VERSION, strict=True)
+
+
+@pytest.mark.parametrize(("kind", "name"), CASES)
+def test_manifests_are_true_to_the_job(kind: str, name: str) -> None:
+    """Ranks, workers, ranks of each, GPUs, command and variables are those that were asked for."""
+    wanted, manifest = job(name), made(kind, name)
+    if kind == "helm-values":
+        found = documents(manifest, release="any")
+        manifest = one(found, "StatefulSet")
+        workers, launcher = manifest["spec"]["replicas"], one(found, "Job", "-launcher-")["spec"]["template"]["spec"]
+        data = one(found, "ConfigMap", "-job")["data"]
+        assert f'echo "$name:{wanted.slots}"' in data["discover_hosts.sh"]
+        worker = dict(pod_specs(found))[f"{wanted.name}-worker"]
+        slots = wanted.slots
+    else:
+        spec, pods = manifest["spec"], pods_of(manifest)
+        worker = pods.get("Worker") or pods.get("worker") or pods["node"]
+        launcher = pods.get("Launcher", worker)
+        workers, slots = {
+            "mpijob": lambda: (spec["mpiReplicaSpecs"]["Worker"]["replicas"], spec["slotsPerWorker"]),
+            "trainjob": lambda: (spec["trainer"]["numNodes"], spec["trainer"]["numProcPerNode"]),
+            "jobset": lambda: (
+                spec["replicatedJobs"][0]["template"]["spec"]["completions"],
+                int(variables(worker)["PET_NPROC_PER_NODE"]),
+            ),
+        }[kind]()
+    assert (workers, slots) == (wanted.workers, wanted.slots)
+    assert [expanded(word) for word in launcher["containers"][0]["args"][-len(COMMAND) :]] == COMMAND
+    assert wanted.env.items() <= variables(launcher).items()
+    limits = worker["containers"][0]["resources"]["limits"]
+    assert int(limits.get("nvidia.com/gpu", 0)) == wanted.gpus * wanted.slots
+    assert int(limits["cpu"]) == wanted.cpus * wanted.slots
+
+
+def expanded(text: str) -> str:
+    """What Kubernetes makes of it; a reference that it would put something in for is a failure."""
+    assert not re.search(r"(?<!\$)(\$\$)*\$\(", text), text
+    return text.replace("$$", "$")
+
+
+def variables(spec: dict[str, Any]) -> dict[str, str]:
+    """Of a pod's first container, those with a text."""
+    return {each["name"]: expanded(each.get("value", "")) for each in containers(spec)[-1].get("env", [])}
+
+
+def test_an_elastic_mpijob_asks_the_operator_s_script() -> None:
+    """Which prints names alone: so the launcher is told the slots, and begins with those that are there."""
+    args = pods_of(made("mpijob", "elastic"))["Launcher"]["containers"][0]["args"]
+    words = "workbench run -np 4 --min-np 2 --max-np 8 --host-discovery-script /etc/mpi/discover_hosts.sh"
+    assert " ".join(args[:-5]) == f"{words} --slots-per-host 2"
+
+
+def test_queue_and_limit_are_told() -> None:
+    """Kueue's label on each object, and the limit in seconds, each where the engine has it."""
+    for kind in ("mpijob", "trainjob", "jobset"):
+        assert made(kind, "queue")["metadata"]["labels"] == {"kueue.x-k8s.io/queue-name": "team-a"}
+        assert made(kind, "queue")["metadata"]["namespace"] == "ml"
+    limit = 36 * 3600
+    assert made("mpijob", "limit")["spec"]["runPolicy"]["activeDeadlineSeconds"] == limit
+    assert made("trainjob", "limit")["spec"]["activeDeadlineSeconds"] == limit
+    (replicated,) = made("jobset", "limit")["spec"]["replicatedJobs"]
+    assert replicated["template"]["spec"]["activeDeadlineSeconds"] == limit
+    assert made("helm-values", "limit")["launcher"]["deadlineSeconds"] == limit
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "value"),
+    [
+        ("mpijob", ("spec", "launcherCreationPolicy"), "WaitForWorkers"),
+        ("mpijob", ("spec", "slots"), 2),
+        ("mpijob", ("spec", "mpiReplicaSpecs", "Master"), {}),
+        ("trainjob", ("spec", "trainer", "numNodes"), "2"),
+        ("trainjob", ("spec", "podTemplateOverrides"), []),
+        ("jobset", ("spec", "replicatedJobs"), [{"name": "worker"}]),
+        ("jobset", ("apiVersion",), "jobset.x-k8s.io/v1"),
+    ],
+)
+def test_the_schemas_find_what_is_wrong(kind: str, path: tuple[str, ...], value: Any) -> None:
+    """A valid manifest with one thing changed is refused: the schemas are not empty."""
+    manifest = made(kind, "two by two")
+    check(kind, manifest)
+    part = manifest
+    for key in path[:-1]:
+        part = part[key]
+    part[path[-1]] = value
+    with pytest.raises(jsonschema.ValidationError):
+        check(kind, manifest)
+
+
+def test_the_rules_find_what_is_wrong() -> None:
+    """A pod that keeps them all, with one thing changed, breaks the one that is meant."""
+    spec = pods_of(made("mpijob", "four"))["Worker"]
+    assert broken(spec, runs_for_ever=True) == []
+
+    def changed(**others: Any) -> dict[str, Any]:
+        other = copy.deepcopy(spec)
+        other["containers"][0] |= others
+        return other
+
+    root = {**spec, "securityContext": {**spec["securityContext"], "runAsUser": 0}}
+    assert broken(root) == ["the pod may be root"]
+    assert broken({**spec, "hostNetwork": True}) == ["the pod has hostNetwork"]
+    assert broken({**spec, "volumes": [*spec["volumes"], {"name": "x", "hostPath": {"path": "/"}}]}) == [
+        "volume x is a hostPath"
+    ]
+    for image in ("a/b", "a/b:latest", "registry:5000/a"):
+        assert broken(changed(image=image)) == [f"worker: the image {image} is no certain one"]
+    assert broken(changed(resources={"requests": spec["containers"][0]["resources"]["requests"]})) != []
+    assert broken(changed(volumeMounts=spec["containers"][0]["volumeMounts"][1:])) == ["worker: /tmp is not writable"]
+    lost = [*spec["containers"][0]["volumeMounts"], {"name": "y", "mountPath": "/y"}]
+    assert broken(changed(volumeMounts=lost)) == ["worker: /y is a mount of no volume"]
+    without = copy.deepcopy(spec)
+    del without["containers"][0]["readinessProbe"]
+    assert broken(without, runs_for_ever=True) == ["worker: no readiness probe"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(150)
+def test_a_jobset_s_pods_are_one_job() -> None:
+    """Two processes with the variables and the words of its two pods train on four ranks: torchrun's are enough."""
+    pytest.importorskip("torch")
+    wanted = Job([sys.executable, str(SCRIPT)], np=4, slots=2, image=IMAGE)
+    spec = pods_of(MANIFESTS["jobset"](wanted))["worker"]
+    (container,) = spec["containers"]
+    with listen("127.0.0.1") as free:
+        port = str(free.getsockname()[1])
+    told = variables(spec) | {"PET_MASTER_ADDR": "127.0.0.1", "PET_MASTER_PORT": port}
+    running = [
+        subprocess.Popen(
+            [str(Path(sys.executable).parent / container["args"][0]), *container["args"][1:]],
+            env=environment() | told | {"PET_NODE_RANK": str(index)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for index in range(2)
+    ]
+    texts = [process.communicate(timeout=120)[0] for process in running]
+    assert [process.returncode for process in running] == [0, 0], texts
+    assert sum(text.count("weights [") for text in texts) == 1

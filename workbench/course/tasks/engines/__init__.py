@@ -1,0 +1,1 @@
+"""Exercises about what starts the ranks of a job."""

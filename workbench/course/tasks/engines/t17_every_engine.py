@@ -1,0 +1,387 @@
+"""Lesson 17, the same job on every engine: who starts a rank, who it is, where hosts are, and what a loss costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from workbench.course.judging.task import PlainTask
+
+Pod = dict[str, Any]
+
+
+def table() -> Any:
+    """Return a dict: by engine, a dict with the answers to the four questions of the lesson.
+
+    Engines: ssh, slurm, mpijob, jobset. The questions and the words to choose from:
+
+    starts: what starts the processes of the ranks on a host: "agent by ssh", "agent by srun" or "torchrun".
+    finds: who knows on which hosts: "the user", "Slurm", "the operator" or "DNS".
+    slots: the name of the option, key or variable that says how many ranks a host gets.
+    replaces: who starts a rank in place of a lost one while the others train: "the launcher" or "nobody".
+    """
+    ### BEGIN SOLUTION
+    return {
+        "ssh": {"starts": "agent by ssh", "finds": "the user", "slots": "-H", "replaces": "nobody"},
+        "slurm": {"starts": "agent by srun", "finds": "Slurm", "slots": "ntasks-per-node", "replaces": "nobody"},
+        "mpijob": {
+            "starts": "agent by ssh",
+            "finds": "the operator",
+            "slots": "slots-per-host",
+            "replaces": "the launcher",
+        },
+        "jobset": {"starts": "torchrun", "finds": "DNS", "slots": "PET_NPROC_PER_NODE", "replaces": "nobody"},
+    }
+    ### END SOLUTION
+
+
+def who_am_i(env: Any) -> Any:
+    """Return (rank, size, local_rank) of a process, from its environment: a dict of strings.
+
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK; mpiexec of MPICH PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; srun SLURM_PROCID,
+    SLURM_STEP_NUM_TASKS, SLURM_LOCALID. A process that none of them has started is alone: (0, 1, 0).
+    """
+    ### BEGIN SOLUTION
+    launchers = [
+        ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
+        ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID"),
+    ]
+    for names in launchers:
+        if all(name in env for name in names):
+            rank, size, local_rank = (int(env[name]) for name in names)
+            return rank, size, local_rank
+    return 0, 1, 0
+    ### END SOLUTION
+
+
+def discover(pods: Any, service: Any) -> Any:
+    """Return the lines that a host discovery script prints: "name.service:slots" for each host that can take ranks.
+
+    Each pod is a dict: name (such as "train-worker-3"), role ("worker" or "launcher"), ready and deleted (True or
+    False: a deleted pod may still run for 30 s), limits (a dict; "nvidia.com/gpu" is a number, as text). A worker takes
+    a rank for each of its GPUs; one without GPUs takes one. Sort by the number at the end of the name: ranks of a host
+    that stays should not move.
+    """
+    ### BEGIN SOLUTION
+    there = [pod for pod in pods if pod["role"] == "worker" and pod["ready"] and not pod["deleted"]]
+    there.sort(key=lambda pod: int(pod["name"].rpartition("-")[2]))
+    return [f"{pod['name']}.{service}:{int(pod['limits'].get('nvidia.com/gpu', 0)) or 1}" for pod in there]
+    ### END SOLUTION
+
+
+def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    """One of n ranks is lost amid step failed_at (0 is the first). Return (processes started, steps done again).
+
+    engine "elastic": the survivors keep their processes and go on from the last commit, which all have in memory.
+    engine "restart": all ranks are started again and go on from the last checkpoint on disk, or from step 0 where
+    checkpoint_every is 0. So it is with an elastic job of one rank: nobody has survived.
+    A commit is made after each commit_every steps, a checkpoint likewise. Step failed_at itself is done again, too.
+    """
+    ### BEGIN SOLUTION
+    survive = engine == "elastic" and n > 1
+    every = commit_every if survive else checkpoint_every
+    last = failed_at // every * every if every else 0
+    return (1 if survive else n), failed_at - last + 1
+    ### END SOLUTION
+
+
+# --- 17.table -----------------------------------------------------------------------------------------
+
+_QUESTIONS = {
+    "starts": {
+        "ssh": ({"agent by ssh"}, "-H names hosts, and workbench run reaches them"),
+        "slurm": ({"agent by srun"}, "in a Slurm job workbench run needs no ssh: what has Slurm for this?"),
+        "mpijob": ({"agent by ssh"}, "which command does the launcher's pod run, and what does a worker's pod run?"),
+        "jobset": ({"torchrun"}, "no pod runs workbench run: look at args"),
+    },
+    "finds": {
+        "ssh": ({"the user"}, "who wrote a and b?"),
+        "slurm": ({"Slurm"}, "no host is named in the script: who gives them?"),
+        "mpijob": ({"the operator"}, "who writes /etc/mpi/discover_hosts.sh, again and again?"),
+        "jobset": ({"DNS"}, "each pod is told a name, PET_MASTER_ADDR: who turns it into an address?"),
+    },
+    "slots": {
+        "ssh": ({"h"}, "a:2"),
+        "slurm": ({"ntasks-per-node"}, "an #SBATCH option"),
+        "mpijob": (
+            {"slots-per-host"},
+            "slotsPerWorker goes into a hostfile, which this job does not read: its script prints hosts without slots",
+        ),
+        "jobset": ({"pet_nproc_per_node"}, "torchrun reads its options from variables that begin with PET_"),
+    },
+    "replaces": {
+        "ssh": ({"nobody"}, "without --min-np the job ends when a rank is lost"),
+        "slurm": ({"nobody"}, "without --min-np the job ends when a rank is lost"),
+        "mpijob": ({"the launcher"}, "--min-np 2: who goes on while a pod is made anew, and starts ranks in it?"),
+        "jobset": ({"nobody"}, "maxRestarts: 0; and a restart of a JobSet starts all of its pods again"),
+    },
+}
+
+
+def _answers(question: str) -> Callable[[Callable[..., Any]], str]:
+    def judge(function: Callable[..., Any]) -> str:
+        mine = function()
+        if not isinstance(mine, Mapping):
+            return f"yours is {mine!r}, expected a dict with the engines {', '.join(_QUESTIONS[question])}"
+        for engine, (right, where) in _QUESTIONS[question].items():
+            row = mine.get(engine)
+            if not isinstance(row, Mapping) or question not in row:
+                return f"{engine} has no {question!r} in yours"
+            said = str(row[question])
+            plain = said.strip().lstrip("-").lower() if question == "slots" else said
+            if plain not in right:
+                return f"{engine}: {said!r}. Look again: {where}"
+        return ""
+
+    judge.__doc__ = {
+        "starts": "What starts the ranks of a host.",
+        "finds": "Who knows the hosts.",
+        "slots": "Where the number of ranks per host stands.",
+        "replaces": "Who replaces a lost rank.",
+    }[question]
+    return judge
+
+
+# --- 17.who_am_i --------------------------------------------------------------------------------------
+
+_TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "MASTER_ADDR": "a", "MASTER_PORT": "29500"}
+_MPIEXEC = {"PMI_RANK": "2", "PMI_SIZE": "3", "MPI_LOCALRANKID": "0", "MPI_LOCALNRANKS": "1"}
+_SRUN = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "6", "SLURM_LOCALID": "2"}
+_SRUN |= {"SLURM_NTASKS": "8", "SLURM_STEP_NODELIST": "n[1-2]"}
+_BATCH = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "8", "SLURM_LOCALID": "0"}
+
+
+def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) -> Callable[[Callable[..., Any]], str]:
+    listed = list(cases)
+
+    def judge(function: Callable[..., Any]) -> str:
+        for what, env, right in listed:
+            mine = function(dict(env))
+            if mine != right:
+                return f"{what}, {_short(env)}: yours {mine!r}, expected {right}"
+        return ""
+
+    return judge
+
+
+def _short(env: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={text}" for name, text in env.items()) or "an empty environment"
+
+
+def one_launcher(function: Callable[..., Any]) -> str:
+    """One launcher alone: torchrun, mpiexec, srun."""
+    return _known(
+        [
+            ("torchrun", _TORCHRUN, (3, 4, 1)),
+            ("mpiexec", _MPIEXEC, (2, 3, 0)),
+            ("srun", _SRUN, (5, 6, 2)),
+            ("mpiexec, ten or more ranks", {**_MPIEXEC, "PMI_RANK": "10", "PMI_SIZE": "12"}, (10, 12, 0)),
+        ]
+    )(function)
+
+
+def no_launcher(function: Callable[..., Any]) -> str:
+    """A process that was started by hand, also in the shell of a Slurm job."""
+    shell = {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "8"}
+    return _known(
+        [
+            ("started by hand", {}, (0, 1, 0)),
+            ("by hand in salloc's shell", shell, (0, 1, 0)),
+            ("in a batch script, without srun", _BATCH, (0, 1, 0)),
+        ]
+    )(function)
+
+
+def two_launchers(function: Callable[..., Any]) -> str:
+    """One launcher inside of another: what started the process itself counts."""
+    return _known(
+        [
+            ("mpiexec in a batch script of Slurm", {**_BATCH, **_MPIEXEC}, (2, 3, 0)),
+            ("torchrun on each node, started by srun", {**_SRUN, **_TORCHRUN}, (3, 4, 1)),
+            ("mpiexec in a step of srun", {**_SRUN, **_MPIEXEC}, (2, 3, 0)),
+        ]
+    )(function)
+
+
+# --- 17.discover --------------------------------------------------------------------------------------
+
+
+def _pod(number: int, **about: Any) -> Pod:
+    common = {"name": f"train-worker-{number}", "role": "worker", "ready": True, "deleted": False, "limits": {}}
+    return {**common, **about}
+
+
+def _gpus(count: int) -> dict[str, str]:
+    return {"cpu": "8", "memory": "16Gi", "nvidia.com/gpu": str(count)}
+
+
+def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod], list[str]]]) -> str:
+    for what, pods, right in cases:
+        mine = function([{**pod, "limits": dict(pod["limits"])} for pod in pods], "train")
+        if mine is None:
+            return "yours returns None. Is there a return?"
+        if list(mine) != right:
+            return f"{what}: yours {list(mine)}, expected {right}"
+    return ""
+
+
+def names_and_slots(function: Callable[..., Any]) -> str:
+    """A line for each worker, with a slot for each GPU."""
+    pods = [_pod(0, limits=_gpus(4)), _pod(1, limits=_gpus(2))]
+    return _printed(
+        function,
+        [
+            ("two pods with 4 and 2 GPUs", pods, ["train-worker-0.train:4", "train-worker-1.train:2"]),
+            ("a pod without GPUs", [_pod(0, limits={"cpu": "2"})], ["train-worker-0.train:1"]),
+            ("a pod without limits", [_pod(0)], ["train-worker-0.train:1"]),
+            ("no pod", [], []),
+        ],
+    )
+
+
+def only_who_can(function: Callable[..., Any]) -> str:
+    """Pods that are not ready, that are deleted, and the launcher take no rank."""
+    pods = [
+        _pod(0, ready=False, limits=_gpus(2)),
+        _pod(1, deleted=True, limits=_gpus(2)),
+        {**_pod(0), "name": "train-launcher-0", "role": "launcher"},
+        _pod(2, limits=_gpus(2)),
+    ]
+    one = ["train-worker-2.train:2"]
+    return _printed(
+        function,
+        [
+            ("worker-0 is not ready", [pods[0], pods[3]], one),
+            ("worker-1 is deleted and still ready", [pods[1], pods[3]], one),
+            ("one pod is the launcher", [pods[2], pods[3]], one),
+            ("nobody is ready", pods[:2], []),
+        ],
+    )
+
+
+def in_order(function: Callable[..., Any]) -> str:
+    """By number: worker-10 comes after worker-2."""
+    pods = [_pod(number) for number in (10, 2, 0, 11, 1)]
+    right = [f"train-worker-{number}.train:1" for number in (0, 1, 2, 10, 11)]
+    return _printed(function, [("pods in the order 10, 2, 0, 11, 1", pods, right)])
+
+
+# --- 17.recovery --------------------------------------------------------------------------------------
+
+
+def _by_steps(
+    n: int, failed_at: int, engine: str, commit_every: int, checkpoint_every: int, steps: int = 200
+) -> tuple[int, int]:
+    """The obvious way: run the steps, and keep count."""
+    done, commit, disk, failed, run = 0, 0, 0, False, list[int]()
+    while done < steps:
+        run.append(done)
+        if done == failed_at and not failed:
+            failed = True
+            done = commit if engine == "elastic" and n > 1 else disk
+            continue
+        done += 1
+        commit = done if done % commit_every == 0 else commit
+        disk = done if checkpoint_every and done % checkpoint_every == 0 else disk
+    return (1 if engine == "elastic" and n > 1 else n), len(run) - steps
+
+
+def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str, int, int]]) -> str:
+    for case in cases:
+        mine, right = function(*case), _by_steps(*case)
+        n, failed_at, engine, commit_every, checkpoint_every = case
+        what = (
+            f"n={n}, failed_at={failed_at}, {engine}, commit_every={commit_every}, checkpoint_every={checkpoint_every}"
+        )
+        if mine is None:
+            return "yours returns None. Is there a return?"
+        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
+            if yours != wanted:
+                return f"{what}: {name} is {yours} in yours, expected {wanted}"
+    return ""
+
+
+def survivors(function: Callable[..., Any]) -> str:
+    """An elastic job of several ranks."""
+    return _recovered(function, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)])
+
+
+def all_again(function: Callable[..., Any]) -> str:
+    """A job that is started again, with and without checkpoints."""
+    return _recovered(function, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)])
+
+
+def nobody_left(function: Callable[..., Any]) -> str:
+    """An elastic job of one rank."""
+    return _recovered(function, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)])
+
+
+def _many() -> Iterator[tuple[int, int, str, int, int]]:
+    for failed_at in (0, 1, 9, 10, 11, 100):
+        for n in (1, 2, 3):
+            for engine in ("elastic", "restart"):
+                yield n, failed_at, engine, 3, 10
+
+
+def counted(function: Callable[..., Any]) -> str:
+    """36 jobs, each counted step by step."""
+    return _recovered(function, _many())
+
+
+TASKS = [
+    PlainTask(
+        "17.table",
+        "read four job descriptions",
+        table,
+        (
+            "Each answer stands in the description, or in the lesson's text below it. Begin with what the container or "
+            "script runs: it starts the ranks, or starts what starts them.",
+            "Where workbench run is, an agent on each host starts the ranks: it gets there by srun in a Slurm job, by "
+            "ssh else, in pods too. Where torchrun is, it starts them itself.",
+            "ssh: agent by ssh, the user, -H, nobody. slurm: agent by srun, Slurm, ntasks-per-node, nobody. mpijob: "
+            "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
+            "nobody.",
+        ),
+        properties=[_answers(question) for question in _QUESTIONS],
+    ),
+    PlainTask(
+        "17.who_am_i",
+        "who am I, whoever has started me",
+        who_am_i,
+        (
+            "For each launcher: are all three of its variables there? Then they count, as numbers.",
+            "In which order are they asked? Slurm's variables are inherited by whatever a job starts, so Slurm comes "
+            "last. And SLURM_STEP_NUM_TASKS is there in a step alone, that is under srun.",
+            "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
+            "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
+        ),
+        properties=[one_launcher, no_launcher, two_launchers],
+    ),
+    PlainTask(
+        "17.discover",
+        "which pods can take ranks",
+        discover,
+        (
+            "Three conditions: a worker, ready, not deleted. Then a number of slots, and an order.",
+            "limits.get('nvidia.com/gpu', 0) may be text, or 0. The number at the end of a name is "
+            "int(name.rpartition('-')[2]).",
+            "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
+            "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
+        ),
+        properties=[names_and_slots, only_who_can, in_order],
+    ),
+    PlainTask(
+        "17.recovery",
+        "what a lost rank costs",
+        recovery,
+        (
+            "First: does anybody survive? Then: after which step was the last commit, or checkpoint, made?",
+            "Amid step failed_at, failed_at steps are complete. The last multiple of every that is not above that is "
+            "failed_at // every * every.",
+            "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
+            "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
+        ),
+        properties=[survivors, all_again, nobody_left, counted],
+    ),
+]

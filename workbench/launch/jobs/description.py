@@ -1,0 +1,184 @@
+"""What a job needs, in the words of no engine: checked when it is made, so that what an engine is told makes sense."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from workbench.errors import LaunchError
+
+_LABEL = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")  # RFC 1035: a pod's name is its host name
+_LABEL_LENGTH = 63
+_QUEUE = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")  # a label's value in Kubernetes
+_SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # of a Secret, a namespace, a priority class
+_BYTES = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)")
+_DIGITS = re.compile(r"[0-9]+")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job: equal workers, each with so many ranks.
+
+    Args:
+        command: what each rank runs, word by word.
+        np: how many ranks.
+        slots: ranks of each worker, which is a pod, or a node of Slurm.
+        name: of the job, and so of its pods.
+        image: of the container, with a tag or digest; needed on Kubernetes.
+        gpus, cpus: of each rank.
+        memory: of each rank, as Kubernetes writes it: ``2Gi``.
+        env: variables of the ranks.
+        min_np, max_np: the job goes on with so few ranks, and takes so many; 0 for both: it is not elastic.
+        time: its limit as Slurm writes it, ``30:00`` is half an hour; "": none.
+        queue: of Kueue, or Slurm's partition.
+        priority: a PriorityClass.
+        namespace: "": the one that kubectl is set to.
+        ssh_secret: a Secret with the job's private key, for the chart; "": the chart makes one.
+
+    Raises:
+        LaunchError: a value is out of its range, or two contradict each other.
+
+    Example:
+        >>> Job(["python", "train.py"], np=4, slots=2).workers
+        2
+        >>> Job(["python", "train.py"], np=5, slots=2)
+        Traceback (most recent call last):
+        workbench.errors.LaunchError: 5 ranks do not fill workers of 2. All workers are alike: take 4 or 6, or slots=1.
+    """
+
+    command: Sequence[str]
+    np: int = 1
+    slots: int = 1
+    name: str = "workbench"
+    image: str = ""
+    gpus: int = 0
+    cpus: int = 1
+    memory: str = "2Gi"
+    env: Mapping[str, str] = field(default_factory=dict)
+    min_np: int = 0
+    max_np: int = 0
+    time: str = ""
+    queue: str = ""
+    priority: str = ""
+    namespace: str = ""
+    ssh_secret: str = ""
+
+    def __post_init__(self) -> None:
+        if isinstance(self.command, str) or not self.command:
+            raise LaunchError(f"command is {self.command!r}, but must be words: ['python', 'train.py'].")
+        _check_numbers(self)
+        _check_elastic(self)
+        _check_words(self)
+        seconds(self.time)
+        longest = f"{self.name}-worker-{self.most_workers - 1}"
+        if not _LABEL.fullmatch(self.name) or len(longest) > _LABEL_LENGTH:
+            raise LaunchError(
+                f"{self.name!r} is no name for a job. Letters a to z, digits and - make one, with a letter first, and "
+                f"the name of its last pod, {longest}, has {_LABEL_LENGTH} characters at most."
+            )
+
+    @property
+    def is_elastic(self) -> bool:
+        """May ranks come and go?"""
+        return bool(self.min_np or self.max_np)
+
+    @property
+    def workers(self) -> int:
+        """How many there are at the start."""
+        return self.np // self.slots
+
+    @property
+    def most_workers(self) -> int:
+        """How many there may ever be."""
+        return max(self.np, self.max_np) // self.slots
+
+
+def _check_numbers(job: Job) -> None:
+    least = {"np": 1, "slots": 1, "cpus": 1, "gpus": 0, "min_np": 0, "max_np": 0}
+    for name, at_least in least.items():
+        value = getattr(job, name)
+        if type(value) is not int or value < at_least:  # True is an int as well
+            raise LaunchError(f"{name} is {value!r}, but must be a whole number, {at_least} or more.")
+    for name in ("np", "min_np", "max_np"):
+        value, slots = getattr(job, name), job.slots
+        if value % slots:
+            below, above = value - value % slots, value - value % slots + slots
+            either = f"{below} or {above}" if below else f"{above}"
+            what = "ranks" if name == "np" else f"ranks as {name}"
+            raise LaunchError(
+                f"{value} {what} do not fill workers of {slots}. All workers are alike: take {either}, or slots=1."
+            )
+
+
+def _check_elastic(job: Job) -> None:
+    if job.is_elastic and not 0 < job.min_np <= job.np <= job.max_np:
+        raise LaunchError(
+            f"min_np={job.min_np}, np={job.np}, max_np={job.max_np}: an elastic job has all three, each at least 1 and "
+            "no smaller than the one before it."
+        )
+
+
+def _check_words(job: Job) -> None:
+    if not _BYTES.fullmatch(job.memory):
+        raise LaunchError(f"memory is {job.memory!r}, but must be a number with a unit: 500Mi, 2Gi.")
+    for name in job.env:
+        if not _VARIABLE.fullmatch(name):
+            raise LaunchError(f"env: {name!r} is no name of a variable: letters, digits and _, with no digit first.")
+    if job.queue and not _QUEUE.fullmatch(job.queue):
+        raise LaunchError(f"queue is {job.queue!r}, but must have letters, digits, -, _ and . alone, at most 63.")
+    for name in ("priority", "namespace", "ssh_secret"):
+        value = getattr(job, name)
+        if value and not _SUBDOMAIN.fullmatch(value):
+            raise LaunchError(f"{name} is {value!r}, but must have letters a to z, digits, - and . alone.")
+    if any("\0" in word for word in [*job.command, *job.env.values()]):
+        raise LaunchError("command or env holds a null character, which no process can be given.")
+
+
+def seconds(time: str) -> int:
+    """A limit as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds, or days- before hours.
+
+    Raises:
+        LaunchError: it is none.
+
+    Example:
+        >>> seconds("30"), seconds("30:00"), seconds("1:30:00"), seconds("1-12"), seconds("")
+        (1800, 1800, 5400, 129600, 0)
+    """
+    if not time:
+        return 0
+    days, dash, rest = time.rpartition("-")
+    parts = rest.split(":")
+    if not all(_DIGITS.fullmatch(part) for part in [*parts, *([days] if dash else [])]) or len(parts) > 3:
+        raise LaunchError(
+            f"time is {time!r}, but must be as 30:00 (half an hour), 2:00:00, or 1-12 (a day and a half)."
+        )
+    numbers = [int(part) for part in parts]
+    if dash:
+        units: tuple[int, ...] = (_HOUR_S, _MINUTE_S, 1)
+    else:
+        units = (_HOUR_S, _MINUTE_S, 1) if len(parts) == 3 else (_MINUTE_S, 1)
+    found = sum(number * unit for number, unit in zip(numbers, units, strict=False)) + int(days or 0) * _DAY_S
+    if not found:
+        raise LaunchError(f"time is {time!r}: a job without any time ends before it begins. Leave it out for no limit.")
+    return found
+
+
+def run_words(job: Job, *hosts: str) -> list[str]:
+    """The command line that starts the ranks, from where all hosts can be reached.
+
+    Args:
+        job: the job.
+        hosts: options that name the hosts.
+
+    Example:
+        >>> run_words(Job(["python", "train.py"], np=2), "--hostfile", "hosts")
+        ['workbench', 'run', '-np', '2', '--hostfile', 'hosts', '--', 'python', 'train.py']
+    """
+    limits = ["--min-np", str(job.min_np), "--max-np", str(job.max_np)] if job.is_elastic else []
+    return ["workbench", "run", "-np", str(job.np), *limits, *hosts, "--", *job.command]
+
+
+__all__ = ["Job", "run_words", "seconds"]
