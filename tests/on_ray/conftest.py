@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 from collections.abc import Iterator
 from importlib.util import find_spec
 
@@ -17,6 +18,7 @@ def nodes() -> Iterator[Nodes]:
     """Two nodes with 2 CPUs each. A test that takes one away brings it back."""
     if not find_spec("ray"):
         pytest.skip("Ray is not installed here: make setup EXTRAS=torch,lessons,dev,ray")
+    faulthandler.cancel_dump_traceback_later()  # a cluster takes a while on a busy machine; each step has a deadline
     with contextlib.ExitStack() as undo:
         hosts = Hosts(2)
         try:

@@ -64,6 +64,7 @@ def test_what_cannot_be_had_is_said(words: dict[str, object], kind: type[Excepti
     assert cluster.places.held() == []
 
 
+@pytest.mark.parallel
 def test_pods_are_hosts(tmp_path: Path) -> None:
     """``cluster.up(k8s=…)`` starts engines where the script says: here it names this machine."""
     script = tmp_path / "discover_hosts.sh"

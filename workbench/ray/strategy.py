@@ -106,11 +106,12 @@ class Strategy:
         return self.workers, [self.workers[list(bundles).index(bundle)] for bundle in dict.fromkeys(bundles)]
 
     def shutdown(self) -> None:
-        """End the actors, and give back what is ours."""
-        for worker in self.workers:
-            ray.kill(worker)
-        if self._made:
-            ray.util.remove_placement_group(self.placement_group)
+        """End the actors, and give back what is ours; after ``ray.shutdown()`` there is nothing left to end."""
+        if ray.is_initialized():
+            for worker in self.workers:
+                ray.kill(worker)
+            if self._made:
+                ray.util.remove_placement_group(self.placement_group)
         self.workers, self.placement_group, self._made = [], None, False
 
 

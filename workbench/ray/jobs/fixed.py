@@ -162,7 +162,9 @@ class StaticAdapter:
         strategy, self._strategy = self._strategy, None
         if strategy is None:
             return
-        if strategy.workers and not self._lost:  # what ranks share is released when they leave together
+        if (
+            strategy.workers and not self._lost and ray.is_initialized()
+        ):  # what ranks share is released when they leave together
             left = [worker.leave.remote() for worker in strategy.workers]
             ray.wait(left, num_returns=len(left), timeout=_LEAVE_S)
         strategy.shutdown()

@@ -127,7 +127,7 @@ class Offers:
 
     def _shrink(self, address: str, n: int) -> None:
         """To the first ``n``: the agent of a host runs in the one that came first."""
-        for each in self._made.get(address, [])[n:]:
+        for each in self._made.get(address, [])[n:] if ray.is_initialized() else ():
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.kill(each.actor)
         self._made[address] = self._made.get(address, [])[:n]
