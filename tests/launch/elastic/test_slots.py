@@ -62,7 +62,7 @@ def test_no_more_than_the_most() -> None:
 
 
 def test_a_worker_leaves_once() -> None:
-    """A worker that was told to leave, and whose host is lost before it has, leaves once; its host rests if it failed."""
+    """A worker that was told to leave, whose host is lost before it has, leaves once. After a failure a host rests."""
     slots = filled({"a": 2, "b": 1})
     assert slots.found({"a": 1, "b": 1}) == [1]
     slots.left(1)
