@@ -10,6 +10,9 @@ from ray_nodes import Nodes, processes_of
 
 from workbench import cluster
 from workbench.errors import LaunchError
+from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.remote_shell import Relay
+from workbench.launch.sync import sync
 
 SCRIPT = (Path(__file__).parent / "scripts" / "engines.py").read_text()
 
@@ -62,6 +65,16 @@ def test_what_cannot_be_had_is_said(words: dict[str, object], kind: type[Excepti
     with pytest.raises(kind, match=text):
         cluster.up(2, quiet=True, **words)  # type: ignore[arg-type]
     assert cluster.places.held() == []
+
+
+def test_mpi_and_copies_have_no_way_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPI's launcher and rsync go by ssh, and places in Ray are not reached by it."""
+    pytest.importorskip("ray")
+    with pytest.raises(LaunchError, match="--sync copies by ssh"):
+        sync([Target("a", 1, Relay("/nowhere"))], ".", print)
+    monkeypatch.setenv("WORKBENCH_BACKEND", "mpi")
+    with pytest.raises(LaunchError, match="MPI's launcher starts nothing in Ray's places"):
+        cluster.up(2, ray={}, quiet=True)
 
 
 @pytest.mark.parallel

@@ -116,12 +116,18 @@ def _pods(asked: Mapping[str, Any]) -> list[Target]:
 
 
 def _in_ray(n: int, words: Mapping[str, Any], say: Say, give_back: Callable[[], None]) -> RayPlaces:
-    """The places that are held, if they are what is asked for; else new ones."""
+    """The places that are held, if they are what is asked for; else new ones.
+
+    Raises:
+        LaunchError: MPI is insisted on, or see :class:`workbench.ray.engines.RayPlaces`.
+    """
+    if config.settings().backend == "mpi":
+        raise LaunchError("WORKBENCH_BACKEND=mpi, but MPI's launcher starts nothing in Ray's places. Unset it.")
     from workbench.ray.engines import RayPlaces, request  # an extra
 
     asked = request(n, words)
     for old in list(_held):
-        if isinstance(old, RayPlaces) and old.asked == asked and not old.ended():
+        if isinstance(old, RayPlaces) and old.asked == asked and old.whole():
             return old
         give_back()
     found = RayPlaces(asked, say)

@@ -119,6 +119,10 @@ class RayPlaces:
             return "Ray was shut down in this kernel"
         return "" if self._board.executors() else "all of Ray's actors have ended"
 
+    def whole(self) -> bool:
+        """Are all of them there?"""
+        return not self.ended() and len(self._board.executors()) == self.asked.n
+
     def line(self) -> str:
         """For whoever uses it."""
         if over := self.ended():
