@@ -29,6 +29,7 @@ OPTIONAL = {
     "pandas",
     "pyarrow",
     "pyspark",
+    "ray",
     "sklearn",
     "tensorflow",
     "torch",

@@ -9,10 +9,10 @@
     c.rescue()             # a rank hangs or has died? n healthy ones again
     c.down()
 
-The same cells on several hosts, and on hosts that Slurm gives::
+The same cells on several hosts, and on hosts that Slurm, Ray or Kubernetes gives::
 
     cluster.up(hosts=["node1:2", "node2:2"])
-    cluster.up(slurm=dict(nodes=2, tasks_per_node=2, time="30:00"))
+    cluster.up(slurm=dict(nodes=2, tasks_per_node=2, time="30:00"))   # or cluster.up(4, ray={}), cluster.up(k8s={})
     cluster.down()         # the hosts stay reserved: the next up() is there in seconds
     cluster.release()      # … until now
 
@@ -253,6 +253,8 @@ def up(
     *,
     hosts: Sequence[str] | str | None = None,
     slurm: Mapping[str, Any] | None = None,
+    ray: Mapping[str, Any] | None = None,
+    k8s: Mapping[str, Any] | None = None,
     min_np: int | None = None,
     sync: bool = False,
     gpus: Asked = None,
@@ -275,12 +277,11 @@ def up(
         n: how many ranks; by default the hosts' slots; here what ``workbench.toml`` says (``launch/site.py``), else 2.
         hosts: ``["a:2", "b:2"]``: names and how many ranks each takes. By default those that ``workbench.toml`` names,
             else this machine; ``[]`` for this machine in any case.
-        slurm: hosts that Slurm reserves: ``dict(nodes=2, tasks_per_node=2, time="30:00")``. Further words are
-            ``gpus_per_task``, ``cpus_per_task``, ``partition``, ``account``, ``reservation`` (these three else from
-            ``workbench.toml``), ``name``, ``options`` (a list of sbatch's), and ``queue_timeout_s``: a request that
-            waits for longer is cancelled, by default after 600 s, as by Ctrl-C. While it waits, place and reason are
-            shown. The hosts stay reserved over :func:`down` and ``up``, until :func:`release`, the end of the kernel,
-            or of their time. In a notebook that runs in a Slurm job itself, that job's hosts are taken.
+        slurm: hosts that Slurm reserves: ``dict(nodes=2, tasks_per_node=2, time="30:00")``.
+        ray: places in the Ray cluster that this kernel is connected to: ``dict(gpus=1)``, or ``{}``. All words of these
+            three are in :class:`workbench.cluster.places.Wish`. What Slurm or Ray has given stays over :func:`down` and
+            ``up``, until :func:`release`, the end of the kernel, or of its time.
+        k8s: ``{}``, in JupyterLab of our chart: the chart's pods that are ready, by ssh.
         min_np: a cell under ``hvd.elastic.run`` goes on while so many engines live, and ``resize(n)`` brings others in;
             on this machine only, and without MPI. See :mod:`workbench.cluster.elastic.cluster`.
         sync: copy the notebook's folder to the hosts first, but for what ``.gitignore`` names: where they share none.
@@ -294,11 +295,9 @@ def up(
     Raises:
         LaunchError: no fitting ``mpiexec``, no such GPUs, the engines did not start in time, the site file is wrong, a
             host cannot be used, Slurm grants nothing, or this is a rank itself. No process is left.
-        ValueError: ``n`` is less than 1, ``min_np`` does not fit it or the place, or both ``hosts`` and ``slurm``.
+        ValueError: ``n`` is less than 1, ``min_np`` does not fit it or the place, or the hosts are named in two ways.
 
     Example:
-        >>> c = up(2)  # doctest: +SKIP
-        2 engines ready: ids 0-1 are MPI ranks 0-1, 1 thread each
         >>> c = up(hosts=["node1:2", "node2:2"])  # doctest: +SKIP
         4 engines ready, whose ids are the ranks: ranks 0, 1 on node1, ranks 2, 3 on node2
         >>> c = up(slurm=dict(nodes=2, tasks_per_node=2, time="30:00"))  # doctest: +SKIP
@@ -312,7 +311,7 @@ def up(
     if workbench.config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
     say = _speaker(quiet)
-    place = places.find(places.Wish(n, hosts, slurm, gpus, mpiexec, min_np), site.read(), say, release)
+    place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), say, release)
     for old in list(_running):
         if places.fits(old._asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:
@@ -351,7 +350,7 @@ def down() -> None:
 
 
 def release() -> None:
-    """Stop the cluster, and give the hosts back that Slurm has reserved for this kernel; without any, do nothing.
+    """Stop the cluster, and give the hosts back that Slurm or Ray has given to this kernel; without any, do nothing.
 
     Raises:
         LaunchError: as :meth:`Cluster.down`, or Slurm does not answer.

@@ -28,12 +28,13 @@ import workbench.config
 from workbench.cluster import engine_commands
 from workbench.cluster.engines_here import Engines, Say
 from workbench.cluster.recovery import are
-from workbench.cluster.reservation import SHORT_S, Reservation, ShortTime
+from workbench.cluster.reservation import SHORT_S, Held, ShortTime
 from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
+from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.ending import shell_code
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
@@ -54,13 +55,13 @@ class OnHosts:
     Args:
         n: how many engines.
         plan: the hosts, and how they are reached.
-        reservation: where they are Slurm's.
+        reservation: where Slurm or Ray has given them.
         modules: environment modules to load.
     """
 
     n: int
     plan: Plan
-    reservation: Reservation | None = None
+    reservation: Held | None = None
     modules: tuple[str, ...] = ()
     gpus: tuple[Gpu | str, ...] = ()
 
@@ -75,7 +76,7 @@ class OnHosts:
             LaunchError: no host is left, or the Slurm job has ended.
         """
         if self.reservation and (over := self.reservation.ended()):
-            raise LaunchError(f"{over}. cluster.up(slurm=…) asks for another one.")
+            raise LaunchError(f"{over}. cluster.up({self.reservation.kind}=…) asks for another one.")
         assert isinstance(engines, EnginesOnHosts)
         targets = list(self.plan.targets)
         if not (lost := engines.silent_hosts()):
@@ -107,6 +108,8 @@ class OnHosts:
 
     def test(self) -> str:
         """A command that tries alone what the engines need."""
+        if any(isinstance(target.shell, Relay) for target in self.plan.targets):
+            return "ray status"
         listed = ",".join(f"{target.name}:{target.slots}" for target in self.plan.targets)
         return f"workbench run -np {self.n} -H {listed} hostname"
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.cluster import reservation
 from workbench.cluster.elastic.engines import ElasticHere
 from workbench.cluster.engines_here import Here, Say
 from workbench.cluster.engines_on_hosts import OnHosts
-from workbench.cluster.reservation import Reservation
+from workbench.cluster.reservation import Held, Reservation
+from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.ranks_on_hosts import Plan, find_hosts
 from workbench.launch.hosts.remote_shell import Here as NoShell
@@ -19,19 +21,38 @@ from workbench.launch.site import Site
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, pin
 
-AnyPlace = Here | OnHosts | ElasticHere
+if TYPE_CHECKING:
+    from workbench.ray.engines import RayPlaces
 
-# The hosts that Slurm has reserved for this kernel, at most once: they outlive the engines.
-_held: list[Reservation] = []
+AnyPlace = Here | OnHosts | ElasticHere
+PODS = "/etc/workbench/job/discover_hosts.sh"
+"""Of our chart, see deploy/kubernetes/workbench."""
+
+# The hosts that Slurm or Ray has given to this kernel, at most once: they outlive the engines.
+_held: list[Held] = []
 
 
 @dataclass(frozen=True)
 class Wish:
-    """What a notebook asks for: the arguments of ``cluster.up``, see there."""
+    """What a notebook asks for: the arguments of ``cluster.up``, see there; and in full those that name the hosts.
+
+    Args:
+        slurm: ``nodes``, ``tasks_per_node``, ``time``, ``gpus_per_task``, ``cpus_per_task``; ``partition``,
+            ``account``, ``reservation``, which ``workbench.toml`` may say instead; ``name``; ``options``, a list of
+            sbatch's; and ``queue_timeout_s``: a request that waits for longer is cancelled, by default after 600 s.
+            While it waits, place and reason are shown; Ctrl-C cancels it. In a notebook that runs in a Slurm job
+            itself, that job's hosts are taken.
+        ray: ``cpus`` and ``gpus`` of each engine, ``strategy`` and ``timeout_s``, see
+            :class:`workbench.ray.engines.Request`. The kernel is connected to the cluster, by ``ray.init()``.
+        k8s: ``script``, which prints the pods that are ready, one ``host:slots`` a line; the chart's by default. The
+            kernel runs in a pod that reaches them by ssh, as the chart's JupyterLab does.
+    """
 
     n: int | None = None
     hosts: Sequence[str] | str | None = None
     slurm: Mapping[str, Any] | None = None
+    ray: Mapping[str, Any] | None = None
+    k8s: Mapping[str, Any] | None = None
     gpus: Asked = None
     mpiexec: str = ""
     min_np: int | None = None
@@ -44,18 +65,24 @@ def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Any
         wish: the notebook's.
         site: of its folder.
         say: gets what happens meanwhile.
-        give_back: ends what runs on hosts that Slurm has reserved, and releases them.
+        give_back: ends what runs on hosts that Slurm or Ray has given, and releases them.
 
     Raises:
         LaunchError, ValueError: see ``cluster.up``.
     """
-    if wish.hosts and wish.slurm is not None:
-        raise ValueError("hosts and slurm exclude each other: Slurm gives the hosts.")
+    words = [name for name in ("hosts", "slurm", "ray", "k8s") if _is_asked(getattr(wish, name))]
+    if len(words) > 1:
+        raise ValueError(f"{' and '.join(words)} exclude each other: each gives the hosts.")
     if wish.n is not None and wish.n < 1:
         raise ValueError(f"n={wish.n}: a cluster has at least 1 rank.")
     if wish.slurm is not None:
         held = _reserved(wish.slurm, site, say, give_back)
         return _on(held.targets, wish, site, say, held)
+    if wish.ray is not None:
+        given = _in_ray(wish.n or site.engines, wish.ray, say, give_back)
+        return _on(given.targets, replace(wish, n=given.asked.n), site, say, given, folder=".")
+    if wish.k8s is not None:
+        return _on(_pods(wish.k8s), wish, site, say)
     named = [wish.hosts] if isinstance(wish.hosts, str) else wish.hosts
     targets = _targets(list(site.hosts if named is None else named))
     if all(isinstance(target.shell, NoShell) for target in targets):
@@ -64,6 +91,48 @@ def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Any
             return ElasticHere(n, _least(wish.min_np, n), pin(n, wish.gpus))
         return Here(n, tuple(mpi.command(n, wish.mpiexec, alone=True)), pin(n, wish.gpus))
     return _on(targets, wish, site, say)
+
+
+def _is_asked(word: object) -> bool:
+    return word is not None and word != [] and word != ""
+
+
+def _pods(asked: Mapping[str, Any]) -> list[Target]:
+    """Those that are ready.
+
+    Raises:
+        LaunchError: a word is unknown, or this is no pod of the chart's.
+    """
+    if unknown := [name for name in asked if name != "script"]:
+        raise LaunchError(f"k8s: {unknown[0]!r} is not known. There are: script.")
+    script = str(asked.get("script", PODS))
+    if not asked and not Path(script).exists():
+        raise LaunchError(
+            f"k8s: this kernel runs in no pod of the chart deploy/kubernetes/workbench, for {script} is not there. "
+            "cluster.up(k8s=…) starts no pods: open the notebook in the chart's JupyterLab. In pods of another kind, "
+            "name the program that prints the hosts: k8s=dict(script=…)."
+        )
+    return find_hosts("", "", None, script=script)
+
+
+def _in_ray(n: int, words: Mapping[str, Any], say: Say, give_back: Callable[[], None]) -> RayPlaces:
+    """The places that are held, if they are what is asked for; else new ones.
+
+    Raises:
+        LaunchError: MPI is insisted on, or see :class:`workbench.ray.engines.RayPlaces`.
+    """
+    if config.settings().backend == "mpi":
+        raise LaunchError("WORKBENCH_BACKEND=mpi, but MPI's launcher starts nothing in Ray's places. Unset it.")
+    from workbench.ray.engines import RayPlaces, request  # an extra
+
+    asked = request(n, words)
+    for old in list(_held):
+        if isinstance(old, RayPlaces) and old.asked == asked and old.whole():
+            return old
+        give_back()
+    found = RayPlaces(asked, say)
+    _held.append(found)
+    return found
 
 
 def _least(min_np: int, n: int) -> int:
@@ -82,13 +151,15 @@ def _targets(listed: Sequence[str]) -> list[Target]:
     return [replace(each, shell=by_srun.get(each.name, each.shell)) for each in found]
 
 
-def _on(targets: Sequence[Target], wish: Wish, site: Site, say: Say, held: Reservation | None = None) -> OnHosts:
+def _on(
+    targets: Sequence[Target], wish: Wish, site: Site, say: Say, held: Held | None = None, folder: str = ""
+) -> OnHosts:
     n = _allowed(wish.n or sum(target.slots for target in targets), site, say)
     if wish.min_np is not None:
         raise ValueError("min_np: engines that may die are on this machine only. On several hosts: workbench run.")
     networks = [site.interface] if site.interface else []
     gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
-    plan = Plan(targets, networks, config.ports(), gpus)
+    plan = Plan(targets, networks, config.ports(), gpus, folder)
     plan.ranks(n)  # are there so many slots?
     return OnHosts(n, plan, held, site.modules)
 
@@ -103,10 +174,11 @@ def _allowed(n: int, site: Site, say: Say) -> int:
 def _reserved(slurm: Mapping[str, Any], site: Site, say: Say, give_back: Callable[[], None]) -> Reservation:
     """The job around this process; else the hosts that are held, if they are what is asked for; else new ones."""
     asked = reservation.request(slurm, site)
-    asked = (_held[0].asked or asked) if _held and not slurm else asked
+    mine = [each for each in _held if isinstance(each, Reservation)]
+    asked = (mine[0].asked or asked) if mine and not slurm else asked
     if around := reservation.around(slurm):
         return around
-    for old in list(_held):
+    for old in mine:
         if over := old.ended():
             say(over)
         elif not slurm or old.asked == asked:
@@ -131,8 +203,8 @@ def time_left(place: AnyPlace) -> list[str]:
     return [place.reservation.line()] if isinstance(place, OnHosts) and place.reservation else []
 
 
-def held() -> list[Reservation]:
-    """The hosts that Slurm has reserved."""
+def held() -> list[Held]:
+    """The hosts that Slurm or Ray has given."""
     return list(_held)
 
 

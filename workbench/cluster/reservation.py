@@ -17,7 +17,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 from workbench import config
 from workbench.common.text import numbered
@@ -87,8 +87,32 @@ def request(asked: Mapping[str, Any], site: Site) -> Request:
     return Request(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
 
 
+class Held(Protocol):
+    """Hosts that an engine has given to this kernel.
+
+    Attributes:
+        kind: which: the word of ``cluster.up`` that asks for other ones.
+        targets: they.
+    """
+
+    kind: str
+    targets: list[Target]
+
+    def left_s(self) -> float | None:
+        """Seconds until they go; None where there is no limit."""
+
+    def ended(self) -> str:
+        """Why they are no more; "" while they are there."""
+
+    def line(self) -> str:
+        """For whoever uses them."""
+
+    def release(self) -> None:
+        """Give them back."""
+
+
 class Reservation:
-    """Hosts of a Slurm job.
+    """Hosts of a Slurm job, see :class:`Held`.
 
     Args:
         number: the job's.
@@ -96,6 +120,8 @@ class Reservation:
         asked: for what; None: it is the job around this process, which is never ended from here.
         watchdog: cancels the job if this process dies.
     """
+
+    kind = "slurm"
 
     def __init__(
         self, number: str, targets: list[Target], asked: Request | None = None, watchdog: Watchdog | None = None
@@ -164,7 +190,7 @@ class ShortTime:
         say: gets the line.
     """
 
-    def __init__(self, reservation: Reservation, say: Callable[[str], None]) -> None:
+    def __init__(self, reservation: Held, say: Callable[[str], None]) -> None:
         self._reservation, self._say, self._due = reservation, say, 0.0
 
     def tick(self) -> None:
@@ -179,7 +205,9 @@ class ShortTime:
         if left_s is None or left_s < SHORT_S:
             self._due = math.inf
             if left_s and not first:
-                self._say(f"Slurm job {self._reservation.number} ends in {spelled(left_s)}: save what you need")
+                self._say(
+                    f"{self._reservation.line().partition(' on ')[0]} ends in {spelled(left_s)}: save what you need"
+                )
         else:
             self._due = time.monotonic() + left_s - SHORT_S + 1.0
 
@@ -283,6 +311,7 @@ def spelled(left_s: float) -> str:
 __all__ = [
     "QUEUE_TIMEOUT_S",
     "SHORT_S",
+    "Held",
     "Request",
     "Reservation",
     "ShortTime",

@@ -169,6 +169,38 @@ def without_launcher(env: Mapping[str, str]) -> dict[str, str]:
     return {name: text for name, text in env.items() if not _LAUNCHER_NAMES.fullmatch(name)}
 
 
+def become(variables: Mapping[str, str]) -> None:
+    """Change this process's environment as if a launcher had started it with ``variables``.
+
+    What another launcher has said to it goes: Ray may run inside a Slurm step, whose tasks have a rank, too.
+
+    Example:
+        >>> become({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}); launch().rank
+        1
+        >>> become({}); launch().launcher
+        'none'
+    """
+    for name in os.environ.keys() - without_launcher(os.environ).keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def log_desk_variables(address: str, port: int, secret: bytes) -> dict[str, str]:
+    """What tells a rank where :func:`workbench.ray.ray_logger.log` goes.
+
+    Example:
+        >>> log_desk(log_desk_variables("10.0.0.1", 4000, b"secret"))
+        ('10.0.0.1', 4000, b'secret')
+    """
+    return {"WORKBENCH_RAY_LOG": f"{address} {port} {secret.hex()}"}
+
+
+def log_desk(env: Mapping[str, str] | None = None) -> tuple[str, int, bytes] | None:
+    """Address, port and secret, as :func:`log_desk_variables` has said them; None if nobody has."""
+    address, port, secret = ((os.environ if env is None else env).get("WORKBENCH_RAY_LOG") or "  ").split(" ")
+    return (address, int(port), bytes.fromhex(secret)) if port else None
+
+
 def start_timeout_s(env: Mapping[str, str]) -> float:
     """How long the launcher waits until all ranks have started."""
     return float(parse("HOROVOD_START_TIMEOUT", env.get("HOROVOD_START_TIMEOUT", "30"), float, 1))

@@ -77,7 +77,7 @@ def serve(invitation: Invitation, about: About, timeout_s: float = 30.0) -> str:
     Raises:
         LaunchError: the launcher cannot be reached.
     """
-    channel = _connected(invitation, time.monotonic() + timeout_s)
+    channel = connected(invitation, time.monotonic() + timeout_s)
     host = socket.gethostname()
     channel.send("here", host=host, machine=machine(), pid=os.getpid(), label=about.label, gpus=list(about.gpus))
     streams: list[threading.Thread] = []
@@ -97,7 +97,16 @@ def serve(invitation: Invitation, about: About, timeout_s: float = 30.0) -> str:
     return why
 
 
-def _connected(invitation: Invitation, until: float) -> Channel:
+def connected(invitation: Invitation, until: float) -> Channel:
+    """A channel to the switchboard.
+
+    Args:
+        invitation: where it is.
+        until: deadline, by ``time.monotonic()``.
+
+    Raises:
+        LaunchError: it cannot be reached.
+    """
     key = derived(invitation.secret, PURPOSE)
     where = f"{invitation.address} port {invitation.port}"
     try:
@@ -113,7 +122,7 @@ def _connected(invitation: Invitation, until: float) -> Channel:
 def _stream(invitation: Invitation, order: Mapping[str, Any]) -> None:
     """Run one script, and carry its standard streams."""
     with contextlib.suppress(LaunchError):  # then the launcher waits in vain for the connection, and says so
-        channel = _connected(invitation, time.monotonic() + HANDSHAKE_S)
+        channel = connected(invitation, time.monotonic() + HANDSHAKE_S)
         channel.send("stream", number=order["number"])
         try:
             _run(channel, order["script"], order["env"])
@@ -174,4 +183,4 @@ def _feed(channel: Channel, stdin: IO[bytes]) -> None:
                 left = left[os.write(stdin.fileno(), left) :]
 
 
-__all__ = ["PURPOSE", "About", "Invitation", "serve"]
+__all__ = ["PURPOSE", "About", "Invitation", "connected", "serve"]

@@ -69,6 +69,7 @@ class Switchboard:
     Args:
         address: of this machine, at which executors reach it.
         ports: the first free one from one to the other is listened at; any free one if both are 0.
+        told: gets what somebody tells who is no executor, but was given the invitation; see ``workbench/ray``.
 
     Raises:
         LaunchError: no port is free there.
@@ -87,7 +88,10 @@ class Switchboard:
         [1]
     """
 
-    def __init__(self, address: str, ports: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, address: str, ports: tuple[int, int] = (0, 0), told: Callable[[bytes], None] | None = None
+    ) -> None:
+        self._told = told
         try:
             self._listener = listen(address, ports)
         except OSError as error:
@@ -205,6 +209,9 @@ class Switchboard:
             call.channel = channel
             call.came.set()
         else:
+            if message is not None and message.kind == "tell" and self._told is not None:
+                self._told(message.data)
+                channel.send("heard")
             channel.close()
 
     def _attend(self, channel: Channel, about: Mapping[str, Any]) -> None:

@@ -19,7 +19,7 @@ from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
-from workbench.launch.hosts.remote_shell import Srun, Ssh, explain
+from workbench.launch.hosts.remote_shell import Relay, Srun, Ssh, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _LIMIT_S = 600.0
@@ -77,6 +77,11 @@ def sync(targets: Sequence[Target], folder: str, say: Callable[[str], None], ver
         raise LaunchError(
             "--sync copies by ssh, and the hosts of a Slurm job are reached by srun: leave it out. They share their "
             "folders as a rule; where they do not, sbcast copies a file to all of them."
+        )
+    if any(isinstance(target.shell, Relay) for target in targets):
+        raise LaunchError(
+            "--sync copies by ssh, and the hosts of Spark or Ray are reached by their executors: leave it out. These "
+            'engines copy files themselves: ray.init(runtime_env={"working_dir": "."}), or spark.addPyFile().'
         )
     others = {target.name: target.shell for target in targets if isinstance(target.shell, Ssh)}
     if not others:

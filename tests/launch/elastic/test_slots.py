@@ -59,3 +59,14 @@ def test_no_more_than_the_most() -> None:
     assert slots.free(0.0) == []
     slots.left(0)
     assert slots.free(0.0) == [("a", 0)]
+
+
+def test_a_worker_leaves_once() -> None:
+    """A worker that was told to leave, whose host is lost before it has, leaves once. After a failure a host rests."""
+    slots = filled({"a": 2, "b": 1})
+    assert slots.found({"a": 1, "b": 1}) == [1]
+    slots.left(1)
+    slots.left(1)
+    assert slots.failed(1, belonged=True, now=0.0) == ""
+    assert slots.failed(0, belonged=True, now=0.0) == "a"
+    assert slots.free(now=0.5) == []

@@ -104,9 +104,10 @@ class Slots:
         return self._where[worker]
 
     def left(self, worker: int) -> None:
-        """A worker has ended without a failure."""
-        host, slot = self._where.pop(worker)
-        del self.hosts[host].workers[slot]
+        """A worker has ended without a failure; nothing if it has left before."""
+        if worker in self._where:
+            host, slot = self._where.pop(worker)
+            del self.hosts[host].workers[slot]
 
     def failed(self, worker: int, belonged: bool, now: float) -> str:
         """A worker was lost; its host rests.

@@ -1,0 +1,112 @@
+"""The elastic half of :class:`workbench.ray.RayExecutor`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.ray import elastic
+from workbench.ray.jobs.growing import Growing, limits_of
+from workbench.ray.jobs.offers import HostDiscovery, Takes
+from workbench.ray.ray_logger import calling
+from workbench.ray.settings import MiniSettings, own_discovery
+
+
+class RayHostDiscovery(elastic.RayHostDiscovery):
+    """:class:`workbench.ray.elastic.RayHostDiscovery` with the arguments' later names."""
+
+    def __init__(self, use_gpu: bool = False, cpus_per_worker: float = 1, gpus_per_worker: float = 1) -> None:
+        super().__init__(use_gpu, cpus_per_worker, gpus_per_worker)
+
+
+@dataclass
+class ElasticParams:
+    """The arguments of :class:`workbench.ray.RayExecutor` that make a job elastic, as Horovod groups them."""
+
+    min_workers: int = 1
+    max_workers: int | None = None
+    reset_limit: int | None = None
+    cooldown_range: Sequence[float] | None = None
+    elastic_timeout: float = 600
+    override_discovery: bool = True
+    cpus_per_worker: float = 1
+    use_gpu: bool = False
+    gpus_per_worker: float | None = None
+
+
+class ElasticAdapter:
+    """See :class:`workbench.ray.RayExecutor`, which hands everything on.
+
+    Args:
+        settings: interfaces; ``discovery``, unless it is overridden.
+        min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout: of the job.
+        override_discovery: ask Ray which nodes there are.
+        use_gpu, cpus_per_worker, gpus_per_worker: what each rank takes.
+
+    Raises:
+        ValueError: they contradict each other.
+    """
+
+    def __init__(
+        self,
+        settings: MiniSettings,
+        min_workers: int,
+        max_workers: int | None = None,
+        reset_limit: int | None = None,
+        cooldown_range: Sequence[float] | None = None,
+        elastic_timeout: float = 600,
+        override_discovery: bool = True,
+        *,
+        use_gpu: bool = False,
+        cpus_per_worker: float = 1,
+        gpus_per_worker: float | None = None,
+    ) -> None:
+        peer_timeout_s = config.settings().peer_timeout_s
+        self._limits = limits_of(min_workers, max_workers, reset_limit, cooldown_range, elastic_timeout, peer_timeout_s)
+        self._takes = Takes(cpus_per_worker, (gpus_per_worker or 1) * use_gpu)
+        self._settings = settings
+        self._growing: Growing | None = None
+        if override_discovery:
+            self._discovery: HostDiscovery = RayHostDiscovery(use_gpu, cpus_per_worker, gpus_per_worker or 1)
+        else:
+            self._discovery = own_discovery(settings)
+
+    def start(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """See :meth:`workbench.ray.RayExecutor.start`."""
+        if executable_cls or executable_args or executable_kwargs:
+            raise ValueError("executable_cls: the ranks of an elastic job come and go, so they keep no object.")
+        if self._growing:
+            raise LaunchError("The job has its places already. shutdown() gives them back.")
+        env = extra_env_vars or {}
+        self._growing = Growing(self._settings, self._discovery, self._takes, self._limits, env)
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> list[Any]:
+        """See :meth:`workbench.ray.RayExecutor.run`."""
+        if self._growing is None:
+            raise LaunchError("There are no places for ranks: call start() first.")
+        with calling(callbacks or ()) as env:
+            return self._growing.run(fn, args or (), kwargs, env)
+
+    def shutdown(self) -> None:
+        """See :meth:`workbench.ray.RayExecutor.shutdown`."""
+        growing, self._growing = self._growing, None
+        if growing:
+            growing.close()
+
+
+__all__ = ["ElasticAdapter", "ElasticParams", "RayHostDiscovery"]

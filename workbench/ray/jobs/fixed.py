@@ -1,0 +1,190 @@
+"""A job whose ranks are actors, as many from the beginning to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from workbench import config
+from workbench.errors import LaunchError
+from workbench.ray.jobs.calls import RankGoneError, gather, within
+from workbench.ray.jobs.places import Place, alias_is_wanted, meeting_point, variables
+from workbench.ray.needed import connected, ray
+from workbench.ray.ray_logger import calling
+from workbench.ray.settings import MiniSettings
+from workbench.ray.strategy import ColocatedStrategy, PGStrategy
+
+_LEAVE_S = 10.0
+
+
+class StaticAdapter:
+    """See :class:`workbench.ray.RayExecutor`, which hands everything on.
+
+    Args:
+        settings: deadlines.
+        num_workers: how many ranks; or
+        num_hosts, num_workers_per_host: so many on each of so many nodes.
+        cpus_per_worker, use_gpu, gpus_per_worker: what each takes.
+        use_current_placement_group: use the group around this process, if it is in one.
+
+    Raises:
+        ValueError: it is not said how many, or in two ways.
+    """
+
+    def __init__(
+        self,
+        settings: MiniSettings,
+        num_workers: int | None = None,
+        num_hosts: int | None = None,
+        num_workers_per_host: int = 1,
+        cpus_per_worker: float = 1,
+        use_gpu: bool = False,
+        gpus_per_worker: float | None = None,
+        use_current_placement_group: bool = True,
+    ) -> None:
+        if (num_workers is None) == (num_hosts is None):
+            raise ValueError(f"num_workers={num_workers} and num_hosts={num_hosts}: give one of them.")
+        if min(num_workers or 1, num_hosts or 1, num_workers_per_host) < 1 or 0 in (num_workers, num_hosts):
+            raise ValueError(
+                f"num_workers={num_workers}, num_hosts={num_hosts}, num_workers_per_host={num_workers_per_host}: a job "
+                "has at least 1 rank."
+            )
+        self._settings, self._hosts, self._each = settings, num_hosts, num_workers_per_host
+        self._n = num_workers or (num_hosts or 1) * num_workers_per_host
+        self._takes: dict[str, Any] = {
+            "settings": settings,
+            "use_gpu": use_gpu,
+            "cpus_per_worker": cpus_per_worker,
+            "gpus_per_worker": gpus_per_worker,
+        }
+        self._use_current = use_current_placement_group
+        self._strategy: ColocatedStrategy | PGStrategy | None = None
+        self.places: list[Place] = []
+        self._lost = ""
+
+    def start(
+        self,
+        executable_cls: Callable[..., Any] | None = None,
+        executable_args: Sequence[Any] | None = None,
+        executable_kwargs: Mapping[str, Any] | None = None,
+        extra_env_vars: Mapping[str, Any] | None = None,
+    ) -> None:
+        """See :meth:`workbench.ray.RayExecutor.start`."""
+        connected()
+        if self._strategy:
+            raise LaunchError("The ranks run already. shutdown() ends them.")
+        self._lost, self._strategy = "", self._choose()
+        try:
+            workers, _ = self._strategy.create_workers()
+            self._make_ranks(workers, {name: str(value) for name, value in (extra_env_vars or {}).items()})
+            if executable_cls:
+                made = (executable_cls, executable_args, executable_kwargs)
+                gather([worker.start_executable.remote(*made) for worker in workers], self.places)
+        except BaseException:
+            self.shutdown()
+            raise
+
+    @property
+    def workers(self) -> list[Any]:
+        """The actors, by rank."""
+        return self._strategy.workers if self._strategy else []
+
+    def _choose(self) -> ColocatedStrategy | PGStrategy:
+        inside = self._use_current and ray.util.get_current_placement_group()
+        if self._hosts is None or inside:
+            return PGStrategy(num_workers=self._n, force_create_placement_group=not self._use_current, **self._takes)
+        return ColocatedStrategy(num_hosts=self._hosts, num_workers_per_host=self._each, **self._takes)
+
+    def _make_ranks(self, workers: Sequence[Any], extra: dict[str, str]) -> None:
+        limit_s, nics = self._settings.timeout_s, self._settings.interfaces()
+        self.places = within([worker.place.remote(nics) for worker in workers], limit_s, "start")
+        free = workers[0].free_ports.remote(meeting_point(self.places), config.ports(extra))
+        (ports,) = within([free], limit_s, "find a free port")
+        common = {"WORKBENCH_INIT_TIMEOUT_S": str(limit_s), "HOROVOD_CONTROLLER": "gloo"}
+        by_rank = [common | each | extra for each in variables(self.places, ports)]
+        alias = alias_is_wanted()
+        within([each.become.remote(env, alias) for each, env in zip(workers, by_rank, strict=True)], limit_s, "start")
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        callbacks: Sequence[Callable[[Any], Any]] | None = None,
+    ) -> list[Any]:
+        """See :meth:`workbench.ray.RayExecutor.run`."""
+        with calling(callbacks or ()) as env:
+            return self._gather(self._call(fn, args, kwargs, env))
+
+    def run_remote(
+        self, fn: Callable[..., Any], args: Sequence[Any] | None = None, kwargs: Mapping[str, Any] | None = None
+    ) -> list[Any]:
+        """See :meth:`workbench.ray.RayExecutor.run_remote`."""
+        return self._call(fn, args, kwargs, {})
+
+    def _call(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] | None,
+        kwargs: Mapping[str, Any] | None,
+        env: Mapping[str, str],
+    ) -> list[Any]:
+        workers, task = self._workers(), _sent((fn, tuple(args or ()), dict(kwargs or {})), fn)
+        return [worker.call.remote(task, env) for worker in workers]
+
+    def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
+        """See :meth:`workbench.ray.RayExecutor.execute`."""
+        workers, sent = self._workers(), _sent(fn, fn)
+        with calling(callbacks or ()) as env:
+            return self._gather([worker.execute.remote(sent, env) for worker in workers])
+
+    def execute_single(self, fn: Callable[[Any], Any]) -> Any:
+        """See :meth:`workbench.ray.RayExecutor.execute_single`."""
+        workers, sent = self._workers(), _sent(fn, fn)
+        return self._gather([workers[0].execute.remote(sent)])[0]
+
+    def _workers(self) -> list[Any]:
+        if self._strategy is None:
+            raise LaunchError("There are no ranks: call start() first.")
+        if self._lost:
+            raise LaunchError(f"{self._lost.splitlines()[0]} Call shutdown(), then start().")
+        return self._strategy.workers
+
+    def _gather(self, refs: Sequence[Any]) -> list[Any]:
+        try:
+            return gather(refs, self.places)
+        except RankGoneError as error:
+            self._lost = str(error)
+            raise
+
+    def shutdown(self) -> None:
+        """See :meth:`workbench.ray.RayExecutor.shutdown`."""
+        strategy, self._strategy = self._strategy, None
+        if strategy is None:
+            return
+        if (
+            strategy.workers and not self._lost and ray.is_initialized()
+        ):  # what ranks share is released when they leave together
+            left = [worker.leave.remote() for worker in strategy.workers]
+            ray.wait(left, num_returns=len(left), timeout=_LEAVE_S)
+        strategy.shutdown()
+
+
+def _sent(what: Any, fn: Callable[..., Any]) -> Any:
+    """Pickle it once for all ranks.
+
+    Raises:
+        TypeError: it cannot be pickled.
+    """
+    try:
+        return ray.put(what)
+    except TypeError as error:
+        name = getattr(fn, "__qualname__", repr(fn))
+        why = str(error).strip().splitlines()[-1] if str(error) else "no reason given"
+        raise TypeError(
+            f"{name} and its arguments cannot be sent to the ranks, for they cannot be pickled: {why} Open files, "
+            "locks and connections have to be made within the function."
+        ) from error
+
+
+__all__ = ["StaticAdapter"]
