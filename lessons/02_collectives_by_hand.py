@@ -311,7 +311,7 @@ picture
 #     comm.send(x, dest=(comm.rank + 1) % comm.size)
 #     return comm.recv(source=(comm.rank - 1) % comm.size)
 #
-# There is more than one cure; it should take no more than two rounds, however many ranks there are.
+# There is more than one cure. Its number of rounds must not grow with n: on four ranks, two at most.
 
 # %% tags=["exercise"]
 # exercise: 02.shift_right
@@ -344,8 +344,9 @@ engines.down()
 # count the rounds aloud. Common wrong answers: rank 0 taken for the root (use *places*, counted from the root); sends
 # to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two;
 # the root's value not returned on the root. For the ring, most find `sendrecv`; ask for the cure without it (even
-# ranks send first, odd ones receive first) and what that costs. *One* rank that receives first also ends the circle,
-# but the messages then go one after the other: n rounds. `receive, then send` on all ranks hangs with any size.
+# ranks send first, odd ones receive first) and what that costs: two rounds, three where n is odd, since ranks n - 1
+# and 0 then both send first. *One* rank that receives first also ends the circle, but the messages then go one after
+# the other: n rounds. `receive, then send` on all ranks hangs with any size.
 #
 # Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which everybody should see.
 

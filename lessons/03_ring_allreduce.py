@@ -99,8 +99,10 @@ play(drawing.space_time(run, "The ring"))
 
 # %% [markdown]
 # Everybody sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so
-# 2(n − 1)/n · K bytes, and no algorithm can do with less (Patarasuk and Yuan, 2009): each rank has to give away its own
-# contribution to every element that it does not add up itself, (n − 1)/n · K, and to get the rest of the result.
+# 2(n − 1)/n · K bytes. With messages between ranks, no algorithm has a *busiest* rank that sends less (Patarasuk and
+# Yuan, 2009): of each element n − 1 ranks have to give away their contribution, and n − 1 ranks have to get the sum.
+# That is 2(n − 1)·K on all ranks together, and the busiest of n sends at least an n-th of it. A single rank may send
+# less, and so may all of them where the switches of the network add up.
 
 # %%
 size = 100_000 * 8
@@ -123,7 +125,7 @@ drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * 
 # ## When the ring is not the best
 #
 # It needs 2(n − 1) messages one after the other, each with its latency α. For a small array latency is all there is,
-# and a tree with log2(n) rounds is faster:
+# and a tree, up and down again in 2⌈log2 n⌉ rounds, is faster:
 
 
 # %%

@@ -112,8 +112,9 @@ print(stuck)
 drawing.wait_for(stuck)
 
 # %% [markdown]
-# With two ranks this is seldom seen, for two divide most numbers of samples. On real ranks it is a hang at the end of
-# the first epoch.
+# Uneven shards alone do no harm: it hangs where one rank's part just reaches into another batch. With batches of 16
+# that happens with 3.1 % of all numbers of samples on two ranks, and with 4.2 % on three. So it is seldom seen, until
+# it hangs at the end of the first epoch.
 #
 # ### Cures 1 and 2: make the shards equal
 #

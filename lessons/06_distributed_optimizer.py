@@ -136,8 +136,10 @@ wrapped = train(model, optimizer, hvd.rank(), hvd.size())
 print("DistributedOptimizer, the same:", bool((wrapped - serial).abs().max() < 1e-12))
 
 # %% [markdown]
-# The workbench's own hook does the same. It also takes care of accumulation over several backward passes, of groups of
-# gradients that travel together, and of a parameter that a rank has not used:
+# The workbench's own hook does the same in the first step. From the second step on the gradients lie in buckets of up
+# to 16 MB (lesson 07), and a bucket leaves when its last gradient is ready. A model as small as this one has one
+# bucket, which leaves when backward is over: then nothing is hidden. The hook also takes care of accumulation over
+# several backward passes, of groups of gradients that travel together, and of a parameter that a rank has not used:
 
 # %%
 from workbench.torch.optimizer.gradient_hooks import Hook
@@ -408,7 +410,7 @@ engines.down()
 # %% [markdown]
 # ## Keypoints
 #
-# - A hook per parameter starts an asynchronous allreduce; `step()` waits for all of them.
+# - Hooks start asynchronous allreduces, of a gradient or of a bucket of them; `step()` waits for all.
 # - Broadcast weights and optimizer state, or the ranks begin, and stay, different.
 # - Overlap hides what is sent while the backward pass goes on, at best all but the last message.
 # - Between `backward()` and `synchronize()` nobody touches gradients. Clip after `synchronize()`.

@@ -86,7 +86,8 @@ EPOCH = PlainCard(
             "One rank has a batch more than the others and waits for them in a step that they do not make.",
             "Every step contains a collective, so all ranks must make equally many. 145 samples are 49, 48 and 48 on 3 "
             "ranks, and one batch more on the first. Cures: agree on the smallest number, as here; let the sampler "
-            "drop or pad the end (lesson 05); or join(). Two ranks hardly ever show it, so try out with three.",
+            "drop or pad the end (lesson 05); or join(). Few numbers of samples show it: those where one rank's part "
+            "just reaches into another batch.",
         ),
         (
             "The learning rate is too large, and some ranks' weights are no numbers any more.",
@@ -150,7 +151,8 @@ VALIDATE = PlainCard(
         ),
         (
             "The ranks' shards are not equally long.",
-            "Then it would be a MismatchError that lists the shapes. This one says who is missing.",
+            "Each rank brings one number, its mean. Unequal shards would give a wrong average without any error, for "
+            "each rank would count alike, and not each sample. This error says who is missing.",
         ),
         ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
     ),
@@ -207,8 +209,8 @@ GRADIENTS = PlainCard(
         (
             "The ranks wait for the same tensors in different orders.",
             "Backward passes finish gradients in an order of their own on every rank; so do sets, and folders that are "
-            "listed. Submitting in any order is allowed, if the tensors have names, but not waiting. So "
-            "DistributedOptimizer submits during the backward pass and waits for all at its end.",
+            "listed. If a rank waits for each tensor before it submits the next, all ranks need one order. Submit all "
+            "under their names first, then wait in any order: so does DistributedOptimizer.",
         ),
     ),
     right="d",
