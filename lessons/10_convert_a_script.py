@@ -34,7 +34,7 @@
 from itertools import pairwise
 from pathlib import Path
 
-steps = sorted(Path("../lessons/steps").glob("0*.py"))
+steps = sorted(Path("steps").glob("0*.py"))
 print(steps[0].read_text())
 
 # %% [markdown]
