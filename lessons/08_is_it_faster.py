@@ -208,7 +208,12 @@ for name, model in models.items():
     print(f"{name:13}  2 ranks: predicted {model.speedup(2):.2f}, measured {measured[name][0]:.2f}")
 
 # %% tags=["nbval-ignore-output"]
-draw(models, [1, 2], {1: 1.0, 2: measured["convolutional"][0]}, "Two ranks; the point is the larger network, measured")
+draw(
+    models,
+    [1, 2],
+    {1: 1.0, 2: measured["convolutional"][0]},
+    "Lines: predicted; point: convolutional, measured",
+)
 
 # %% [markdown]
 # Where prediction and measurement differ, look for what the model leaves out. It knows of no work per step besides the

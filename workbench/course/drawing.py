@@ -108,8 +108,8 @@ def wait_for(error: DeadlockError) -> Figure:
     gone = [rank for rank in range(n) if rank not in waiting]
     if gone:
         parts.append(_label(310, 70 + 18 * min(len(waiting), 10), f"returned: rank {', '.join(map(str, gone))}", 12))
-    circle = " → ".join(map(str, (*ring, ring[0]))) if ring else "none"
-    text = f"Deadlock: {len(waiting)} of {n} ranks wait; circle: {circle}"
+    circle = f"in a circle: {' → '.join(map(str, (*ring, ring[0])))}" if ring else "not in a circle"
+    text = f"Deadlock: {len(waiting)} of {n} ranks wait, {circle}"
     return _picture(text, 760, 300, parts)
 
 

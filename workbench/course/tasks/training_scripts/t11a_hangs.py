@@ -47,14 +47,23 @@ def _digits() -> tuple[Any, Any]:
 
 def _uneven(samples: int, n: int, first: int, size: int = 12) -> Case:
     """Deal the digits out from rank ``first`` on."""
+    return _batches([np.arange((rank - first) % n, samples, n) for rank in range(n)], size)
+
+
+def _unlike(*counts: int, size: int = 12) -> Case:
+    """Ranks whose numbers of batches are far apart: files of different lengths."""
+    ends = np.cumsum(counts) * size
+    return _batches([np.arange(end - count * size, end) for count, end in zip(counts, ends, strict=True)], size)
+
+
+def _batches(shards: Sequence[Any], size: int) -> Case:
     images, labels = _digits()
     inputs = []
-    for rank in range(n):
-        mine = np.arange((rank - first) % n, samples, n)
+    for mine in shards:
         parts = [mine[i : i + size] for i in range(0, len(mine), size)]
         inputs.append((np.zeros(64), [(images[part], labels[part]) for part in parts], 0.01))
     counts = [len(batches) for _, batches, _ in inputs]
-    return Case(n, f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} batches", inputs)
+    return Case(len(shards), f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} batches", inputs)
 
 
 def _trained(case: Case) -> list[Any]:
@@ -95,7 +104,9 @@ EPOCH = PlainCard(
         ),
     ),
     right="c",
-    properties=as_ranks_do(lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1)], _trained),
+    properties=as_ranks_do(
+        lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)], _trained
+    ),
 )
 
 # --- 2 ------------------------------------------------------------------------------------------------
