@@ -378,7 +378,9 @@ class World:
 
     def _log(self, send: Request, recv: Request) -> None:
         on_the_way, size = (send.begins, send.ends), nbytes(send.data)
-        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, recv.posted, send.verb)
+        # Who has posted an irecv goes on; it does not wait for the message from then on.
+        awaited = max(recv.posted, send.begins) if recv.verb in ("irecv", "Irecv") else recv.posted
+        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, awaited, send.verb)
         self.log.messages.append(message)
 
 
