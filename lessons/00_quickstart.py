@@ -168,7 +168,10 @@ print(f"more than 80 % of the unseen digits are read right: {right > 0.8}")
 #
 # The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must take
 # the steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
-# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone.
+# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone. (In
+# float32 the curves part after some epochs, without anything being wrong; on GPUs some kernels add in another order in
+# each run, unless `torch.use_deterministic_algorithms(True)` forbids them. And with BatchNorm or dropout it would not
+# be the same training: lesson 04.)
 
 
 # %%
@@ -209,7 +212,8 @@ figures.curves(series, xlabel="step", ylabel="loss", title="Two curves, one on t
 # Time one engine alone and all engines together, in turns, because the machine may be busier at one moment than at
 # another. While rank 0 trains alone the others wait in the `allreduce` of the times, which costs no CPU.
 #
-# Two rules of honest timing: warm up first, and take the time of the *slowest* rank.
+# Two rules of honest timing: warm up first, and take the time of the *slowest* rank. "Alone" is one engine with *its
+# share* of the cores; one process with all cores is faster, and is another comparison (lesson 08).
 
 # %%
 # %%px

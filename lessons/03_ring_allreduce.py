@@ -39,13 +39,17 @@ from workbench.observe.player import play
 # ## The obvious way, and what it costs
 #
 # Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
-# keeps for comparison:
+# keeps for comparison. It is written for a `link`, which has one verb: `link.sendrecv(send, dest, receive, source)`
+# sends the first array and fills the second one; where one of them is None, it only does the other half. You will write
+# for `comm`, as in lesson 02.
+
 # %%
 print(inspect.getsource(naive_allreduce).split('"""')[2])
 
 # %% [markdown]
 # The *simulator* runs a function on n ranks that are threads of this process, one at a time, on a virtual clock: a
-# message of m bytes takes α + β·m seconds. So a run is the same every time, and its messages can be counted and drawn.
+# message of m bytes takes α + β·m seconds, on a link that it shares with no other; adding up takes no time. So a run is
+# the same every time, and its messages can be counted and drawn.
 
 
 # %%

@@ -135,6 +135,10 @@ step(8)
 #
 # Two ranks that write the same file may leave it broken. The line with the collective, `allreduce`, stays *outside* of
 # the `if`: all ranks have to come to it.
+#
+# The checkpoint is as small as a lesson allows. A real one has also the number of the epoch (or `set_epoch` begins
+# again at 0), the state of the scheduler and of the `GradScaler`, and random states; and it is written under another
+# name and then renamed, so that who dies while writing leaves the old one whole (lesson 15).
 
 # %%
 step(9)

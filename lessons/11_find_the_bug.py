@@ -196,8 +196,9 @@ cause("11.epoch")
 
 # %% [markdown] tags=["exercise"]
 # In pairs: run the card's cell and its check. One of you reads aloud what is printed, the other says what it means.
-# Agree on a cause before you change anything: `cause("11.epoch", "a")` says whether it is (a). Then repair the program
-# and check again. `show` draws what can be drawn, `hint` helps, `solution` tells.
+# Agree on a cause before you change anything: `cause("11.epoch", "a")` says whether it is (a), and the board counts
+# your guesses. Then repair the program and check again. The last line of an error, which guesses the cause, is left out
+# here. `show` draws what can be drawn, `hint` helps, `solution` tells.
 #
 # `hvd` is the workbench on three ranks or so, which are threads here, so that a hang ends within a second; `comm` is
 # the simulator's communicator. No engines are needed.
