@@ -237,8 +237,9 @@ def progress(lesson: str = "") -> None:
 
 
 def _tries(name: str) -> str:
+    """How many causes were tried, if it was more than the right one."""
     entry = BOARD.entries.get(name, Entry())
-    return f" (cause: {count(entry.causes, 'guess')})" if entry.causes else ""
+    return f" (cause: {count(entry.causes, 'guess')})" if entry.causes > 1 else ""
 
 
 def _state(name: str) -> str:
