@@ -52,6 +52,7 @@ from workbench import data
 from workbench.training.sampler import batches
 
 GLOBAL_BATCH = 288
+device = "cuda" if torch.cuda.is_available() else "cpu"
 digits = data.digits()
 
 
@@ -60,13 +61,13 @@ def make_model(seed, width=64):
     layers = [nn.Conv2d(1, width, 3, padding=1), nn.ReLU()]
     layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
     layers += [nn.Conv2d(width, width, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(4 * width, 10))
+    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(4 * width, 10)).to(device)
 
 
 def train(model, optimizer, epochs, rank, size, dtype=torch.float32):
     """Train on this rank's part of every global batch; return the loss of each step."""
-    images = torch.from_numpy(digits.train_x).to(dtype)
-    labels = torch.from_numpy(digits.train_y)
+    images = torch.from_numpy(digits.train_x).to(device, dtype)
+    labels = torch.from_numpy(digits.train_y).to(device)
     losses = []
     for epoch in range(epochs):
         for mine in batches(len(images), rank, size, GLOBAL_BATCH, epoch=epoch):
@@ -105,14 +106,16 @@ print(f"{local_batch} of {GLOBAL_BATCH} images per step")
 # %% [markdown]
 # ### 3. Pin the device
 #
-# With GPUs, each rank takes the one with the number of its `local_rank()`, its number on this machine. Without, the
-# ranks share the cores: `cluster.up()` has given each engine its share of threads.
+# With GPUs, each rank takes the one with the number of its `local_rank()`, its number on this machine; `%`, because
+# some launchers show each rank one GPU only. Without, the ranks share the cores: `cluster.up()` has given each engine
+# its share of threads.
 
 # %%
 # %%px
-if torch.cuda.is_available():
-    torch.cuda.set_device(hvd.local_rank())
-print("device:", f"cuda:{hvd.local_rank()}" if torch.cuda.is_available() else "cpu")
+if gpus := torch.cuda.device_count():
+    device = f"cuda:{hvd.local_rank() % gpus}"
+    torch.cuda.set_device(device)
+print("device:", device)
 
 # %% [markdown]
 # ### 4. Shard the data
@@ -143,8 +146,10 @@ print("weights equal after:", bool((after == after[0]).all()))
 # %% [markdown]
 # ### 6. Average the gradients
 #
-# `DistributedOptimizer` sends every gradient off as soon as the backward pass has finished it, and waits for all in
-# `step()`. This is the only change to the training itself.
+# `DistributedOptimizer` sends gradients off while the backward pass still goes on, and waits for all in `step()`. In
+# the first step each one leaves alone; from the second on they lie in buckets of up to 16 MB, and a bucket leaves
+# when its last gradient is finished. This small model fills one bucket only, so it leaves at the end of the backward
+# pass. This is the only change to the training itself.
 
 # %%
 # %%px
@@ -154,7 +159,7 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 train(model, optimizer, epochs=12, rank=hvd.rank(), size=hvd.size())
 
 with torch.no_grad():
-    guesses = model(torch.from_numpy(digits.test_x)).argmax(dim=1)
+    guesses = model(torch.from_numpy(digits.test_x).to(device)).argmax(dim=1).cpu()
 right = (guesses == torch.from_numpy(digits.test_y)).double().mean().item()
 print(f"more than 80 % of the unseen digits are read right: {right > 0.8}")
 
@@ -163,7 +168,10 @@ print(f"more than 80 % of the unseen digits are read right: {right > 0.8}")
 #
 # The average of the ranks' gradients over equal parts is the gradient over the whole batch. So N ranks must take
 # the steps of one, up to rounding. To see that it is rounding and nothing else, train in float64, where rounding is
-# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone.
+# tiny, and with SGD, which does not magnify it: every rank trains with the others, and rank 0 also trains alone. (In
+# float32 the curves part after some epochs, without anything being wrong; on GPUs some kernels add in another order in
+# each run, unless `torch.use_deterministic_algorithms(True)` forbids them. And with BatchNorm or dropout it would not
+# be the same training: lesson 04.)
 
 
 # %%
@@ -202,9 +210,10 @@ figures.curves(series, xlabel="step", ylabel="loss", title="Two curves, one on t
 # ## Is it faster?
 #
 # Time one engine alone and all engines together, in turns, because the machine may be busier at one moment than at
-# another. While rank 0 trains alone the others wait in `barrier()`, which costs no CPU.
+# another. While rank 0 trains alone the others wait in the `allreduce` of the times, which costs no CPU.
 #
-# Two rules of honest timing: warm up first, and take the time of the *slowest* rank.
+# Two rules of honest timing: warm up first, and take the time of the *slowest* rank. "Alone" is one engine with *its
+# share* of the cores; one process with all cores is faster, and is another comparison (lesson 08).
 
 # %%
 # %%px
@@ -244,7 +253,7 @@ figures.speedup(table)
 # counts on both sides; it need not be the quotient of the two medians above it.
 # **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
 # training. The rest went into communication and waiting. Here the network is small and the batch is large, so there
-# is little to send and much to compute; lesson 07 looks at when that is not so.
+# is little to send and much to compute; lesson 08 looks at when that is not so.
 #
 # ## Stop the engines
 

@@ -166,5 +166,5 @@ engines.down()
 # - A collective ends when every rank has called it, with the same name.
 # - Work that only one rank does must not contain a collective.
 # - An error names the rank that is missing, the line where the others wait, and the cure. The next cell works.
-# - Submit in any order; wait in the same order.
+# - Submit all, then wait in any order. Whoever waits for one before submitting the next needs one order on all ranks.
 # - `engines.rescue()` ends what hangs and replaces what has died.

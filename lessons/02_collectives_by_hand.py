@@ -36,8 +36,10 @@ from workbench.course.simulator import DeadlockError, simulate
 #
 # `comm.send(x, dest=1)` gives an object to rank 1; `comm.recv(source=0)` waits for one from rank 0. All ranks run the
 # same function, and `comm.rank` tells them apart. Here the ranks are simulated: threads of this process, one at a time,
-# on a virtual clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns, and each rank sends one
-# at a time and receives one at a time. So every run is the same, and can be counted and drawn.
+# on a virtual clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns per byte. For all of that
+# time, α too, it occupies its sender's way out and its receiver's way in: each rank sends one at a time and receives
+# one at a time. Otherwise messages do not get into each other's way, and adding up takes no time. So every run is the
+# same, and can be counted and drawn.
 
 
 # %%
@@ -95,7 +97,9 @@ print("results:", run.results)
 drawing.space_time(run, "Tree")
 
 # %% [markdown]
-# The same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message.
+# The same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message. (A large array
+# can be cut into pieces and passed on piece by piece: that is *pipelined*, and takes little more than one round in
+# all.)
 
 # %%
 for n in (2, 4, 8, 16, 32):
@@ -311,7 +315,7 @@ picture
 #     comm.send(x, dest=(comm.rank + 1) % comm.size)
 #     return comm.recv(source=(comm.rank - 1) % comm.size)
 #
-# There is more than one cure; it should take no more than two rounds, however many ranks there are.
+# There is more than one cure. Its number of rounds must not grow with n: on four ranks, two at most.
 
 # %% tags=["exercise"]
 # exercise: 02.shift_right
@@ -344,8 +348,9 @@ engines.down()
 # count the rounds aloud. Common wrong answers: rank 0 taken for the root (use *places*, counted from the root); sends
 # to `(rank + step) % n` without asking whether there is such a place, which only shows where n is no power of two;
 # the root's value not returned on the root. For the ring, most find `sendrecv`; ask for the cure without it (even
-# ranks send first, odd ones receive first) and what that costs. *One* rank that receives first also ends the circle,
-# but the messages then go one after the other: n rounds. `receive, then send` on all ranks hangs with any size.
+# ranks send first, odd ones receive first) and what that costs: two rounds, three where n is odd, since ranks n - 1
+# and 0 then both send first. *One* rank that receives first also ends the circle, but the messages then go one after
+# the other: n rounds. `receive, then send` on all ranks hangs with any size.
 #
 # Where to stop if time is short: before *Allgather*, then *A ring that hangs*, which everybody should see.
 

@@ -39,13 +39,17 @@ from workbench.observe.player import play
 # ## The obvious way, and what it costs
 #
 # Everybody sends everything to rank 0, which adds up and sends the sum back. This is the function that the workbench
-# keeps for comparison:
+# keeps for comparison. It is written for a `link`, which has one verb: `link.sendrecv(send, dest, receive, source)`
+# sends the first array and fills the second one; where one of them is None, it only does the other half. You will write
+# for `comm`, as in lesson 02.
+
 # %%
 print(inspect.getsource(naive_allreduce).split('"""')[2])
 
 # %% [markdown]
 # The *simulator* runs a function on n ranks that are threads of this process, one at a time, on a virtual clock: a
-# message of m bytes takes α + β·m seconds. So a run is the same every time, and its messages can be counted and drawn.
+# message of m bytes takes α + β·m seconds, on a link that it shares with no other; adding up takes no time. So a run is
+# the same every time, and its messages can be counted and drawn.
 
 
 # %%
@@ -99,8 +103,10 @@ play(drawing.space_time(run, "The ring"))
 
 # %% [markdown]
 # Everybody sends and receives all the time. Each rank sends 2(n − 1) messages of one n-th of the array, so
-# 2(n − 1)/n · K bytes, and no algorithm can do with less (Patarasuk and Yuan, 2009): each rank has to give away its own
-# contribution to every element that it does not add up itself, (n − 1)/n · K, and to get the rest of the result.
+# 2(n − 1)/n · K bytes. With messages between ranks, no algorithm has a *busiest* rank that sends less (Patarasuk and
+# Yuan, 2009): of each element n − 1 ranks have to give away their contribution, and n − 1 ranks have to get the sum.
+# That is 2(n − 1)·K on all ranks together, and the busiest of n sends at least an n-th of it. A single rank may send
+# less, and so may all of them where the switches of the network add up.
 
 # %%
 size = 100_000 * 8
@@ -123,7 +129,7 @@ drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * 
 # ## When the ring is not the best
 #
 # It needs 2(n − 1) messages one after the other, each with its latency α. For a small array latency is all there is,
-# and a tree with log2(n) rounds is faster:
+# and a tree, up and down again in 2⌈log2 n⌉ rounds, is faster:
 
 
 # %%

@@ -136,8 +136,10 @@ wrapped = train(model, optimizer, hvd.rank(), hvd.size())
 print("DistributedOptimizer, the same:", bool((wrapped - serial).abs().max() < 1e-12))
 
 # %% [markdown]
-# The workbench's own hook does the same. It also takes care of accumulation over several backward passes, of groups of
-# gradients that travel together, and of a parameter that a rank has not used:
+# The workbench's own hook does the same in the first step. From the second step on the gradients lie in buckets of up
+# to 16 MB (lesson 07), and a bucket leaves when its last gradient is ready. A model as small as this one has one
+# bucket, which leaves when backward is over: then nothing is hidden. The hook also takes care of accumulation over
+# several backward passes, of groups of gradients that travel together, and of a parameter that a rank has not used:
 
 # %%
 from workbench.torch.optimizer.gradient_hooks import Hook
@@ -175,6 +177,31 @@ def goes_on(*, weights, state):
 print("nothing broadcast:          ranks agree:", goes_on(weights=False, state=False))
 print("weights broadcast:          ranks agree:", goes_on(weights=True, state=False))
 print("weights and state broadcast: ranks agree:", goes_on(weights=True, state=True))
+
+# %% [markdown]
+# ## What a layer keeps to itself
+#
+# The average makes one training of n only if each sample counts by itself. BatchNorm does not let it: it takes mean and
+# variance over the batch, and each rank has only a part of it. `SyncBatchNorm` takes them over all ranks.
+
+
+# %%
+# %%px
+def normalised(norm, rank, size):
+    """Two epochs with a layer of batch normalisation."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(64, 32), norm(32), nn.Tanh(), nn.Linear(32, 10)).double()
+    optimizer = sgd(model)
+    if size > 1:
+        optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    return train(model, optimizer, rank, size)
+
+
+serial = normalised(nn.BatchNorm1d, rank=0, size=1)
+for norm in (nn.BatchNorm1d, hvd.SyncBatchNorm):
+    difference = (normalised(norm, hvd.rank(), hvd.size()) - serial).abs().max().item()
+    apart = f"{difference:.0e}" if difference > 1e-9 else "below 1e-9"
+    print(f"{norm.__name__:13} largest difference of a weight to the serial run: {apart}")
 
 # %% [markdown]
 # ## Overlap, as recorded
@@ -308,6 +335,17 @@ optimizer = hvd.DistributedOptimizer(sgd(model), named_parameters=model.named_pa
 together = clipped(model, optimizer, hvd.rank(), hvd.size())
 print("difference to the serial run below 1e-12:", bool((together - serial).abs().max() < 1e-12))
 
+# %% [markdown]
+# ## Around the step
+#
+# - **Accumulation.** With `backward_passes_per_step=k` the gradients leave after k backward passes; they are added up
+#   and not divided, so divide the loss by k. (In DDP the passes in between stand in `with model.no_sync():`.)
+# - **Mixed precision.** A `GradScaler` multiplies the loss. So: `backward()`, `synchronize()`,
+#   `scaler.unscale_(optimizer)`, *then* clip, then `scaler.step(optimizer)` within `skip_synchronize()`.
+# - **DDP,** PyTorch's own, wraps the model instead of the optimizer. There gradients are averages when `backward()`
+#   returns, and clipping may follow at once. A parameter that a rank has not used stops it unless
+#   `find_unused_parameters=True` makes it search the graph in every step; here it counts as zero.
+
 # %%
 engines.down()
 
@@ -408,7 +446,7 @@ engines.down()
 # %% [markdown]
 # ## Keypoints
 #
-# - A hook per parameter starts an asynchronous allreduce; `step()` waits for all of them.
+# - Hooks start asynchronous allreduces, of a gradient or of a bucket of them; `step()` waits for all.
 # - Broadcast weights and optimizer state, or the ranks begin, and stay, different.
 # - Overlap hides what is sent while the backward pass goes on, at best all but the last message.
 # - Between `backward()` and `synchronize()` nobody touches gradients. Clip after `synchronize()`.

@@ -196,8 +196,9 @@ cause("11.epoch")
 
 # %% [markdown] tags=["exercise"]
 # In pairs: run the card's cell and its check. One of you reads aloud what is printed, the other says what it means.
-# Agree on a cause before you change anything: `cause("11.epoch", "a")` says whether it is (a). Then repair the program
-# and check again. `show` draws what can be drawn, `hint` helps, `solution` tells.
+# Agree on a cause before you change anything: `cause("11.epoch", "a")` says whether it is (a), and the board counts
+# your guesses. Then repair the program and check again. The last line of an error, which guesses the cause, is left out
+# here. `show` draws what can be drawn, `hint` helps, `solution` tells.
 #
 # `hvd` is the workbench on three ranks or so, which are threads here, so that a hang ends within a second; `comm` is
 # the simulator's communicator. No engines are needed.
@@ -210,24 +211,27 @@ from workbench.course.exercise import check, exercise, hint, progress, show, sol
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 30 minutes, in pairs; about two minutes for a card. Nobody needs all twelve: cards 1 to 4 hang and
-# come with a report, 5 to 10 are the silent ones, 11 and 12 are for those who know MPI. Two pairs that are stuck may
-# swap cards. Ask each pair for its cause *before* it touches the program: who repairs first mostly guesses (a `barrier`
-# here, a `try` there), and the checks are made so that a guess that helps two ranks fails with three.
+# come with a report, 5 raises an error, 6 to 10 are the silent ones, 11 and 12 are for those who know MPI. Two pairs
+# that are stuck may swap cards. Ask each pair for its cause *before* it touches the program: who repairs first mostly
+# guesses (a `barrier` here, a `try` there), and the checks are made so that a guess that helps two ranks fails with
+# three.
 #
 # Common wrong answers: `hvd.join()` at the end of card 1 (nothing hangs, and one rank has made a step more than the
 # others: its model is another one); an `else: hvd.barrier()` in card 2; no names at all in card 3 (nothing hangs,
 # and a is added to b); one seed for all in card 6 (one model, and the same noise everywhere); clipping twice in
 # card 7; `.wait()` right after `Isend` in card 11 (the small case passes, the large one is card 12).
 #
-# Say at the end: four of the twelve gave an error that named the ranks, one named the dtypes. The other seven are found
-# only by those who ask: fingerprint, coverage, the slowest rank, two ranks and two numbers by hand.
+# Say at the end: four of the twelve gave an error that named the ranks, one an error that named the dtypes. Cards 11
+# and 12 raise errors in the simulator, which looks for them; real MPI would send wrong numbers now and then, and hang
+# with large arrays only. The other five are found only by those who ask: fingerprint, coverage, the slowest rank, two
+# ranks and two numbers by hand.
 
 # %% [markdown] tags=["exercise"]
 # ### It hangs
 #
 # #### Card 1: the epoch never ends
 #
-# 145 samples, three ranks, one training step after the other. It works with two ranks.
+# Batches of 12, one training step after the other. 96 samples on two ranks end, 145 on three do not.
 
 # %% tags=["exercise"]
 # exercise: 11.epoch

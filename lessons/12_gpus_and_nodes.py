@@ -149,6 +149,9 @@ picture(turns, simulate(4, flat, turns.nodes, link=turns), "Flat ring, ranks dea
 # 2. a ring of these m ranks;
 # 3. inside each node, the first rank hands the result on.
 #
+# This is the way with *leaders*. (Horovod's for NCCL has none: a reduce-scatter inside each node, then an allreduce
+# between the ranks of equal local rank, each with its part of the array, then an allgather inside.)
+#
 # Only the ring in the middle uses slow links, in 2(m − 1) steps instead of 2(n − 1), and it sends 2(m − 1)/m · K bytes
 # out of each node, wherever the ranks are. Its ring is this function:
 

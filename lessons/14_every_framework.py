@@ -33,18 +33,23 @@
 # | `import … as hvd` | `workbench.torch` | `workbench.tensorflow` | `workbench.keras` | `workbench.jax` |
 # | 1 initialize | `hvd.init()` | the same | the same | the same |
 # | 2 local batch | `BATCH // hvd.size()` | the same | the same | the same |
-# | 3 pin the GPU | `set_device` | `set_visible_devices` | as its backend | `jax_default_device` |
+# | 3 pin the GPU | `set_device` | `set_visible_devices` | as its backend | `CUDA_VISIBLE_DEVICES` |
 # | 4 shard | this rank's samples | the same | the same | the same |
 # | 5 same start | `broadcast_parameters` | `broadcast_variables` | a callback | `broadcast_parameters` |
 # | 6 gradients | `DistributedOptimizer` | `DistributedGradientTape` | `DistributedOptimizer` | `DistributedOptimizer` |
 #
 # The GPU is the one of `i = hvd.local_rank()`: `torch.cuda.set_device(i)`,
-# `tf.config.set_visible_devices(gpus[i], "GPU")`, `jax.config.update("jax_default_device", gpus[i])`.
+# `tf.config.set_visible_devices(gpus[i], "GPU")`. For JAX set `os.environ["CUDA_VISIBLE_DEVICES"]` to that one GPU
+# before JAX is imported, or say `cluster.up(gpus="auto")`: `jax_default_device` chooses where arrays go, but JAX
+# initialises every GPU that it sees.
 #
-# Steps 1, 2 and 4 know nothing of the framework. The others differ by what a framework lets one do:
+# Steps 1, 2 and 4 know nothing of the framework. The others differ by what a framework lets one do, and by what this
+# package makes of it:
 #
-# - PyTorch tells, by a hook, as soon as one gradient is ready, so it travels while backward goes on.
-# - TensorFlow, Keras and JAX hand over all gradients when all are there. They travel together.
+# - PyTorch tells, by a hook, as soon as one gradient is ready. In the first step it travels at once; from the second on
+#   gradients travel in buckets of up to 16 MB, each as soon as it is full, while backward goes on.
+# - With TensorFlow, Keras and JAX this package waits for all gradients and sends them together. (Horovod's tape for
+#   TensorFlow sends each one when it is ready.)
 # - PyTorch, TensorFlow and Keras have variables that can be set. JAX's arrays never change, so new ones are returned.
 
 # %%
@@ -145,7 +150,8 @@ judge("PyTorch", model.weight.detach().T, model.bias.detach())
 # ## TensorFlow
 #
 # `tf.function` makes a graph of the step. The tape's gradients are averaged inside it, in one operation for all.
-# (Only XLA, `jit_compile=True`, cannot contain it: what XLA compiles cannot talk to anybody, and the error says so.)
+# (With XLA, `jit_compile=True`, it raises an error: this package has no operation that XLA can compile for TensorFlow.
+# Horovod has one, and JAX, below, calls the other ranks from a step that XLA has compiled.)
 # For the optimizers of Keras and of TensorFlow 1 there is `hvd.DistributedOptimizer`.
 
 # %%
@@ -289,5 +295,5 @@ check("14.six_steps")
 #
 # - Six steps: init, local batch, device, shard, same start, gradients. Three of them are the same everywhere.
 # - With the same global batch and the same start, the result is that of one process, in each framework.
-# - PyTorch's gradients travel one by one during backward; those of the others travel together after it.
+# - PyTorch's gradients travel in buckets during backward; here those of the others travel together after it.
 # - JAX's arrays do not change: take what `broadcast_parameters` returns.

@@ -1,6 +1,7 @@
 """Step 5: all ranks begin with rank 0's weights."""
 
 import os
+import sys
 
 import torch
 import torch.nn.functional as F
@@ -14,8 +15,10 @@ BATCH, EPOCHS, CHECKPOINT = 72, 2, "digits.pt"
 torch.set_default_dtype(torch.float64)  # so that equal results are equal to many digits
 
 hvd.init()
-cuda = torch.cuda.device_count() >= hvd.local_size()
-device = f"cuda:{hvd.local_rank()}" if cuda else "cpu"
+gpus = torch.cuda.device_count()  # that this rank may see: all of the machine, or its own
+device = f"cuda:{hvd.local_rank() % gpus}" if gpus else "cpu"
+if gpus:
+    print(f"rank {hvd.rank()} takes GPU {torch.cuda.get_device_properties(device).uuid}", file=sys.stderr)
 torch.set_num_threads(max(1, os.cpu_count() // hvd.local_size()))
 
 digits = data.digits()

@@ -140,7 +140,7 @@ def test_steps_are_the_ends_of_messages(show: Callable[..., Page]) -> None:
         seen.press("Back one step")
         assert seen.time == pytest.approx(end)
     seen.slide(120)
-    seen.press("Start: back to the beginning")
+    seen.press("Rewind: back to the beginning")
     assert seen.time == 0
 
 
@@ -207,7 +207,7 @@ def test_keyboard(show: Callable[..., Page]) -> None:
     for _ in range(8):
         seen.page.keyboard.press("Tab")
         names.append(seen.page.evaluate("document.activeElement.ariaLabel"))
-    controls = ["Start: back to the beginning", "Back one step", "Play", "Step on", "Time", "Speed"]
+    controls = ["Rewind: back to the beginning", "Back one step", "Play", "Step on", "Time", "Speed"]
     assert names == [*controls, "Zoom out", "Zoom in"]
     for _ in range(4):
         seen.page.keyboard.press("Shift+Tab")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import linecache
+import re
 import time
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,37 @@ def test_the_cause_is_remembered(tmp_path: Path) -> None:
     exercise.BOARD = exercise.Board()  # the fixture restores it
     assert exercise.BOARD.entry("11.ring").cause
     assert (tmp_path / exercise.FILE).exists()
+
+
+def test_guesses_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    """Until the right one, which counts too; what is no letter does not. The board and the report have the number."""
+    for choice in ("a", "e", "b", "c", "d", "a"):
+        cause("11.epoch", choice)
+    assert card("11.epoch").right == "c"
+    assert exercise.Board().entry("11.epoch").causes == 3
+    capsys.readouterr()
+    exercise.progress("11")
+    assert "the epoch never ends (cause: 3 guesses)" in capsys.readouterr().out
+    assert json.loads(exercise.report().read_text())["exercises"]["11.epoch"]["causes"] == 3
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_check_does_not_tell_the_cause(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The workbench's own guess, a line of its errors, is left out: it is what the learner is asked for."""
+    run_cell(name)
+    exercise.check(name)
+    assert "Likely" not in capsys.readouterr().out
+
+
+def test_the_picture_of_the_seconds_reaches_its_end() -> None:
+    """Its axis is as long as the slowest rank computes, though the last message comes before."""
+    run_cell("11.seconds")
+    figure = exercise.show("11.seconds")
+    assert figure is not None
+    axis = re.search(r'data-axis="\S+ \S+ (\S+)"', figure.svg)
+    assert axis is not None
+    assert "30.1 ms" in figure.alt
+    assert 30_000 < float(axis[1]) < 31_000
 
 
 def test_what_is_no_card_or_no_letter_is_told(capsys: pytest.CaptureFixture[str]) -> None:

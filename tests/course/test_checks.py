@@ -16,7 +16,7 @@ from wrong_answers import wrong_answers
 from workbench.course import build, exercise
 from workbench.course.judging import judge
 from workbench.course.judging.task import CommTask, PlainTask
-from workbench.course.tasks import names, task
+from workbench.course.tasks import NoSuchExerciseError, names, task
 
 SECONDS = 10.0
 
@@ -76,6 +76,18 @@ def test_a_wrong_solution_is_rejected(
     assert re.search("^ +✗", told, re.MULTILINE), told
     assert not exercise.BOARD.entry(name).passed
     assert time.monotonic() - begun < SECONDS
+
+
+@pytest.mark.parametrize("call", ["check", "show", "hint", "solution", "exercise"])
+def test_a_mistyped_name_is_one_line(call: str) -> None:
+    """Whichever call it is given to: what it may have meant, and in a notebook no traceback."""
+    with pytest.raises(
+        NoSuchExerciseError, match=r"no exercise '3\.ring_alreduce'\. Did you mean '03\.ring_allreduce'"
+    ):
+        getattr(exercise, call)("3.ring_alreduce")
+    with pytest.raises(NoSuchExerciseError, match=r"There are: 02\.tree_broadcast, 02\.shift_right") as raised:
+        getattr(exercise, call)("?")
+    assert raised.value._render_traceback_() == [str(raised.value)]
 
 
 def test_two_notebooks_keep_each_other_s_progress(tmp_path: Path) -> None:

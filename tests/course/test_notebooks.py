@@ -84,6 +84,15 @@ def test_exercises_come_without_outputs(lesson: Path) -> None:
     assert all(not cell.outputs and cell.execution_count is None for cell in code)
 
 
+@pytest.mark.course
+def test_the_scripts_of_lesson_10_lie_beside_its_notebook() -> None:
+    """Copies, made by `make lessons`: the folder works wherever it is put."""
+    folders = ROOT / "lessons" / "steps", ROOT / "notebooks" / "steps"
+    ours, theirs = ({path.name: path.read_text() for path in folder.glob("*.py")} for folder in folders)
+    assert len(ours) == 10
+    assert theirs == ours
+
+
 def but_thoroughly(pairs: list[tuple[str, Path]], usual: set[str]) -> list[Any]:
     """All of them; those that are not usual are for thorough runs."""
     return [each if each[1].stem[:2] in usual else pytest.param(*each, marks=pytest.mark.thorough) for each in pairs]

@@ -33,6 +33,7 @@ from workbench.course.tasks import task
 ROOT = Path(__file__).resolve().parents[2]
 CELL_TIMEOUT_S = 180
 DIFFERS = ROOT / "lessons" / "sanitize.cfg"
+_NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
 _KINDS_OF_CELLS = {"both", "exercise", "instructor"}
 _EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
@@ -161,6 +162,8 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("names", nargs="*", help="numbers or names of lessons; default: all")
     parser.add_argument("--kind", choices=KINDS, help="only one kind of notebook")
     options = parser.parse_args(arguments)
+    if options.kind in (None, "notebooks"):  # beside the notebook that reads them: the folder can be copied alone
+        shutil.copytree(ROOT / "lessons" / "steps", ROOT / "notebooks" / "steps", ignore=_NO_CACHE, dirs_exist_ok=True)
     for lesson in lessons(options.names):
         for kind in [options.kind] if options.kind else KINDS:
             notebook = read(lesson, kind)

@@ -60,7 +60,8 @@ class PlainCard(Card, PlainTask):
 def cause(name: str, choice: str = "") -> None:
     """Name the cause of a card's mistake: one of four, by its letter; without one, read the four.
 
-    A card is done when its program is repaired and its cause is named, in any order.
+    A card is done when its program is repaired and its cause is named, in any order. How many guesses it took stands on
+    the board.
 
     Example:
         >>> cause("11.epoch", "e")
@@ -81,10 +82,12 @@ def cause(name: str, choice: str = "") -> None:
         print(f'Choose one of a, b, c and d; cause("{name}") shows them.')
         return
     sentence, answer = card.causes[_LETTERS.index(letter)]
+    entry = exercise.BOARD.entry(name)
+    entry.causes += not entry.cause
     if letter != card.right:
+        exercise.BOARD.save(name)
         print(f"  ✗ {letter}  {sentence}\n      Not this one. {answer}")
         return
-    entry = exercise.BOARD.entry(name)
     entry.cause = True
     exercise.BOARD.save(name)
     print(f"  ✓ {letter}  {sentence}\n      {answer}")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 from typing import Any
 
 from workbench.common.text import count
@@ -108,8 +109,8 @@ def wait_for(error: DeadlockError) -> Figure:
     gone = [rank for rank in range(n) if rank not in waiting]
     if gone:
         parts.append(_label(310, 70 + 18 * min(len(waiting), 10), f"returned: rank {', '.join(map(str, gone))}", 12))
-    circle = " → ".join(map(str, (*ring, ring[0]))) if ring else "none"
-    text = f"Deadlock: {len(waiting)} of {n} ranks wait; circle: {circle}"
+    circle = f"in a circle: {' → '.join(map(str, (*ring, ring[0])))}" if ring else "not in a circle"
+    text = f"Deadlock: {len(waiting)} of {n} ranks wait, {circle}"
     return _picture(text, 760, 300, parts)
 
 
@@ -121,8 +122,12 @@ def ring_chunks(n: int) -> Figure:
         Ring allreduce on 3 ranks: in 2 steps each rank gets one complete chunk, in 2 more all
     """
     held = [[{rank} for _ in range(n)] for rank in range(n)]
-    width, step = 16.0, n * _CELL + 26.0
-    parts = _stage(held, [], "begin", "each rank has its own values", 0, width)
+    width, step = 62.0, n * _CELL + 26.0
+    parts = [_label(12, 75 + rank * _CELL, f"rank {rank}", 11) for rank in range(n)]
+    columns = [62.0 + i * step + (chunk + 0.5) * _CELL for i in range(2 * n - 1) for chunk in range(n)]
+    parts += [_label(x, 72 + n * _CELL, str(i % n), 10, "middle") for i, x in enumerate(columns)]
+    parts.append(_label(12, 72 + n * _CELL, "chunk", 11))
+    parts += _stage(held, [], "begin", "each rank has its own values", 0, width)
     for i in range(1, 2 * n - 1):
         half, number = (0, i) if i < n else (1, i - n + 1)
         moved = [(rank, (rank + half - number + 1) % n) for rank in range(n)]
@@ -136,7 +141,7 @@ def ring_chunks(n: int) -> Figure:
         width += step
         parts += _stage(held, came, name, f"{says}{more}", i, width)
     text = f"Ring allreduce on {n} ranks: in {n - 1} steps each rank gets one complete chunk, in {n - 1} more all"
-    return _picture(text, width + step - 12, 76 + n * _CELL, parts)
+    return _picture(text, width + step - 12, 84 + n * _CELL, parts)
 
 
 def _stage(
@@ -273,10 +278,12 @@ def _ink(fill: str) -> str:
     return f' fill="{"#ffffff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 else "#1b1f24"}"'
 
 
-def _fitting(text: str, width: float) -> str:
-    """As much of the text as has room."""
+def _title(text: str, width: float) -> list[str]:
+    """The text above a picture, in two lines where one has no room for it."""
     room = int((width - 24) / _LETTER)
-    return text if len(text) <= room else f"{text[: room - 1]}…"
+    lines = wrap(text, room, max_lines=2, placeholder=" …")
+    tops = [22] if len(lines) == 1 else [15, 31]
+    return [_label(12, y, line, 12) for y, line in zip(tops, lines, strict=True)]
 
 
 def _picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Figure:
@@ -290,9 +297,6 @@ def _picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Fi
     )
     ground = f'<rect class="wbt-ground" width="{width:g}" height="{height:g}" rx="6"/>'
     return Figure(
-        "\n".join(
-            [head, f"<style>{_STYLE}</style>", ground, _label(12, 22, _fitting(text, width), 12), *parts, "</svg>"]
-        )
-        + "\n",
+        "\n".join([head, f"<style>{_STYLE}</style>", ground, *_title(text, width), *parts, "</svg>"]) + "\n",
         text,
     )

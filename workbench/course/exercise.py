@@ -25,6 +25,7 @@ from typing import Any
 from workbench import cluster
 from workbench.common.junit import Case, document
 from workbench.common.junit import suite as _suite
+from workbench.common.text import count
 from workbench.course import drawing
 from workbench.course.judging import judge
 from workbench.course.judging.deadline import within
@@ -50,6 +51,7 @@ class Entry:
         passed: by the last check.
         at: when it first passed, in seconds since 1970; 0 if never.
         cause: of a card, was its cause named?
+        causes: how many causes were tried until then, the right one too.
     """
 
     attempts: int = 0
@@ -58,6 +60,7 @@ class Entry:
     passed: bool = False
     at: float = 0.0
     cause: bool = False
+    causes: int = 0
 
     def done(self, name: str) -> bool:
         """Is there nothing left to do? A card's cause is to be named, too."""
@@ -228,9 +231,15 @@ def progress(lesson: str = "") -> None:
     BOARD.entry(names()[0])
     chosen = [name for name in names() if name.startswith(lesson)]
     for name in chosen:
-        print(f"{name:28} {_state(name):8} {task(name).title}")
+        print(f"{name:28} {_state(name):8} {task(name).title}{_tries(name)}")
     done = sum(BOARD.entries.get(name, Entry()).done(name) for name in chosen)
     print(f"{done} of {len(chosen)} done")
+
+
+def _tries(name: str) -> str:
+    """How many causes were tried, if it was more than the right one."""
+    entry = BOARD.entries.get(name, Entry())
+    return f" (cause: {count(entry.causes, 'guess')})" if entry.causes > 1 else ""
 
 
 def _state(name: str) -> str:

@@ -18,6 +18,14 @@ _STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.famil
 _COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
 
 
+# Matplotlib writes its colours into each element, so on a dark page they are overruled; what is grey or has a colour of
+# its own stays. An SVG's style holds for the whole page: hence the class.
+_DARK = (
+    "<style>.wbf{color:#000000}@media(prefers-color-scheme:dark){.wbf{color:#e6edf3}"
+    '.wbf [style*="fill: #ffffff"]{fill:#16191d!important}.wbf text{fill:currentColor}}</style>'
+)
+
+
 def curves(
     series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str, x: Sequence[float] | None = None
 ) -> Figure:
@@ -120,4 +128,7 @@ class _Canvas:
 def _finish(figure: Any, alt: str) -> Figure:
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": alt})
-    return Figure(out.getvalue(), alt)
+    head, root, rest = out.getvalue().partition("<svg ")
+    attributes, _, content = rest.partition(">")
+    content = content.replace("stroke: #000000", "stroke: currentColor")  # marks of an axis inherit nothing else
+    return Figure(f'{head}{root}class="wbf" {attributes}>{_DARK}{content}', alt)

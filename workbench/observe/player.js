@@ -197,7 +197,7 @@ class Player {
     zoom.append(button("−", "Zoom out", () => this.magnify(-1)), this.magnified);
     zoom.append(button("+", "Zoom in", () => this.magnify(1)));
     bar.append(
-      button("Start", "Start: back to the beginning", step(() => 0)),
+      button("Rewind", "Rewind: back to the beginning", step(() => 0)),
       button("Back", "Back one step", step(() => this.before())),
       this.playing,
       button("Step", "Step on", step(() => this.after())),

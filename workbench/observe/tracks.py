@@ -165,9 +165,11 @@ def waited_s(shown: Sequence[Track]) -> dict[int, float]:
 
 
 def length(shown: Sequence[Track]) -> float:
-    """µs from the first submission to the last end."""
+    """µs from the first submission to the last end, of computing too."""
     bars = [bar for track in shown for bar in track.bars]
-    return max((end for bar in bars for end in (bar.announced, *(span.end for span in bar.spans))), default=0.0)
+    computed = [span.end for track in shown for span in track.compute]
+    ends = (end for bar in bars for end in (bar.announced, *(span.end for span in bar.spans)))
+    return max([*ends, *computed], default=0.0)
 
 
 def _track(rank: int, mine: dict[Id, Collective], shown: list[Id], who: dict[Id, Answer | None], zero: int) -> Track:

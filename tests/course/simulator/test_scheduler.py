@@ -12,7 +12,7 @@ import pytest
 from workbench.collectives import ring_allreduce
 from workbench.course.simulator import DeadlockError, simulate
 from workbench.course.simulator.communicator import Communicator
-from workbench.errors import DeadlineError, WorkbenchError
+from workbench.errors import DeadlineError, MismatchError, WorkbenchError
 
 SIZES = (1, 2, 3, 4, 7, 8, 16)
 
@@ -260,3 +260,48 @@ def test_it_has_mpi4py_s_names() -> None:
         text = theirs.__doc__ or ""
         for parameter in list(inspect.signature(getattr(Communicator, name)).parameters)[1:]:
             assert parameter in text, (name, parameter, text)
+
+
+def test_collectives_that_differ_are_told() -> None:
+    """In another order, of another kind or shape, or with another root: who called what, where; nothing is added up."""
+
+    def reversed_on_rank_0(comm: Any) -> Any:
+        values = [1.0, np.ones(3)]
+        return [comm.allreduce(value) for value in (values[::-1] if comm.rank == 0 else values)]
+
+    with pytest.raises(MismatchError) as raised:
+        simulate(3, reversed_on_rank_0)
+    told = str(raised.value).splitlines()
+    assert told[0] == "Collective number 1 is not the same on all ranks."
+    assert told[1].startswith("  rank 0: allreduce(an array of shape (3,)) (in test_scheduler.py, line ")
+    assert told[2].startswith("  rank 1: allreduce(a number) (in test_scheduler.py, line ")
+    for wrong in (
+        lambda comm: comm.barrier() if comm.rank else comm.bcast(1),
+        lambda comm: comm.bcast(1, root=comm.rank),
+        lambda comm: comm.reduce(np.ones(2 + comm.rank)),
+        lambda comm: comm.Allreduce(np.ones(2 + comm.rank), np.ones(2 + comm.rank)),
+    ):
+        with pytest.raises(MismatchError, match="Collective number 1 is not the same on all ranks"):
+            simulate(2, wrong)
+
+
+def test_collectives_of_equal_calls_pass() -> None:
+    """Kinds of numbers may differ, and so may objects that are no arrays of numbers."""
+    assert simulate(2, lambda comm: comm.allreduce(1 if comm.rank else np.float64(2.5))).results == [3.5, 3.5]
+    assert simulate(2, lambda comm: comm.allreduce([comm.rank] * comm.rank)).results == [[1], [1]]
+    assert [len(each) for each in simulate(2, lambda comm: comm.allgather(np.ones(comm.rank))).results[0]] == [0, 1]
+
+
+def test_a_wait_has_the_name_of_the_collective_that_was_written() -> None:
+    """Not of what it is made of; and who has returned is said to have come how far."""
+
+    def once_more_on_rank_0(comm: Any) -> None:
+        for _ in range(1 + (comm.rank == 0)):
+            comm.allreduce(1)
+
+    with pytest.raises(DeadlockError) as raised:
+        simulate(2, once_more_on_rank_0)
+    (told,) = str(raised.value).splitlines()[1:]
+    assert told.startswith("  rank 0 waits in allreduce() for rank 1 (in test_scheduler.py, line ")
+    assert "rank 1 has returned, after 1 collective, the last allreduce(a number) (in test_scheduler.py" in told
+    assert raised.value.waits[0].verb == "allreduce"

@@ -17,6 +17,15 @@ def forgets_to_add(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+def adds_into_what_it_was_given(comm: Any, chunks: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    for step in range(n - 1):
+        chunks[(rank - step - 1) % n] += comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return chunks[(rank + 1) % n]
+
+
 def one_step_short(comm: Any, chunks: Any) -> Any:
     n, rank = comm.size, comm.rank
     chunks = [chunk.copy() for chunk in chunks]
@@ -30,6 +39,17 @@ def one_step_short(comm: Any, chunks: Any) -> Any:
 def gathers_everything(comm: Any, chunks: Any) -> Any:
     everything = comm.allgather(chunks)
     return sum(each[(comm.rank + 1) % comm.size] for each in everything)
+
+
+def works_in_place(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x, n)  # views of x
+    for step in range(n - 1):
+        chunks[(rank - step - 1) % n] += comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 1):
+        chunks[(rank - step) % n][:] = comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
+    return x
 
 
 def returns_nothing(comm: Any, x: Any) -> None:
@@ -86,11 +106,13 @@ def leaves_the_process(comm: Any, x: Any) -> Any:
 WRONG = {
     "03.reduce_scatter": [
         (forgets_to_add, "✗ right: n = 2, length 1: rank"),
+        (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
         (one_step_short, "✗ right"),
         (gathers_everything, "bytes per rank, at most"),
     ],
     "03.ring_allreduce": [
         (returns_nothing, "yours is None"),
+        (works_in_place, "n = 2, length 1: rank 0 changes its own x, which belongs to the caller"),
         (only_small_arrays, "✗ score: n = 4, length 100,000: rank 0, index 0"),
         (half_precision, "yours has dtype float16, expected float64"),
         (half_on_the_way, "✗ right: n = 1, length 1: rank 0, index 0"),

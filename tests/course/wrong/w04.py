@@ -43,6 +43,11 @@ def gathers_all_gradients(comm: Any, total: Any, count: Any) -> Any:
     return sum(comm.allgather(total)) / sum(comm.allgather(count))
 
 
+def adds_in_place(comm: Any, total: Any, count: Any) -> Any:
+    total *= 1 / comm.allreduce(count)
+    return comm.allreduce(total)
+
+
 def own_samples_only(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     return w - lr * x.T @ (x @ w - y) / max(len(y), 1)
 
@@ -61,6 +66,15 @@ def averages_the_weights(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
 
 def forgets_the_half(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     return w - lr * 2 * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
+def forgets_the_rate(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return w - comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
+def changes_the_weights_in_place(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    w -= lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+    return w
 
 
 def uphill(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
@@ -129,6 +143,7 @@ WRONG = {
         (assumes_equal_counts, "✗ right: n = 2, counts 1, 3: rank 0, index 0"),
         (leaves_when_it_has_none, "✗ no deadlock: n = 2, counts 5, 0"),
         (tells_rank_0_only, "✗ right: n = 2, counts 4, 4: rank 1: yours is None"),
+        (adds_in_place, "n = 1, counts 3: rank 0 changes its own total, which belongs to the caller"),
         (gathers_all_gradients, "bytes from the busiest rank, at most"),
     ],
     "04.sgd_step": [
@@ -137,8 +152,10 @@ WRONG = {
         (averages_the_averages, "✗ right: n = 2, samples 3, 1: rank 0, index 0"),
         (averages_the_weights, "✗ right: n = 2, samples 3, 1: rank 0, index 0"),
         (forgets_the_half, "✗ right: n = 1, samples 4: rank 0, index 0"),
+        (forgets_the_rate, "✗ right: n = 1, samples 4: rank 0, index 0: yours -0.33"),
+        (changes_the_weights_in_place, "n = 1, samples 4: rank 0 changes its own w, which belongs to the caller"),
         (uphill, "✗ right: n = 1, samples 4: rank 0, index 0"),
-        (own_gradient_first, "ranks whose bits are not rank 0's, at most 0 pass"),
+        (own_gradient_first, "ranks with other bits than rank 0 (sums in another order); there must be none"),
         (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
     ],
     "04.stale": [

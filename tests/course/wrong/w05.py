@@ -71,6 +71,17 @@ def same_neighbours_for_each_rank(samples: int, epoch: int, seed: int, n: int, r
     return padded[rank * length : (rank + 1) * length - 1]
 
 
+def one_number_of_seed_and_epoch(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng(seed * 100 + epoch).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def pads_with_the_samples_of_lowest_number(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    padding = np.resize(np.arange(samples), -samples % n if samples else 0)
+    return np.concatenate([order, padding])[rank::n]
+
+
 def mean_of_means(comm: Any, values: Any) -> Any:
     mine = values.mean() if len(values) else 0.0
     return comm.allreduce(mine) / comm.size
@@ -105,8 +116,13 @@ def adds_tuples(comm: Any, values: Any) -> Any:
 WRONG = {
     "05.shard": [
         (each_rank_its_own_seed, "Do all ranks deal from the same order?"),
-        (forgets_the_epoch, "epochs 0 and 1, n = 1: 40 of 40 samples have the same follower"),
+        (forgets_the_epoch, "epochs 0 and 1, n = 1: 40 of 40 samples are followed by the same sample in both"),
         (shuffles_its_own_part, "in 100 epochs rank 0 sees 10 of 40"),
+        (one_number_of_seed_and_epoch, "seed 1 in epoch 0 and seed 0 in epoch 100 give the same order"),
+        (
+            pads_with_the_samples_of_lowest_number,
+            "✗ What is dealt out again are the first samples of the epoch's order",
+        ),
         (adds_seed_and_epoch, "seed 0 in epoch 1 and seed 1 in epoch 0 give the same order"),
         (leaves_the_end_uneven, "samples = 1, n = 2, rank 1: yours has 0 indices, expected 1"),
         (drops_the_end, "samples = 1, n = 2, rank 0: yours has 0 indices, expected 1"),

@@ -227,7 +227,7 @@ WRONG = {
     ],
     "10.rank_zero": [
         (checkpoint_hangs, "✗ right: n = 1, 3 weights: rank 0"),
-        (returns_early, "rank 0 waits in reduce(source=1)"),
+        (returns_early, "rank 0 waits in allreduce() for rank 1"),
         (without_counts, "✗ right: n = 2, 3 weights: rank 0, item 0: yours 1.0, expected"),
         (saves_everywhere, "✗ right: n = 2, 3 weights: rank 1, item 1: yours [7, "),
         (gathers_the_weights, "bytes, at most 1,200 pass; the best possible is 96"),

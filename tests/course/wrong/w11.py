@@ -36,6 +36,14 @@ def takes_rank_0s_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, min(steps, len(batches))
 
 
+def agrees_on_the_mean(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = int(hvd.allreduce(np.array(float(len(batches))), name="steps"))
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, steps
+
+
 def drops_the_last_everywhere(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     steps = len(batches) - 1
     for x, y in batches[:steps]:
@@ -402,6 +410,7 @@ WRONG = {
         (joins_at_the_end, "✗ right: n = 3, 5, 4 and 4 batches: rank 0"),
         (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
         (drops_the_last_everywhere, "Ranks 1, 2 are idle"),
+        (agrees_on_the_mean, "n = 3, 5, 1 and 3 batches: MissingRanksError: Rank 1 is idle"),
         (catches_the_error, "A collective failed on rank 0, and the function caught the error"),
     ],
     "11.validate": [
@@ -446,10 +455,13 @@ WRONG = {
         (does_not_clip, "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
     ],
     "11.shards": [
-        (broken("11.shards"), "4 samples, 2 ranks, epoch 0: 1 with nobody, 1 with more than one rank: nobody has 3"),
+        (
+            broken("11.shards"),
+            "4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (",
+        ),
         (one_seed_for_ever, "✗ another order in every epoch"),
-        (whole_pieces_only, "10 samples, 3 ranks, epoch 0: 1 with nobody"),
-        (every_rank_has_all, "0 with nobody, 4 with more than one rank"),
+        (whole_pieces_only, "10 samples, 3 ranks, epoch 0: no rank has 1 sample ("),
+        (every_rank_has_all, "epoch 0: more than one rank has 4 samples (0, 1, 2, 3)"),
         (shuffles_its_own_shard, "✗ another order in every epoch"),
         (no_seed_at_all, "✗ all samples, each once"),
     ],
@@ -485,17 +497,14 @@ SAID = {
     "11.epoch": (
         "n = 3, 5, 4 and 4 batches: MissingRanksError: Ranks 1, 2 are idle, so 'allreduce.gradient'",
         'rank 0: waiting in the cell, line 10: w = w - lr * hvd.allreduce(gradient, name="gradient")',
-        "more batches on some ranks than on others",
     ),
     "11.validate": (
         "MissingRanksError: Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete.",
         'rank 0: waiting in the cell, line 9: accuracy = hvd.allreduce(accuracy, name="accuracy")',
-        "Likely a collective inside `if rank == 0`",
     ),
     "11.gradients": (
         "The ranks wait for each other, so 'allreduce.a', submitted by rank 0, can never complete.",
         "rank 1: waiting for 'allreduce.b' in the cell, line 9",
-        "another order of two waits",
     ),
     "11.two_heads": (
         "n = 2, heads a, ab: MissingRanksError: The ranks wait for each other, so 'allreduce.t', submitted by rank 0",
@@ -508,7 +517,7 @@ SAID = {
         "weights: 'w' is the first that differs, on rank 1 from rank 0",
     ),
     "11.clip": ("n = 2, gradients of length 4 and 0.5, at most 1: rank 0, index 0: yours -0.51", "expected -0.99"),
-    "11.shards": ("4 samples, 2 ranks, epoch 0: 1 with nobody, 1 with more than one rank: nobody has 3",),
+    "11.shards": ("4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (",),
     "11.seconds": ("train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms",),
     "11.accuracy": ("n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75",),
     "11.pipeline": ("the array given to Isend(dest=1) was changed before wait()", "in line 15: request.wait()"),
@@ -525,6 +534,6 @@ PICTURES = {
     "11.shards": "24 samples on 4 ranks: epoch 0: 17 of 24 samples seen, 6 more than once",
     "11.seconds": "10 messages between 3 ranks, 30.1 ms",
     "11.accuracy": "4 messages between 3 ranks",
-    "11.ring": "Deadlock: 4 of 4 ranks wait; circle: 0 → 1 → 2 → 3 → 0",
+    "11.ring": "Deadlock: 4 of 4 ranks wait, in a circle: 0 → 1 → 2 → 3 → 0",
 }
 """What show() says of each, where there is something to be seen."""

@@ -6,6 +6,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,9 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     until = time.monotonic() + DEADLINE_S
     ran = False
     for case in cases:
+        inputs = [copied(one) for one in case.inputs]
         try:
-            run = run_case(function, case, max(0.5, until - time.monotonic()))
+            run = _run(function, inputs, max(0.5, until - time.monotonic()))
         except DeadlockError as error:
             if ran:
                 yield Stage("runs", True)
@@ -93,7 +95,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
             yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
             return
-        wrong = _wrong(task, case, run)
+        wrong = _wrong(task, case, run) or _changed(function, case, inputs)
         if wrong:
             yield Stage("runs", True)
             yield Stage("right", False, f"{about(case)}: {wrong}")
@@ -115,7 +117,10 @@ def _wrong(task: CommTask, case: Case, run: Run) -> str:
 def _left_over(run: Run) -> str:
     if run.unwaited:
         rank, peer, verb = run.unwaited[0]
-        return f"rank {rank} never waited for its {verb}() with rank {peer}: until then its array is not its own"
+        return (
+            f"rank {rank} never waited for its {verb}() with rank {peer}: call wait() on what it returned. Before that "
+            "the message may still be on its way, and its array must be neither read nor changed"
+        )
     if not run.unreceived:
         return ""
     source, dest, verb = run.unreceived[0]
@@ -161,8 +166,34 @@ def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> 
 
 def run_case(function: Callable[..., Any], case: Case, deadline_s: float = DEADLINE_S, **options: Any) -> Run:
     """Simulate one case; every rank gets copies of its own."""
-    inputs = [copied(one) for one in case.inputs]
-    return simulate(case.n, lambda comm: function(comm, *inputs[comm.rank]), deadline_s=deadline_s, **options)
+    return _run(function, [copied(one) for one in case.inputs], deadline_s, **options)
+
+
+def _run(function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]], deadline_s: float, **options: Any) -> Run:
+    return simulate(len(inputs), lambda comm: function(comm, *inputs[comm.rank]), deadline_s=deadline_s, **options)
+
+
+def _changed(function: Callable[..., Any], case: Case, inputs: Sequence[tuple[Any, ...]]) -> str:
+    """Has a rank changed what it was given? On real ranks that is the caller's own array."""
+    for rank, (before, after) in enumerate(zip(case.inputs, inputs, strict=True)):
+        for place, (old, new) in enumerate(zip(before, after, strict=True)):
+            if not _equal(old, new):
+                names = list(signature(function).parameters)[1:]
+                name = names[place] if place < len(names) else f"argument {place + 1}"
+                return (
+                    f"rank {rank} changes its own {name}, which belongs to the caller. {name} += … and {name}[…] = … "
+                    f"do that; {name} = {name} + … makes a new one, and so does a copy"
+                )
+    return ""
+
+
+def _equal(old: Any, new: Any) -> bool:
+    """To the bit; what is neither an array, a number nor a list of them counts as equal."""
+    if isinstance(old, np.ndarray):
+        return bool(np.array_equal(old, new, equal_nan=old.dtype.kind == "f"))
+    if isinstance(old, (list, tuple)):
+        return len(old) == len(new) and all(map(_equal, old, new))
+    return not isinstance(old, (bool, int, float, str)) or bool(old == new)
 
 
 def about(case: Case) -> str:
@@ -240,6 +271,8 @@ def told(error: BaseException) -> str:
 
 def _too_much(bound: Bound) -> str:
     yours, limit, best = map(number, (bound.yours, bound.limit, bound.best))
+    if not bound.limit:
+        return f"{yours} {bound.what}; there must be none"
     return f"{yours} {bound.what}, at most {limit} pass; the best possible is {best}"
 
 

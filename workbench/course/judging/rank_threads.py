@@ -46,7 +46,7 @@ def as_ranks_do(
             try:
                 found.append((case, on_ranks(function, case.inputs)))
             except WorkbenchError as error:
-                return f"{about(case)}: {type(error).__name__}: {error}"
+                return f"{about(case)}: {type(error).__name__}: {_without_guess(str(error))}"
         return ""
 
     def right(function: Callable[..., Any]) -> str:
@@ -54,6 +54,11 @@ def as_ranks_do(
         return next((f"{about(case)}: {text}" for case, text in wrong if text), "")
 
     return [runs, right]
+
+
+def _without_guess(text: str) -> str:
+    """An error as a card shows it: what the workbench takes for the likely cause is left for the learner to find."""
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("Likely "))
 
 
 def on_ranks(

@@ -55,6 +55,10 @@ class Comm(Communicator):
         pending += [] if recv is None else [self.post_recv(recv, source, 0, "sendrecv")]
         self.finish(pending, "sendrecv")
 
+    def _begins(self, call: str) -> None:
+        """See :class:`Communicator`."""
+        self._world.begins(self._member, self._epoch, call)
+
     def post_send(self, data: Any, dest: int, tag: int, verb: str) -> Pending:
         """See :class:`Communicator`."""
         return self._world.post_send(self._member, self._epoch, data, self.members[dest], tag, verb)

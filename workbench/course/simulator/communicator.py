@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from workbench.course.simulator.collective_calls import collective
+
 Array = NDArray[Any]
 ANY = -1
 """Any source, any tag. mpi4py's own constants, which are negative as well, mean the same."""
@@ -53,6 +55,10 @@ class Communicator(ABC):
 
     rank: int
     size: int
+    _within = ""  # the collective that the caller is in: its messages have this name
+
+    def _begins(self, call: str) -> None:  # noqa: B027 - real ranks have nobody who could compare
+        """A collective begins; ``call`` says it in words that must be equal on all ranks."""
 
     def Get_rank(self) -> int:
         """As ``rank``."""
@@ -141,6 +147,7 @@ class Communicator(ABC):
 
     # --- collectives: n ranks, ceil(log2 n) rounds ----------------------------------------------------
 
+    @collective
     def bcast(self, obj: Any, root: int = 0) -> Any:
         """The root's object on every rank: a binomial tree, n - 1 messages."""
         root = self._rank(root)
@@ -153,6 +160,7 @@ class Communicator(ABC):
             step *= 2
         return obj
 
+    @collective
     def reduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = add, root: int = 0) -> Any:
         """The reduction of all ranks' objects on the root, None elsewhere: the tree turned round, n - 1 messages."""
         root = self._rank(root)
@@ -166,19 +174,23 @@ class Communicator(ABC):
             step *= 2
         return total
 
+    @collective
     def allreduce(self, sendobj: Any, op: Callable[[Any, Any], Any] = add) -> Any:
         """The reduction on every rank: reduce, then bcast."""
         return self.bcast(self.reduce(sendobj, op))
 
+    @collective
     def gather(self, sendobj: Any, root: int = 0) -> list[Any] | None:
         """The list of all ranks' objects on the root, None elsewhere."""
         found = self.reduce({self.rank: sendobj}, lambda a, b: {**a, **b}, root)
         return None if found is None else [found[rank] for rank in range(self.size)]
 
+    @collective
     def allgather(self, sendobj: Any) -> list[Any]:
         """The list of all ranks' objects on every rank."""
         return self.bcast(self.gather(sendobj))  # type: ignore[no-any-return]
 
+    @collective
     def scatter(self, sendobj: Sequence[Any] | None, root: int = 0) -> Any:
         """Rank i gets item i of the root's list: one message from the root to each."""
         if self.rank != self._rank(root):
@@ -190,6 +202,7 @@ class Communicator(ABC):
         self.finish(out, "scatter")
         return sendobj[root]
 
+    @collective
     def alltoall(self, sendobj: Sequence[Any]) -> list[Any]:
         """Item j of rank i's list goes to place i of rank j's: n - 1 steps, each a sendrecv."""
         got = [copied(sendobj[self.rank])] * self.size
@@ -199,15 +212,18 @@ class Communicator(ABC):
             got[source] = self.finish([out, self.post_recv(None, source, _INSIDE, "alltoall")], "alltoall")[1]
         return got
 
+    @collective
     def barrier(self) -> None:
         """No rank goes on before all have come."""
         self.allreduce(0)
 
+    @collective
     def Bcast(self, buf: Any, root: int = 0) -> None:
         """As bcast, in place."""
         array = array_of(buf)
         array[...] = self.bcast(array, root)
 
+    @collective
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Callable[[Any, Any], Any] = add) -> None:
         """As allreduce, into ``recvbuf``; ``sendbuf`` may be ``MPI.IN_PLACE``."""
         _apart(sendbuf, recvbuf, "Allreduce")
@@ -218,9 +234,11 @@ class Communicator(ABC):
     Barrier = barrier
 
     def _pass_on(self, obj: Any, dest: int, verb: str) -> None:
+        verb = self._within or verb
         self.finish([self.post_send(copied(obj), dest, _INSIDE, verb)], verb)
 
     def _take(self, source: int, verb: str) -> Any:
+        verb = self._within or verb
         return self.finish([self.post_recv(None, source, _INSIDE, verb)], verb)[0]
 
     def _rank(self, rank: int) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 _MOST = 8  # ranks that a text names
+_MESSAGES = {"send", "recv", "sendrecv", "isend", "irecv"}  # all else is a collective, made of messages
 
 
 @dataclass(frozen=True)
@@ -49,13 +50,20 @@ def cycle(waits: Sequence[Wait]) -> tuple[int, ...]:
     return ()
 
 
-def explain(waits: Sequence[Wait], finished: Sequence[int]) -> str:
+def explain(waits: Sequence[Wait], finished: Mapping[int, str]) -> str:
     """What to tell the learner.
 
+    Args:
+        waits: of the ranks that wait.
+        finished: of each rank that has returned, which collectives it had called.
+
     Example:
-        >>> print(explain([Wait(0, "recv", 1, 0, "line 3", False)], [1]))
+        >>> print(explain([Wait(0, "recv", 1, 0, "line 3", False)], {1: "without calling any"}))
         Deadlock: nobody can go on.
           rank 0 waits in recv(source=1) (line 3): rank 1 has returned
+        >>> print(explain([Wait(0, "allreduce", 1, 0, "line 3", False)], {1: "without calling any"}))
+        Deadlock: nobody can go on.
+          rank 0 waits in allreduce() for rank 1 (line 3): rank 1 has returned, without calling any
     """
     lines = ["Deadlock: nobody can go on."]
     for wait in sorted(waits, key=lambda wait: wait.rank)[:_MOST]:
@@ -74,10 +82,18 @@ def explain(waits: Sequence[Wait], finished: Sequence[int]) -> str:
 def _call(wait: Wait) -> str:
     if wait.peer < 0:
         return f"{wait.verb}() from any rank"
+    if _in_collective(wait):
+        return f"{wait.verb}() for rank {wait.peer}"
     return f"{wait.verb}({'dest' if wait.sends else 'source'}={wait.peer})"
 
 
-def _why(wait: Wait, finished: Sequence[int]) -> str:
+def _why(wait: Wait, finished: Mapping[int, str]) -> str:
     if wait.peer == wait.rank:
         return ": that is itself"
-    return f": rank {wait.peer} has returned" if wait.peer in finished else ""
+    if wait.peer not in finished:
+        return ""
+    return f": rank {wait.peer} has returned" + (f", {finished[wait.peer]}" if _in_collective(wait) else "")
+
+
+def _in_collective(wait: Wait) -> bool:
+    return wait.verb.lower() not in _MESSAGES

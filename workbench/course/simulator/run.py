@@ -29,7 +29,7 @@ class Message:
     Args:
         posted: the sender had it ready.
         begin, end: of its transfer.
-        awaited: the receiver had asked for it.
+        awaited: the receiver waited for it from then on; of an irecv, which does not wait, its beginning.
         verb: the sender's.
     """
 

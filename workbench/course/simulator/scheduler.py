@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from workbench.course.judging.deadline import Halt, halt
+from workbench.course.simulator.collective_calls import Call, Calls
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadlock import Wait, explain
@@ -107,6 +108,7 @@ class World:
         self._posted: list[Request] = []  # by isend, irecv and their like
         self._shrinking: dict[int, Request] = {}  # by rank, who waits in shrink()
         self._counts = [0] * size  # messages sent
+        self._calls = Calls()
         self._out_free, self._in_free = [0.0] * size, [0.0] * size
         self._gates = [threading.Semaphore(0) for _ in range(size)]
         self._waiting: dict[int, Request] = {}
@@ -220,7 +222,8 @@ class World:
             for rank, one in sorted(self._waiting.items())
         ]
         self.log.clocks = self.clocks
-        self._error = DeadlockError(explain(waits, sorted(self._finished)), waits, self.log)
+        returned = {rank: self._calls.said_of(rank) for rank in self._finished}
+        self._error = DeadlockError(explain(waits, returned), waits, self.log)
 
     def _pause(self, rank: int) -> None:
         self._gates[rank].acquire()
@@ -288,6 +291,11 @@ class World:
             raise self.failures.error(rank, epoch, verb)
 
     # --- messages -------------------------------------------------------------------------------------
+
+    def begins(self, rank: int, epoch: int, call: str) -> None:
+        """A rank begins a collective. Once somebody is dead its partners may be in another one than it was."""
+        if not self.failures.died:
+            self._calls.begin(epoch, rank, Call(call, f"({place})" if (place := users_line()) else ""))
 
     def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
@@ -370,7 +378,9 @@ class World:
 
     def _log(self, send: Request, recv: Request) -> None:
         on_the_way, size = (send.begins, send.ends), nbytes(send.data)
-        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, recv.posted, send.verb)
+        # Who has posted an irecv goes on; it does not wait for the message from then on.
+        awaited = max(recv.posted, send.begins) if recv.verb in ("irecv", "Irecv") else recv.posted
+        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, awaited, send.verb)
         self.log.messages.append(message)
 
 

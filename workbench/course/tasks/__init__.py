@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from functools import cache
 from importlib import import_module
 from pkgutil import walk_packages
@@ -19,12 +20,21 @@ def task(name: str) -> Task:
     """The exercise of that name.
 
     Raises:
-        ValueError: there is none.
+        NoSuchExerciseError: there is none.
     """
     found = _all()
     if name not in found:
-        raise ValueError(f"There is no exercise {name!r}. There are: {', '.join(found)}.")
+        alike = get_close_matches(str(name), found, n=3, cutoff=0.5)
+        cure = f"Did you mean {' or '.join(map(repr, alike))}?" if alike else f"There are: {', '.join(found)}."
+        raise NoSuchExerciseError(f"There is no exercise {name!r}. {cure}")
     return found[name]
+
+
+class NoSuchExerciseError(ValueError):
+    """A mistyped name. A notebook shows the text alone, for there is nothing in a traceback to learn from."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [str(self)]
 
 
 def before(lesson: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A small network on the ranks that run: its step, an allreduce's time, its gradients sent by a schedule (lesson 16).
+"""A small network on the ranks that run: its step, an allreduce's time, gradients sent by a schedule (lessons 13, 16).
 
 All ranks call each of these functions. The network's gradients are those of three layers without a bias, so a layer's
 gradients are one tensor.

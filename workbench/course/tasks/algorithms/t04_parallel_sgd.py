@@ -62,7 +62,7 @@ def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
 def _samples(*counts: int) -> Case:
     random = np.random.default_rng([len(counts), *counts])
     weights = random.normal(size=3)
-    inputs = [(weights.copy(), random.normal(size=(count, 3)), random.normal(size=count), 0.5) for count in counts]
+    inputs = [(weights.copy(), random.normal(size=(count, 3)), random.normal(size=count), 0.3) for count in counts]
     return Case(len(counts), f"samples {', '.join(map(str, counts))}", inputs)
 
 
@@ -79,7 +79,7 @@ def _serial_step(case: Case) -> Array:
 def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
     first = np.asarray(run.results[0]).tobytes()
     others = sum(np.asarray(one).tobytes() != first for one in run.results)
-    return [Bound("ranks whose bits are not rank 0's", others, 0, 0)]
+    return [Bound("ranks with other bits than rank 0 (sums in another order)", others, 0, 0)]
 
 
 def stale(order: Any) -> Any:

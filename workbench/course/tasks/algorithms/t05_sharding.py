@@ -19,7 +19,8 @@ def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
     """Return this rank's part of the indices 0 … samples - 1 in this epoch, as an array or a list.
 
     Every rank gets ceil(samples / n) of them. Where n does not divide samples, the first ones of the epoch's order
-    are dealt out a second time. Another epoch has another order, and so has another seed in each of its epochs.
+    (which is rank 0's part if n = 1) are dealt out a second time. Another epoch has another order, and so has another
+    seed in each of its epochs.
     """
     ### BEGIN SOLUTION
     order = np.random.default_rng([seed, epoch]).permutation(samples)  # the same on every rank
@@ -61,7 +62,7 @@ def _equal_lengths(function: Callable[..., Any]) -> str:
 
 
 def _complete(function: Callable[..., Any]) -> str:
-    """Together the ranks see every sample, and none more than once more often than another."""
+    """Together the ranks see every sample; how often differs by one at most."""
     for samples, n in _settings():
         counts = np.zeros(samples, int)
         for rank, mine in enumerate(_shards(function, samples, n, epoch=2, seed=5)):
@@ -77,6 +78,25 @@ def _complete(function: Callable[..., Any]) -> str:
             f"{counts.max() if counts.min() < 1 else counts.min()} times. Do all ranks deal from the same order?"
         )
     return ""
+
+
+def _padded(function: Callable[..., Any]) -> str:
+    """What is dealt out again are the first samples of the epoch's order."""
+    for samples, n in _settings():
+        order = _shards(function, samples, 1, epoch=2, seed=5)[0]
+        dealt = [index for mine in _shards(function, samples, n, epoch=2, seed=5) for index in mine]
+        wanted = np.resize(np.array(order, int), len(dealt)).tolist()
+        if sorted(dealt) != sorted(wanted):
+            again = [index for index in range(samples) if dealt.count(index) > wanted.count(index)]
+            return (
+                f"samples = {samples}, n = {n}: the order begins {_some(order)}, so these are to be dealt out again; "
+                f"yours deals {_some(again)} once more than that"
+            )
+    return ""
+
+
+def _some(samples: Sequence[int]) -> str:
+    return ", ".join(map(str, samples[:5])) + (" …" if len(samples) > 5 else "")
 
 
 def _again(function: Callable[..., Any]) -> str:
@@ -107,8 +127,8 @@ def _reshuffled(function: Callable[..., Any]) -> str:
         if len(kept) > samples // 2:
             one = min(kept)
             return (
-                f"epochs {epoch - 1} and {epoch}, n = 1: {len(kept)} of {samples} samples have the same follower, such "
-                f"as {one[0]} → {one[1]}. Is it shuffled anew?"
+                f"epochs {epoch - 1} and {epoch}, n = 1: {len(kept)} of {samples} samples are followed by the same "
+                f"sample in both, {one[0]} by {one[1]} for instance. Is it shuffled anew?"
             )
         before = order
     seen: list[set[int]] = [set() for _ in range(n)]
@@ -128,16 +148,17 @@ def _neighbours(order: Sequence[int]) -> set[tuple[int, int]]:
 def _seeds(function: Callable[..., Any]) -> str:
     """Two seeds share no order in any epoch."""
     known: dict[tuple[int, ...], tuple[int, int]] = {}
-    for seed in range(8):
-        for epoch in range(8):
-            order = tuple(_shards(function, 40, 1, epoch, seed)[0])
-            if order in known:
-                other = known[order]
-                return (
-                    f"seed {other[0]} in epoch {other[1]} and seed {seed} in epoch {epoch} give the same order. A sum "
-                    "or a product of the two is not enough"
-                )
-            known[order] = (seed, epoch)
+    pairs = [(seed, epoch) for seed in range(8) for epoch in range(8)]
+    pairs += [(0, epoch) for epoch in (*range(8, 1100), 10_000, 100_000, 1_000_000)]  # seed * 100 + epoch, and its like
+    for seed, epoch in pairs:
+        order = tuple(_shards(function, 40, 1, epoch, seed)[0])
+        if order in known:
+            other = known[order]
+            return (
+                f"seed {other[0]} in epoch {other[1]} and seed {seed} in epoch {epoch} give the same order. One number "
+                "made of both is not enough: np.random.default_rng([seed, epoch]) takes two"
+            )
+        known[order] = (seed, epoch)
     return ""
 
 
@@ -187,7 +208,7 @@ TASKS = [
             "order = np.resize(np.random.default_rng([seed, epoch]).permutation(samples), -(-samples // n) * n); "
             "rank r takes order[r::n].",
         ),
-        properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds],
+        properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds, _padded],
         points=2,
     ),
     CommTask(

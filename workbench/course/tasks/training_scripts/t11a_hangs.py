@@ -47,14 +47,23 @@ def _digits() -> tuple[Any, Any]:
 
 def _uneven(samples: int, n: int, first: int, size: int = 12) -> Case:
     """Deal the digits out from rank ``first`` on."""
+    return _batches([np.arange((rank - first) % n, samples, n) for rank in range(n)], size)
+
+
+def _unlike(*counts: int, size: int = 12) -> Case:
+    """Ranks whose numbers of batches are far apart: files of different lengths."""
+    ends = np.cumsum(counts) * size
+    return _batches([np.arange(end - count * size, end) for count, end in zip(counts, ends, strict=True)], size)
+
+
+def _batches(shards: Sequence[Any], size: int) -> Case:
     images, labels = _digits()
     inputs = []
-    for rank in range(n):
-        mine = np.arange((rank - first) % n, samples, n)
+    for mine in shards:
         parts = [mine[i : i + size] for i in range(0, len(mine), size)]
         inputs.append((np.zeros(64), [(images[part], labels[part]) for part in parts], 0.01))
     counts = [len(batches) for _, batches, _ in inputs]
-    return Case(n, f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} batches", inputs)
+    return Case(len(shards), f"{', '.join(map(str, counts[:-1]))} and {counts[-1]} batches", inputs)
 
 
 def _trained(case: Case) -> list[Any]:
@@ -86,7 +95,8 @@ EPOCH = PlainCard(
             "One rank has a batch more than the others and waits for them in a step that they do not make.",
             "Every step contains a collective, so all ranks must make equally many. 145 samples are 49, 48 and 48 on 3 "
             "ranks, and one batch more on the first. Cures: agree on the smallest number, as here; let the sampler "
-            "drop or pad the end (lesson 05); or join(). Two ranks hardly ever show it, so try out with three.",
+            "drop or pad the end (lesson 05); or join(). Few numbers of samples show it: those where one rank's part "
+            "just reaches into another batch.",
         ),
         (
             "The learning rate is too large, and some ranks' weights are no numbers any more.",
@@ -94,7 +104,9 @@ EPOCH = PlainCard(
         ),
     ),
     right="c",
-    properties=as_ranks_do(lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1)], _trained),
+    properties=as_ranks_do(
+        lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)], _trained
+    ),
 )
 
 # --- 2 ------------------------------------------------------------------------------------------------
@@ -150,7 +162,8 @@ VALIDATE = PlainCard(
         ),
         (
             "The ranks' shards are not equally long.",
-            "Then it would be a MismatchError that lists the shapes. This one says who is missing.",
+            "Each rank brings one number, its mean. Unequal shards would give a wrong average without any error, for "
+            "each rank would count alike, and not each sample. This error says who is missing.",
         ),
         ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
     ),
@@ -207,8 +220,8 @@ GRADIENTS = PlainCard(
         (
             "The ranks wait for the same tensors in different orders.",
             "Backward passes finish gradients in an order of their own on every rank; so do sets, and folders that are "
-            "listed. Submitting in any order is allowed, if the tensors have names, but not waiting. So "
-            "DistributedOptimizer submits during the backward pass and waits for all at its end.",
+            "listed. If a rank waits for each tensor before it submits the next, all ranks need one order. Submit all "
+            "under their names first, then wait in any order: so does DistributedOptimizer.",
         ),
     ),
     right="d",

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common.text import count
 from workbench.course.cards import CommCard, PlainCard
 from workbench.course.drawing import coverage, space_time
 from workbench.course.judging.task import Case
@@ -43,16 +44,18 @@ def complete(function: Callable[..., Any]) -> str:
             if len(counts) > n:
                 return f"{n} samples, {size} ranks, epoch {epoch}: there is no sample {len(counts) - 1}"
             if any(counts != 1):
-                nobody, twice = np.flatnonzero(counts == 0), np.flatnonzero(counts > 1)
-                text = f"{n} samples, {size} ranks, epoch {epoch}: {len(nobody)} with nobody"
-                return f"{text}, {len(twice)} with more than one rank: {_some('nobody has', nobody)}"
+                missed, twice = np.flatnonzero(counts == 0), np.flatnonzero(counts > 1)
+                found = [_some("no rank has", missed), _some("more than one rank has", twice)]
+                return f"{n} samples, {size} ranks, epoch {epoch}: {'; '.join(text for text in found if text)}"
             if max(map(len, dealt)) - min(map(len, dealt)) > 1:
                 return f"{n} samples, {size} ranks: the ranks have {', '.join(str(len(mine)) for mine in dealt)}"
     return ""
 
 
 def _some(words: str, samples: Array) -> str:
-    return f"{words} {', '.join(str(one) for one in samples[:5])}{' …' if len(samples) > 5 else ''}"
+    """Empty if there are none."""
+    listed = ", ".join(str(one) for one in samples[:5]) + (" …" if len(samples) > 5 else "")
+    return f"{words} {count(len(samples), 'sample')} ({listed})" if len(samples) else ""
 
 
 def shuffled(function: Callable[..., Any]) -> str:
@@ -222,8 +225,9 @@ ACCURACY = CommCard(
         ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
         (
             "A mean over ranks is taken of means over different numbers of samples.",
-            "Sum what is right, sum what there is, and divide once. So it is for losses, for the statistics of "
-            "BatchNorm, for every metric that is a mean. Equal shards hide it, and a last, short batch shows it.",
+            "Sum what is right, sum what there is, and divide once. So it is for losses and for every metric that is "
+            "a mean. (A variance, as BatchNorm has, needs a third sum: of squares.) Equal shards hide it, and a last, "
+            "short batch shows it.",
         ),
         ("The sum over the ranks is not divided by their number.", "It is. Should it be?"),
         ("Each rank returns the share of its own samples.", "The allreduce gives all ranks the same. Is it the mean?"),

@@ -1,0 +1,47 @@
+"""Step 0: a serial training script."""
+
+import os
+
+import torch
+import torch.nn.functional as F
+from torch.utils.data import DataLoader, TensorDataset
+
+from workbench import data
+
+BATCH, EPOCHS, CHECKPOINT = 72, 2, "digits.pt"
+torch.set_default_dtype(torch.float64)  # so that equal results are equal to many digits
+
+cuda = torch.cuda.is_available()
+device = "cuda" if cuda else "cpu"
+
+digits = data.digits()
+train_set = TensorDataset(torch.tensor(digits.train_x).double(), torch.tensor(digits.train_y))
+test_set = TensorDataset(torch.tensor(digits.test_x).double(), torch.tensor(digits.test_y))
+train_loader = DataLoader(train_set, batch_size=BATCH, shuffle=True)
+test_loader = DataLoader(test_set, batch_size=BATCH)
+
+layers = [torch.nn.Conv2d(1, 8, 3, padding=1), torch.nn.ReLU(), torch.nn.MaxPool2d(2)]
+model = torch.nn.Sequential(*layers, torch.nn.Flatten(), torch.nn.Linear(128, 10)).to(device)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+if os.path.exists(CHECKPOINT):  # go on from there
+    saved = torch.load(CHECKPOINT, map_location=device)
+    model.load_state_dict(saved["model"])
+    optimizer.load_state_dict(saved["optimizer"])
+
+for _ in range(EPOCHS):
+    for images, labels in train_loader:
+        optimizer.zero_grad()
+        loss = F.cross_entropy(model(images.to(device)), labels.to(device))
+        loss.backward()
+        optimizer.step()
+
+right, seen = 0, 0
+with torch.no_grad():
+    for images, labels in test_loader:
+        right += (model(images.to(device)).argmax(dim=1) == labels.to(device)).sum().item()
+        seen += len(labels)
+accuracy = right / seen
+
+torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, CHECKPOINT)
+print(f"{accuracy:.1%} of the test digits are read right")
