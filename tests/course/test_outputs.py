@@ -34,7 +34,7 @@ print(f"{time.perf_counter_ns() % 7} threads each")
 @pytest.mark.timeout(120)
 def test_building_a_lesson_twice_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Byte by byte, though the cells print piece by piece, and one prints what differs from run to run."""
-    (tmp_path / "lessons").mkdir()
+    (tmp_path / "lessons" / "steps").mkdir(parents=True)
     (tmp_path / "lessons" / "99_test.py").write_text(LESSON)
     monkeypatch.setattr(build, "ROOT", tmp_path)
     target = tmp_path / "notebooks" / "99_test.ipynb"

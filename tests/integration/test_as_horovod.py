@@ -284,7 +284,7 @@ def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     code = """
     import workbench.as_horovod
     told = []
-    for name in ["nonsense", "torch.nonsense", "data", "common.util.deeper", "spark"]:
+    for name in ["nonsense", "torch.nonsense", "data", "common.util.deeper", "spark.nonsense"]:
         try: __import__(f"horovod.{name}")
         except ModuleNotFoundError as error: told.append((error.name, f"horovod.{name}" in str(error)))
     import horovod
@@ -296,7 +296,8 @@ def test_what_there_is_not_is_named(tmp_path: Path) -> None:
     assert isinstance(told, list)
     assert all(named for _, named in told)
     assert [name for name, _ in told] == [
-        "horovod.nonsense", "horovod.torch.nonsense", "horovod.data", "horovod.common.util.deeper", "horovod.spark",
+        "horovod.nonsense", "horovod.torch.nonsense", "horovod.data", "horovod.common.util.deeper",
+        "horovod.spark.nonsense",
         "attribute",
     ]  # fmt: skip
 

@@ -221,7 +221,7 @@ class Cluster:
 
     def _registered(self) -> bool:
         if gone := self._engines.gone():
-            raise LaunchError(f"{self._engines.describe_lost(gone)}.")
+            raise LaunchError(self._engines.describe_lost(gone) + ".")
         return len(self.client.ids) >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
@@ -232,15 +232,16 @@ class Cluster:
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
 
     def _verify(self, deadline: float) -> None:
-        """Ask the engines who they are: engine id must be the rank."""
+        from workbench.cluster.asking import first_answers  # engine id must be the rank
+
         self.view = self.client[:]
         self.view.block = True
-        answers = self.view.apply_async(mpi.whoami).get(_left_s(deadline))
-        ranks = {engine: (rank, size) for engine, (rank, size, _) in zip(self.client.ids, answers, strict=True)}
-        if ranks != {engine: (engine, self.n) for engine in range(self.n)}:
-            lines = "; ".join(f"engine {engine} is rank {rank} of {size}" for engine, (rank, size) in ranks.items())
-            raise LaunchError(f"the engines are not one job in rank order: {lines}.")
-        self._pids = [pid for _, _, pid in answers]
+        answers = first_answers(self.client, mpi.whoami, deadline)
+        ranks = {engine: (rank, size) for engine, (rank, size, _) in answers.items()}
+        if ranks != {each: (each, self.n) for each in range(self.n)}:
+            told = "; ".join(f"engine {engine} is rank {rank} of {size}" for engine, (rank, size) in ranks.items())
+            raise LaunchError(f"the engines are not one job in rank order: {told}.")
+        self._pids = [pid for _, _, pid in answers.values()]
         self._engines.are_up(self._pids)
 
 

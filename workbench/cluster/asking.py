@@ -9,7 +9,10 @@ from typing import Any
 
 from workbench import cluster
 from workbench.cluster import Cluster
+from workbench.common.text import numbered
 from workbench.errors import LaunchError
+
+_AGAIN_S = 3.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,39 @@ def ask(engines: Cluster, function: Callable[..., Any], *args: Any, timeout_s: f
     for answer in asked.values():
         answer.wait(max(0.01, deadline - time.monotonic()))
     return {rank: _answer(asked.get(rank)) for rank in range(engines.n)}
+
+
+def first_answers(client: Any, function: Callable[..., Any], deadline: float) -> dict[int, Any]:
+    """What new engines answer, by id; who does not answer is asked again.
+
+    An engine is registered at the hub before each scheduler knows its connection, and what a scheduler is to hand to it
+    meanwhile is dropped without an error. An engine that has answered has heard whatever comes later.
+
+    Args:
+        client: of the hub.
+        function: changes nothing, for it may be called twice; of a module that the engines can import.
+        deadline: by ``time.monotonic()``.
+
+    Raises:
+        LaunchError: some have not answered by then.
+        Exception: the function's own.
+    """
+    asked: dict[int, list[Any]] = {engine: [] for engine in client.ids}
+    while silent := [engine for engine, answers in asked.items() if not any(each.ready() for each in answers)]:
+        if (left_s := deadline - time.monotonic()) <= 0:
+            raise LaunchError(f"{numbered(silent, 'engine')} had registered, but did not answer.")
+        for engine in silent:
+            asked[engine].append(client[engine].apply_async(function))
+        until = time.monotonic() + min(_AGAIN_S, left_s)
+        for engine in silent:
+            asked[engine][-1].wait(max(0.01, until - time.monotonic()))
+    found = {}
+    for engine, answers in asked.items():
+        first = next(i for i, each in enumerate(answers) if each.ready())
+        for lost in answers[:first]:  # engines answer in order
+            client.outstanding.difference_update(lost.msg_ids)
+        found[engine] = answers[first].get()
+    return found
 
 
 def _answer(asked: Any) -> Any:

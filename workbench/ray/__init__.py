@@ -20,6 +20,7 @@ the modules that the function imports are installed, too.
 
 from typing import Any
 
+from workbench.ray import needed as needed  # first: without Ray nothing of this folder is to be half loaded
 from workbench.ray.elastic import ElasticRayExecutor
 from workbench.ray.runner import RayExecutor
 from workbench.ray.worker import BaseHorovodWorker

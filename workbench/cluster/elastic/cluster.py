@@ -23,7 +23,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from workbench.cluster import Cluster, _left_s, _speaker, cells
+from workbench.cluster import Cluster, _speaker, cells
+from workbench.cluster.asking import first_answers
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
 from workbench.cluster.elastic.forgiving import Forgiving
 from workbench.cluster.elastic.history import History
@@ -145,7 +146,7 @@ class ElasticCluster(Cluster):
         """Wait for the engines' process ids."""
         self.view = self.client.direct_view("all")
         self.view.block = True
-        self._pids = self.view.apply_async(os.getpid).get(_left_s(deadline))
+        self._pids = list(first_answers(self.client, os.getpid, deadline).values())
         if list(self.client.ids) != list(range(self.n)):
             raise LaunchError(f"the engines have the ids {self.client.ids}, and not 0 to {self.n - 1}.")
         self._engines.are_up(self._pids)

@@ -10,6 +10,7 @@ from workbench.launch.jobs.description import Job
 from workbench.launch.jobs.forms import as_yaml
 
 _LEFT_OUT = {"securityContext", "volumes", "volumeMounts", "startupProbe", "readinessProbe", "requests", "metadata"}
+_LEFT_OUT |= {"lifecycle", "terminationGracePeriodSeconds"}
 _LEFT_OUT |= {"automountServiceAccountToken", "enableServiceLinks", "cleanPodPolicy", "sshAuthMountPath", "image"}
 COMMAND = ("python", "train.py")
 
