@@ -221,7 +221,7 @@ class Cluster:
 
     def _registered(self) -> bool:
         if gone := self._engines.gone():
-            raise LaunchError(self._engines.describe_lost(gone) + ".")
+            raise LaunchError(f"{self._engines.describe_lost(gone)}.")
         return len(self.client.ids) >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
