@@ -55,7 +55,9 @@ def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bo
         )
     if any(param.device.type != "cpu" for param in grads.params.values()):
         raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")
-    check_elementwise(optimizer, "overlap_forward", "updates one parameter before another, and {} may need all at once")
+    check_elementwise(
+        optimizer, "overlap_forward=True", "updates one parameter before another, and {} may need all at once"
+    )
 
 
 class Deferred(torch.nn.Parameter):

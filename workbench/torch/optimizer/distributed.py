@@ -22,6 +22,7 @@ from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.sharded import begin_step, check_shardable, leave_lost_shards
+from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.tensors import Compression
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
@@ -131,6 +132,7 @@ class DistributedOptimizer(Wrapping):
                 raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
             optimizer = optimizer._distributed.optimizer
         params = by_name(optimizer, named_parameters)
+        refuse_divided(params, sharded)
         if sharded:
             check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:

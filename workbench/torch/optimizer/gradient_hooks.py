@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -203,12 +203,18 @@ class GradientHooks:
 
     def _watch(self, name: str) -> None:
         param = self.grads.params[name]
-        for old in list((param._post_accumulate_grad_hooks or {}).values()):
-            if isinstance(old, Hook):
-                old.remove()
-                if (owner := old.owner()) is not None:
-                    owner.give_way()
+        take_over(param)
         self.hooks[name] = Hook(self, name, param)
+
+
+class Owner(Protocol):
+    """Of hooks."""
+
+    def ready(self, name: str) -> None:
+        """Backward has finished a gradient."""
+
+    def give_way(self) -> None:
+        """Another optimizer takes the parameters over."""
 
 
 class Hook:
@@ -221,7 +227,7 @@ class Hook:
 
     in_common = False
 
-    def __init__(self, owner: GradientHooks, name: str, param: torch.nn.Parameter) -> None:
+    def __init__(self, owner: Owner, name: str, param: torch.nn.Parameter) -> None:
         self.owner, self.name, self._param = weakref.ref(owner), name, weakref.ref(param)
         self._handle = param.register_post_accumulate_grad_hook(self)
 
@@ -240,4 +246,13 @@ class Hook:
             self.in_common, param.data = False, param.data.clone()
 
 
-__all__ = ["GradientHooks", "Hook"]
+def take_over(param: torch.nn.Parameter) -> None:
+    """If an optimizer has a hook on this parameter, it gives way to the one that will."""
+    for old in list((param._post_accumulate_grad_hooks or {}).values()):
+        if isinstance(old, Hook):
+            old.remove()
+            if (owner := old.owner()) is not None:
+                owner.give_way()
+
+
+__all__ = ["GradientHooks", "Hook", "take_over"]

@@ -228,7 +228,7 @@ def check_shardable(optimizer: torch.optim.Optimizer, params: Iterable[torch.Ten
             "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
             "leave it out, or shard with torch's own fully_shard()."
         )
-    check_elementwise(optimizer, "sharded", "updates slices of parameters, and {} may need whole ones")
+    check_elementwise(optimizer, "sharded=True", "updates slices of parameters, and {} may need whole ones")
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -> None:
@@ -236,7 +236,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -
 
     Args:
         optimizer: a torch optimizer.
-        option: of DistributedOptimizer, which goes with others only.
+        option: of DistributedOptimizer with its value, which goes with others only.
         why: what that does, and what the optimizer, {}, may need.
     """
     known = next((kind for kind in ELEMENTWISE if isinstance(optimizer, kind)), None)
@@ -244,4 +244,4 @@ def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -
     if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
         names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
         what = why.format(type(optimizer).__name__)
-        raise ValueError(f"{option}=True {what}. Use one of {names}, or leave {option} out.")
+        raise ValueError(f"{option} {what}. Use one of {names}, or leave {option.partition('=')[0]} out.")

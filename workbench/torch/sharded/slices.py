@@ -32,13 +32,13 @@ class Slices:
 
     Args:
         optimizer: the wrapped one.
-        process_set: who shares.
+        process_set: who shares; None: nobody, this rank has all.
 
     Attributes:
         parts: this rank's, by name.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet) -> None:
+    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None) -> None:
         self._optimizer, self._set = optimizer, process_set
         self._whole: list[list[torch.nn.Parameter]] = []
         self._index: dict[torch.nn.Parameter, str] = {}
@@ -92,7 +92,7 @@ class Slices:
             for name, part in self.parts.items()
             if part.param in self._optimizer.state
         }
-        everybody = allgather_object(mine, "sharded state", self._set)
+        everybody = [mine] if self._set is None else allgather_object(mine, "sharded state", self._set)
         found = self._optimizer.state_dict()
         state: dict[int, Any] = {}
         for number, param in enumerate(param for group in self._groups() for param in group):
