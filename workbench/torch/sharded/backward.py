@@ -20,7 +20,11 @@ from workbench.errors import CollectiveError
 from workbench.torch.optimizer.gradient_hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
 
-_IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory at any time
+_IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
+# So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
+# one of their parameters sends them at the end of its pass, and may need this one to come to that.
+_PATIENCE_S = 1.0
+_MOMENT_S = 0.05  # who waits for longer at a time is taken for blocked, and the ranks for waiting for each other
 
 
 def nothing(*_: Any) -> None:
@@ -56,6 +60,7 @@ class Backward:
         self._hooks: dict[str, Hook] = {}
         self._flying: deque[Flat] = deque()
         self._unsent: dict[Flat, set[str]] = {}
+        self._patience_s = _PATIENCE_S
         self._pass, self._passes, self._kept, self._failures = -1, 0, False, _failures()
         self.add(flats)
 
@@ -82,6 +87,7 @@ class Backward:
             return
         self._forget_failed_cell()
         self._pass = now
+        self._patience_s = _PATIENCE_S
         self.watch()
         self._unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
         engine: Any = torch.autograd.Variable._execution_engine
@@ -114,7 +120,13 @@ class Backward:
         flat.send()
         self._flying.append(flat)
         while len(self._flying) > _IN_FLIGHT:
-            self._flying.popleft().finish()
+            moment = min(_MOMENT_S, self._patience_s)
+            if self._flying[0].finish(moment):
+                self._flying.popleft()
+            elif moment:
+                self._patience_s -= moment
+            else:
+                break
 
     def _end(self, which: int) -> None:
         """A backward pass is over, but for an inner one's, which has ended before."""

@@ -19,6 +19,7 @@ from workbench import api
 from workbench.collectives.ring import chunk_lengths
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
+from workbench.errors import CollectiveError, WaitTimeoutError
 from workbench.process_sets import ProcessSet, is_alone
 from workbench.torch.sharded.released import Released
 from workbench.torch.sharded.slices import Slice
@@ -170,15 +171,27 @@ class Flat:
             handle = api.submit([entry], at_once=True)[0]
         self._sent = sent, handle
 
-    def finish(self) -> None:
-        """Wait for what was sent, add this rank's part to :attr:`grad`, and let go of the rest."""
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Wait for what was sent, add this rank's part to :attr:`grad`, and let go of the rest.
+
+        Returns:
+            False if it is still on its way after ``timeout_s``.
+        """
         if self._sent is None:
-            return
-        (sent, handle), self._sent = self._sent, None
-        if handle is not None:
-            handle.wait()
+            return True
+        sent, handle = self._sent
+        try:
+            if handle is not None:
+                handle.wait(timeout_s)
+        except WaitTimeoutError:
+            return False
+        except CollectiveError:
+            self._sent = None
+            raise
+        self._sent = None
         mine = sent[self._start : self._stop]
         self.grad = mine.clone() if self.grad is None else self.grad.add_(mine)
+        return True
 
     def forget(self) -> None:
         """Drop the gradients, wherever they are. What is in flight must be finished before."""
