@@ -28,6 +28,10 @@ GIVEN: dict[str, Answer] = {
     # 16 512 GPUs on paper
     # 17 The same job on every engine
     # 18 Sharding further
+    "18.holds": "8 GB",
+    "18.bytes": "twice as much",
+    "18.stage3": 2.0,
+    "18.measured": "1.5 P",
     # 19 Talking less
     # 20 Cutting the model
     # 21 Follow one gradient
