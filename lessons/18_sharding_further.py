@@ -311,10 +311,11 @@ for stage in (False, "optimizer", "gradients", "parameters"):
 measured = engines.view.pull("rows", targets=0, block=True)
 extra = {"False": 0, "optimizer": 0, "gradients": 2 / 16, "parameters": 3 / 16}  # the layers amid a reduction or a pass
 print("sharded=        at most    formula    after a step   weights beside the serial run's")
-for stage, (name, (most, after, far)) in enumerate(measured.items()):
+for stage, name in enumerate(extra):
+    most, after, far = measured[name]
     expected = bytes_held(stage, 2, 2) + extra[name]
     same = "within 1e-12" if far < 1e-12 else f"off by {far:.0e}"
-    print(f"{name:14} {most:6.1f} P    {expected:6.2f} P    {after:8.1f} P      {same}")
+    print(f"{name:14} {most:6.1f} P    {expected:6.1f} P    {after:8.1f} P      {same}")
 
 # %%
 reveal(
@@ -325,7 +326,7 @@ reveal(
 )
 
 # %%
-drawing.bars({name: most for name, (most, _, _) in measured.items()}, "P", "Bytes at most in a step, measured")
+drawing.bars({name: round(measured[name][0], 1) for name in extra}, "P", "Bytes at most in a step, measured")
 
 # %% [markdown]
 # ## What is different in a script
@@ -339,7 +340,7 @@ drawing.bars({name: most for name, (most, _, _) in measured.items()}, "P", "Byte
 # %%px
 model = hvd.shard_parameters(make_model())
 weight = model[0].weight
-print("shape:", tuple(weight.shape), "and memory of this rank:", sum(p.numel() for p in model.parameters()) // 2, "of")
+print("shape:", tuple(weight.shape))
 try:
     weight.sum()
 except RuntimeError as error:
@@ -350,7 +351,8 @@ with hvd.full_parameters(model):
     print("within full_parameters, the sum of its absolute values:", round(weight.abs().sum().item(), 2))
 
 # %% [markdown]
-# Every line of that cell is a collective, so all ranks run it. In an `if hvd.rank() == 0:` the others would be missing.
+# `shard_parameters`, `full_state_dict`, `full_parameters` and `optimizer.state_dict()` are collectives: all ranks call
+# them. With `if hvd.rank() == 0:` around one of them, rank 0 waits for the others.
 #
 # How does the memory come and go? Autograd keeps *views* of a layer's parameters for the backward pass. So freeing
 # must not make new tensors: the storage is resized to nothing, and filled again when the layer's turn comes:

@@ -336,10 +336,10 @@ def test_a_rank_that_raises_amid_a_step(when: str, stage: str, rank: int, n: int
     hooks = []
     if raises and when == "in step":
         hooks.append(twins.optimizer.register_step_pre_hook(fail))
+    elif raises and when == "in backward":
+        hooks.append(twins.model.get_parameter("0.weight").register_hook(fail))
     elif raises:
-        layer = twins.model.get_submodule("2")
-        register = layer.register_forward_pre_hook if when == "in forward" else layer.register_full_backward_hook
-        hooks.append(register(fail))
+        hooks.append(twins.model.get_submodule("2").register_forward_pre_hook(fail))
     cell = HOLDER.get()
     cell.cell_begins()
 

@@ -16,17 +16,6 @@ import workbench.torch as hvd
 from workbench.torch.optimizer.sharded import ELEMENTWISE
 
 
-@pytest.mark.parametrize("make", OPTIMIZERS)
-@pytest.mark.parametrize("stage", STAGES)
-def test_equals_serial(stage: str, make: str, n: int) -> None:
-    """After each step weights and, at the end, the state of all ranks together are the serial run's to 1e-12."""
-    twins = Twins(stage, net, OPTIMIZERS[make])
-    for step in range(6):
-        twins.step(step)
-        twins.check()
-    twins.check_state()
-
-
 @pytest.mark.parametrize("passes", [1, 3])
 @pytest.mark.parametrize("zero", ZEROS)
 @pytest.mark.parametrize("make", MAKES)
@@ -64,16 +53,6 @@ def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) 
     for step in range(STEPS):
         pair.step(step)
     pair.check_state()
-
-
-@pytest.mark.parametrize("stage", STAGES)
-def test_what_a_model_may_have(stage: str, n: int) -> None:
-    """Frozen, unused, tied, and empty parameters, two dtypes, an attention; a layer that one rank alone uses."""
-    twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
-    for step in range(5):
-        twins.step(step)
-        twins.check()
-    twins.check_state()
 
 
 @pytest.mark.parametrize("stage", STAGES)
