@@ -56,6 +56,15 @@ def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) 
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_write_in_buckets(stage: str, n: int) -> None:
+    """Linear layers that would write to a bucket find none, and make gradients of their own."""
+    twins = Twins(stage, lambda: hvd.write_in_buckets(net(), 0), OPTIMIZERS["SGD"])
+    for step in range(3):
+        twins.step(step)
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_activation_checkpoints(stage: str, n: int) -> None:
     """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
     twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])

@@ -97,6 +97,10 @@ class GradientHooks:
         else:
             self.reducer.ready(name)
 
+    def lend(self, name: str) -> torch.Tensor | None:
+        """See :meth:`Grads.lend`."""
+        return self.grads.lend(name)
+
     def synchronize(self) -> None:
         """Reduce what is left, wait for all, and put the results into ``.grad``.
 
@@ -212,6 +216,9 @@ class Owner(Protocol):
 
     def ready(self, name: str) -> None:
         """Backward has finished a gradient."""
+
+    def lend(self, name: str) -> torch.Tensor | None:
+        """A place for backward to write a gradient to, if there is one."""
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""

@@ -104,6 +104,10 @@ class Backward:
         if not waiting and flat in self._unsent:
             self._complete(flat)
 
+    def lend(self, name: str) -> torch.Tensor | None:
+        """No place: a gradient's array is there only while it is filled."""
+        return None
+
     def is_complete(self, flat: Flat) -> bool:
         """Have all gradients of this pass come?"""
         return flat not in self._unsent

@@ -250,8 +250,7 @@ class Flat:
 
     def _show(self) -> None:
         for name, param in self.params.items():
-            if type(param) is Released:
-                param.__class__ = torch.nn.Parameter
+            param.__class__ = torch.nn.Parameter
             param.data = self._views[name]
 
     def _gather(self) -> None:
@@ -272,7 +271,7 @@ def bare(tensor: torch.Tensor) -> Array:
     kind = "uint16" if tensor.dtype is torch.bfloat16 else dtype_name(tensor)
     if not nbytes:
         return np.empty(0, kind)
-    raw = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
+    raw: Any = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
     return np.frombuffer(raw, kind)
 
 

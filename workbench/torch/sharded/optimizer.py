@@ -380,7 +380,7 @@ def _buckets(params: Mapping[str, torch.nn.Parameter]) -> list[list[str]]:
     limit = bucket_bytes() or 1
     found: list[list[str]] = []
     open_ones: dict[Any, tuple[list[str], int]] = {}
-    for name, param in reversed(params.items()):
+    for name, param in reversed(list(params.items())):
         kind, nbytes = (param.dtype, param.requires_grad), param.numel() * param.element_size()
         names, filled = open_ones.get(kind, ([], 0))
         if names and filled + nbytes > limit:

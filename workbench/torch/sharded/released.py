@@ -58,7 +58,7 @@ class Released(torch.nn.Parameter):
         """Refused."""
         raise RuntimeError(_GONE.format(name=self.its_name(), what="pickle"))
 
-    def __repr__(self) -> str:
+    def __repr__(self, **_: Any) -> str:
         return f"Released parameter {self.its_name()!r} of shape {tuple(self.shape)}"
 
 

@@ -192,7 +192,7 @@ def _has_gradient(value: Any) -> bool:
 def home_of(params: Iterable[torch.nn.Parameter]) -> ShardedModel | None:
     """The sharded model that they belong to, if any."""
     flat = next((param.owner for param in params if hasattr(param, "owner")), None)
-    return None if flat is None else flat.home  # type: ignore[no-any-return]
+    return None if flat is None else flat.home
 
 
 def shard_parameters(

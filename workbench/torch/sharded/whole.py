@@ -57,7 +57,7 @@ def full_state_dict(model: torch.nn.Module, rank: int | None = None) -> dict[str
         flat.gather()
         for param in flat.params.values() if wanted else ():
             found |= dict.fromkeys(keys.get(id(param), ()), param.detach().clone())
-        home.free([flat])
+        flat.home.free([flat])
     if not wanted:
         return {}
     divided = {id(param) for flat in (home.flats if home else ()) for param in flat.params.values()}
