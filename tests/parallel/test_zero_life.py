@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from bag import MAKES, Pair
+from broken_off import broken_off, fail
 from counted import counted
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Mixed, Twins, net
@@ -330,9 +331,6 @@ def test_a_rank_that_raises_amid_a_step(when: str, stage: str, rank: int, n: int
     hvd.barrier()
     raises = rank == n - 1
 
-    def fail(*_: Any) -> None:
-        raise ArithmeticError("on purpose")
-
     hooks = []
     if raises and when == "in step":
         hooks.append(twins.optimizer.register_step_pre_hook(fail))
@@ -340,26 +338,13 @@ def test_a_rank_that_raises_amid_a_step(when: str, stage: str, rank: int, n: int
         hooks.append(twins.model.get_parameter("0.weight").register_hook(fail))
     elif raises:
         hooks.append(twins.model.get_submodule("2").register_forward_pre_hook(fail))
-    cell = HOLDER.get()
-    cell.cell_begins()
 
     def step() -> None:
         twins.loss(twins.model, 1, [rank]).backward()
         twins.optimizer.step()
         hvd.full_state_dict(twins.model)
 
-    with pytest.raises(ArithmeticError if raises else CollectiveError) as caught:
-        step()
-    for hook in hooks:
-        hook.remove()
-    if raises:
-        cell.cell_raised(f"ArithmeticError: {caught.value}")
-        time.sleep(2.5)  # the next cell begins when all have ended theirs
-    else:
-        assert "ArithmeticError: on purpose" in str(caught.value)
-        time.sleep(3.0)
-    cell.cell_begins()
-    hvd.barrier()
+    broken_off(step, hooks)
     twins.optimizer.abandon_step()
     hvd.load_full_state_dict(twins.model, weights)
     twins.optimizer.load_state_dict(state)

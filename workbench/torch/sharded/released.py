@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 
+P = TypeVar("P", bound=torch.Tensor)
 _GONE = (
     "The parameter {name!r} is divided among the ranks (hvd.shard_parameters), and whole only while the module that "
     "owns it runs. {what} looked at it outside of that. If another module's forward uses it, give that module: "
@@ -43,7 +44,7 @@ class Released(torch.nn.Parameter):
         if func in _ALLOWED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        gone = next(_released((args, kwargs)), None)
+        gone = next(of_class(Released, (args, kwargs)), None)
         raise RuntimeError(_GONE.format(name=gone.its_name() if gone is not None else "?", what=_called(func)))
 
     def its_name(self) -> str:
@@ -58,7 +59,7 @@ class Released(torch.nn.Parameter):
         """Refused."""
         raise RuntimeError(_GONE.format(name=self.its_name(), what="pickle"))
 
-    def __repr__(self, **_: Any) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:
         return f"Released parameter {self.its_name()!r} of shape {tuple(self.shape)}"
 
 
@@ -77,15 +78,15 @@ def _called(func: Callable[..., Any]) -> str:
     return f"{owner or getattr(func, '__name__', func)}()"
 
 
-def _released(value: Any) -> Any:
-    """Those among a function's arguments."""
-    if type(value) is Released:
+def of_class(kind: type[P], value: Any) -> Iterator[P]:
+    """The tensors of just this class among a function's arguments."""
+    if type(value) is kind:
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from _released(each)
+            yield from of_class(kind, each)
     elif isinstance(value, dict):
-        yield from _released(list(value.values()))
+        yield from of_class(kind, list(value.values()))
 
 
-__all__ = ["Released", "refuse_divided"]
+__all__ = ["Released", "of_class", "refuse_divided"]
