@@ -59,7 +59,7 @@ class Released(torch.nn.Parameter):
         """Refused."""
         raise RuntimeError(_GONE.format(name=self.its_name(), what="pickle"))
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"Released parameter {self.its_name()!r} of shape {tuple(self.shape)}"
 
 
