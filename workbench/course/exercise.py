@@ -31,9 +31,13 @@ from workbench.course.judging import judge
 from workbench.course.judging.deadline import within
 from workbench.course.judging.real_ranks import Engines
 from workbench.course.judging.task import CommTask, is_blank
+from workbench.course.provenance.coding import Coded
+from workbench.course.provenance.explain import replay
+from workbench.course.provenance.picture import grid
 from workbench.course.simulator import DeadlockError
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
+from workbench.observe.player import play
 
 FILE = Path(".workbench") / "progress.json"
 _MARKS = {True: "✓", False: "✗", None: "–"}
@@ -150,20 +154,29 @@ def _not_done(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return blank
 
 
-def show(name: str) -> Figure | None:
-    """Run the function on simulated ranks and draw what happened; a deadlock is drawn as well."""
+def show(name: str, times: bool = False) -> Any:
+    """Run the function on simulated ranks and draw what happened, also if it is wrong or ends in a deadlock.
+
+    What ranks have is drawn step by step, where the exercise's inputs can be coded; the first wrong step is red.
+
+    Args:
+        name: of the exercise.
+        times: draw messages over time instead.
+    """
     todo = task(name)
     function = BOARD.functions.get(name)
-    draw = getattr(todo, "draw", None)  # a card's own picture
+    draw = getattr(todo, "draw", None)  # a picture of its own
     if draw is None and (not isinstance(todo, CommTask) or todo.shown is None):
         print(f"{name} has no picture; check({name!r}) says more.")
         return None
     if function is None or is_blank(function):
         print(_missing(name, function))
         return None
+    if isinstance(todo, CommTask) and draw is None and todo.coded is not None and not times:
+        return _steps(name, function, todo.coded)
     try:
         if draw is not None:
-            return within(judge.DEADLINE_S, draw, function)  # type: ignore[no-any-return]
+            return within(judge.DEADLINE_S, draw, function)
         assert isinstance(todo, CommTask)
         assert todo.shown is not None
         run = judge.run_case(function, todo.shown)
@@ -174,6 +187,14 @@ def show(name: str) -> Figure | None:
         print(judge.told(error))
         return None
     return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
+
+
+def _steps(name: str, function: Callable[..., Any], coded: Coded) -> Any:
+    """A run with coded inputs, as a grid that is played."""
+    run = replay(function, coded, coded.n, coded.length, deadline_s=judge.DEADLINE_S)
+    if run.error is not None:
+        print(run.error if isinstance(run.error, DeadlockError) else judge.told(run.error))
+    return play(grid(run, name)) if run.steps else None
 
 
 def check(name: str) -> Figure | None:

@@ -30,7 +30,7 @@ class Picture {
   constructor(text) {
     const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
     this.svg = document.importNode(parsed, true);
-    this.svg.querySelector("style")?.remove(); // the page's colours instead, see player.css
+    for (const style of this.svg.querySelectorAll("style")) style.remove(); // the page's colours instead, see player.css
     for (const title of this.svg.querySelectorAll("title")) {
       title.parentNode.dataset.tip = title.textContent; // shown at once, and where the player has room
       title.remove();

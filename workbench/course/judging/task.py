@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
@@ -114,6 +115,7 @@ class CommTask(Task):
         scored: the case whose bounds are shown.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
+        coded: how it is run with inputs that tell where a number comes from.
     """
 
     cases: Callable[[], Sequence[Case]] = field(kw_only=True)
@@ -122,6 +124,7 @@ class CommTask(Task):
     scored: Case | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
+    coded: Coded | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)

@@ -145,6 +145,7 @@ class World:
         self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self._posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
         if self._error is not None:
+            self._error.run = self.log  # type: ignore[attr-defined]
             raise self._error
         return self.log
 

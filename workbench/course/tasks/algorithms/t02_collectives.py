@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
 _SIZES = (1, 2, 3, 4, 7, 8)
@@ -47,6 +48,16 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     ]
 
 
+_BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
+    inputs=lambda arrays: [(array, len(arrays) // 2) for array in arrays],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: [n // 2],
+    sums=False,
+    chunked=False,
+    n=8,
+)
+
+
 def shift_right(comm: Any, x: Any) -> Any:
     """Give x to the right neighbour and return what came from the left one; x may be large."""
     ### BEGIN SOLUTION
@@ -63,6 +74,14 @@ def _one_step(case: Case, run: Run) -> Sequence[Bound]:
     one = run.messages[0].end - run.messages[0].begin
     return [Bound("rounds", round(run.time_s / one), 1, 2)]  # 2: even ranks send first, odd ones receive first
 
+
+_SHIFT = Coded(
+    inputs=lambda arrays: [(array,) for array in arrays],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: [(rank - 1) % n],
+    sums=False,
+    chunked=False,
+)
 
 TASKS = [
     CommTask(
@@ -84,6 +103,7 @@ TASKS = [
         bounds=_rounds,
         scored=_broadcast(8, 100_000, 0),
         shown=_broadcast(8, 100_000, 0),
+        coded=_BROADCAST,
     ),
     CommTask(
         "02.shift_right",
@@ -100,5 +120,6 @@ TASKS = [
         bounds=_one_step,
         scored=_shift(4, 100_000),
         shown=_shift(4, 100_000),
+        coded=_SHIFT,
     ),
 ]

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.provenance.coding import Coded, pieces
 from workbench.course.simulator import Run
 
 
@@ -86,6 +87,17 @@ def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
     ]
 
 
+_HALF = Coded(
+    inputs=lambda arrays: [(np.array_split(array, len(arrays)),) for array in arrays],
+    returned=lambda result, rank, n: {(rank + 1) % n: result},
+    wanted=lambda rank, chunk, n: range(n),
+)
+_RING = Coded(
+    inputs=lambda arrays: [(array,) for array in arrays],
+    returned=lambda result, rank, n: pieces(result, n),
+    wanted=lambda rank, chunk, n: range(n),
+)
+
 TASKS = [
     CommTask(
         "03.reduce_scatter",
@@ -102,6 +114,7 @@ TASKS = [
         bounds=_half,
         scored=_chunked(4, 100_000),
         shown=_chunked(4, 100_000),
+        coded=_HALF,
     ),
     CommTask(
         "03.ring_allreduce",
@@ -119,6 +132,7 @@ TASKS = [
         bounds=_both,
         scored=_vectors(4, 100_000),
         shown=_vectors(4, 100_000),
+        coded=_RING,
         points=3,
     ),
 ]
