@@ -42,6 +42,7 @@ from workbench.observe.player import play
 FILE = Path(".workbench") / "progress.json"
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
+_LONGEST = 2000  # letters of a verdict that are kept
 
 
 @dataclass
@@ -56,6 +57,8 @@ class Entry:
         at: when it first passed, in seconds since 1970; 0 if never.
         cause: of a card, was its cause named?
         causes: how many causes were tried until then, the right one too.
+        verdict: what the last check found wrong.
+        told: the hint about it that was read.
     """
 
     attempts: int = 0
@@ -65,6 +68,8 @@ class Entry:
     at: float = 0.0
     cause: bool = False
     causes: int = 0
+    verdict: str = ""
+    told: str = ""
 
     def done(self, name: str) -> bool:
         """Is there nothing left to do? A card's cause is to be named, too."""
@@ -205,26 +210,36 @@ def check(name: str) -> Figure | None:
     if function is None:
         print("  – " + _missing(name, function))
         return None
-    entry, picture, passed = BOARD.entry(name), None, True
+    entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
     up = cluster._running[-1] if cluster._running else None
     ranks = Engines(up) if up and up.mpi and up.healthy() else None
     for stage in judge.judge(todo, function, ranks):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
+        verdict = f"{stage.name}: {stage.text}"[:_LONGEST] if stage.passed is False else verdict
         passed = passed and stage.passed is not False and stage.name != "not done yet"
         if stage.error is not None:
             picture = drawing.wait_for(stage.error)
     if not is_blank(function):
         entry.attempts += 1
-        entry.passed = passed
+        entry.passed, entry.verdict = passed, verdict
         entry.at = entry.at or (time.time() if passed else 0.0)
         BOARD.save(name)
     return picture
 
 
 def hint(name: str) -> None:
-    """The next of three hints; reading them is counted, and costs nothing."""
+    """A hint about what the last check found wrong, if there is one; then the next of three, each telling more.
+
+    Reading them is counted, and costs nothing.
+    """
     todo, entry = task(name), BOARD.entry(name)
+    fitting = todo.helps(entry.verdict)
+    if fitting and fitting != entry.told:
+        entry.told = fitting
+        BOARD.save(name)
+        print(f"About what check() found: {fitting}")
+        return
     level = min(entry.hints, _LEVELS - 1)
     entry.hints = min(entry.hints + 1, _LEVELS)
     BOARD.save(name)

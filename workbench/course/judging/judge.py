@@ -15,7 +15,7 @@ import numpy as np
 from workbench.course.figures import number
 from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
-from workbench.course.provenance.explain import explanation
+from workbench.course.judging.why import why
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
 from workbench.errors import DeadlineError
@@ -99,7 +99,8 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         wrong = _wrong(task, case, run) or _changed(function, case, inputs)
         if wrong:
             yield Stage("runs", True)
-            yield Stage("right", False, _explained(task, function, case, wrong))
+            cause = why(task, function, case, run)
+            yield Stage("right", False, "\n".join([*cause, f"{about(case)}: {wrong}"]))
             return
         ran = True
     yield Stage("runs", True)
@@ -109,15 +110,6 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
     if task.bounds is not None and task.scored is not None:
         yield _score(task, function)
     yield _on_real_ranks(task, function, ranks)
-
-
-def _explained(task: CommTask, function: Callable[..., Any], case: Case, wrong: str) -> str:
-    """Where the wrong numbers come from, if their inputs can be coded; then the numbers."""
-    told = f"{about(case)}: {wrong}"
-    if task.coded is None:
-        return told
-    cause = explanation(function, task.coded, case.n)
-    return f"{cause}\n{told}" if cause else told
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:

@@ -19,9 +19,10 @@ from workbench.course.simulator import DeadlockError, Message
 from workbench.observe.drawing import WIDTH, clean
 from workbench.observe.figure import Figure
 
-_LEFT, _ROW, _GUTTER, _LETTER = 56.0, 24.0, 34.0, 6.6
+_LEFT, _ROW, _GUTTER, _LETTER = 82.0, 24.0, 34.0, 6.6
 _FEWEST, _MOST = 3, 8  # letters in a field
 _SAID = 6  # messages that a step names
+_SMALL = str.maketrans("0123456789", "₀₁₂₃₄₅₆₇₈₉")
 _RED = ' class="wbt-wrong"'
 _STYLE = (
     "<style>.wbt-wrong{stroke:#c8102e}.wbt-wrong-text{fill:#c8102e}@media(prefers-color-scheme:dark)"
@@ -161,7 +162,8 @@ def _field(
     holds = differs(content, {}, chunk)
     tip = f"{where}: {holds}" + (", has just changed" if place in stage.new else "")
     height = _ROW - 2
-    yield f'<rect x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"><title>{clean(tip)}</title></rect>'
+    box = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" fill="{fill}"'
+    yield f"<rect {box}><title>{clean(tip)}</title></rect>"
     if place in stage.red:
         yield (
             f'<rect{_RED} x="{x + 1:g}" y="{y + 1:g}" width="{width - 2:g}" height="{height - 2:g}" fill="none" '
@@ -180,14 +182,12 @@ def _letters(content: Content, chunk: int) -> str:
 
     Example:
         >>> _letters({(0, 1): 2, (2, 1): 1}, 1), _letters({(3, 0): 1}, 1)
-        ('002', '3 of 0')
+        ('002', '3₀')
     """
     own = "".join(str(rank) * times for (rank, of), times in sorted(content.items()) if of == chunk)
-    strange = sorted(of for _, of in content if of != chunk)
-    if strange and not own and len(set(strange)) == 1:
-        own = "".join(str(rank) * times for (rank, _), times in sorted(content.items())) + f" of {strange[0]}"
-    elif strange:
-        own += "+…"
+    for other in sorted({of for _, of in content if of != chunk}):
+        own += "".join(str(rank) * times for (rank, of), times in sorted(content.items()) if of == other)
+        own += str(other).translate(_SMALL)
     return own if len(own) <= _MOST else own[: _MOST - 1] + "…"
 
 
@@ -209,7 +209,8 @@ def _arrow(message: Message, x0: float, y0: float) -> Iterator[str]:
 
 def _legend(y: float, coded: Coded) -> Iterator[str]:
     if coded.sums:
-        words = "digits: the ranks in that sum; framed: has just changed; yellow: from another chunk; red: wrong"
+        words = "digits: the ranks in that sum; framed: has just changed; yellow: of another chunk, the small digit; "
+        words += "red: wrong"
     else:
         words = "digit: whose value; dark: the one that is wanted; framed: has just changed; red: wrong"
     yield _label(8, y + 8, words, 10)
@@ -227,5 +228,3 @@ def _line(run: Replay, y: float) -> Iterator[str]:
 
 def _attribute(words: str) -> str:
     return clean(words).replace('"', "&quot;")
-
-

@@ -21,7 +21,10 @@ def differs(content: Content, right: Content, chunk: int) -> str:
     """
     if content == right:
         return ""
-    there = [_times(f"{'' if of == chunk else f'chunk {of} of '}rank {rank}", content[rank, of]) for rank, of in _all(content)]
+    there = [
+        _times(f"{'' if of == chunk else f'chunk {of} of '}rank {rank}", content[rank, of])
+        for rank, of in _all(content)
+    ]
     missing = [rank for rank, of in _all(right) if (rank, of) not in content]
     return (" + ".join(there) or "nothing") + (f"; {ranks(missing)} missing" if missing else "")
 

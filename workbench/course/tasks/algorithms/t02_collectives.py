@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake
 from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
@@ -104,6 +104,21 @@ TASKS = [
         scored=_broadcast(8, 100_000, 0),
         shown=_broadcast(8, 100_000, 0),
         coded=_BROADCAST,
+        mistakes=(
+            Mistake(
+                ("returns the value of rank 0", "In a ring: % comm.size"),
+                "Number the ranks from the root on. What is the place of rank 2 if rank 5 is the root?",
+            ),
+            Mistake(
+                ("nobody received", "no deadlock: n = 3"),
+                "n need not be a power of two. Is there a rank at place + step? Who sends there, and who waits?",
+            ),
+            Mistake(
+                ("rounds, at most",),
+                "While one rank sends, what do the ranks do that have the value already? They can pass it on.",
+            ),
+            Mistake(("yours is None",), "The root has the value, too. What does it return?"),
+        ),
     ),
     CommTask(
         "02.shift_right",
@@ -121,5 +136,16 @@ TASKS = [
         scored=_shift(4, 100_000),
         shown=_shift(4, 100_000),
         coded=_SHIFT,
+        mistakes=(
+            Mistake(
+                ("They wait in a circle",),
+                "When may a large message leave? Who is ready to receive it? Somebody must receive first, or both at once.",
+            ),
+            Mistake(("In a ring: % comm.size",), "Who is to the right of the last rank? Count modulo comm.size."),
+            Mistake(
+                ("rounds, at most",), "If one rank receives first, who is next to send, and when? Let every second one."
+            ),
+            Mistake(("expected that of rank",), "What comes in is from the left, what goes out is for the right."),
+        ),
     ),
 ]
