@@ -139,7 +139,8 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("They wait in a circle",),
-                "When may a large message leave? Who is ready to receive it? Somebody must receive first, or both at once.",
+                "When may a large message leave? Who is ready to receive it? Somebody must receive "
+                "first, or both at once.",
             ),
             Mistake(("In a ring: % comm.size",), "Who is to the right of the last rank? Count modulo comm.size."),
             Mistake(

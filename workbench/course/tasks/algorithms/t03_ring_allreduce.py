@@ -151,7 +151,8 @@ TASKS = [
             ),
             Mistake(
                 ("a second time",),
-                "What does the number in the field count? Can it be more than n? The second half replaces, and adds nothing.",
+                "What does the number in the field count? Can it be more than n? The second half "
+                "replaces, and adds nothing.",
             ),
             Mistake(("cannot reshape", "could not broadcast"), "Cut 5 numbers among 2 ranks. Which two arrays?"),
             Mistake(("is lost",), "In the first half what comes in is a sum of others: add your own part to it."),
