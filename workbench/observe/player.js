@@ -74,7 +74,7 @@ class Picture {
         if (node.hasAttribute(name)) this.places.push({ node, name, value: Number(node.getAttribute(name)) });
       }
     }
-    this.hand = plot.appendChild(draw("line", { class: "wbp-hand", y1: 42, y2: this.height - 22 }));
+    this.hand = plot.appendChild(draw("line", { class: "wbp-hand", y1: Number(this.svg.dataset.top ?? 42), y2: this.height - 22 }));
     this.svg.append(plot);
   }
 
