@@ -267,7 +267,7 @@ def _names(tracks: Sequence[Track], tops: Sequence[float], end: float, noun: str
                 y = top + _STRIP + _GAP + bar.row * (_ROW + _GAP) + 13
                 inside = _text(x + width / 2, y, words, anchor="middle", size=10, fill=ink)
                 rim = f'pointer-events="none" paint-order="stroke" stroke="{fill}" stroke-width="4"'
-                yield f"<g{_times(span.begin, span.end)} {rim}>{inside}</g>"
+                yield f'<g class="wbt-name"{_times(span.begin, span.end)} {rim}>{inside}</g>'
 
 
 def _tooltip(span: Span, bar: Bar, noun: str) -> str:

@@ -36,6 +36,16 @@ def one_step_short(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+def adds_to_the_next_chunk(comm: Any, chunks: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = [chunk.copy() for chunk in chunks]
+    for step in range(n - 1):
+        chunks[(rank - step + 1) % n] += comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return chunks[(rank + 1) % n]
+
+
 def gathers_everything(comm: Any, chunks: Any) -> Any:
     everything = comm.allgather(chunks)
     return sum(each[(comm.rank + 1) % comm.size] for each in everything)
@@ -73,6 +83,27 @@ def adds_in_the_second_half_too(comm: Any, x: Any) -> Any:
         chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
     for step in range(n - 1):
         chunks[(rank - step) % n] += comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def replaces_in_the_first_half(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(2 * (n - 1)):
+        chunks[(rank - step - 1) % n] = comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def each_half_a_step_short(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(n - 2):
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 2):
+        chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
     return np.concatenate(chunks)
 
 
@@ -140,6 +171,7 @@ WRONG = {
         (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: yours = rank 1; rank 0 missing"),
         (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
         (one_step_short, "✗ right: n = 2: rank 0, chunk 1: yours = rank 0; rank 1 missing"),
+        (adds_to_the_next_chunk, "first wrong in step 2, on rank 0: chunk 2 comes into the place of chunk 0"),
         (gathers_everything, "bytes per rank, at most"),
     ],
     "03.ring_allreduce": [
@@ -155,6 +187,8 @@ WRONG = {
             "      first wrong in step 2, on rank 0: rank 0 is added a second time\n"
             "          in line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(",
         ),
+        (replaces_in_the_first_half, "first wrong in step 1, on rank 0: what was there of rank 0 is lost"),
+        (each_half_a_step_short, "no step brings what is missing"),
         (takes_the_mean, "✗ right: n = 2: one n-th of the right number: it was divided by n once too often"),
         (adds_up_what_is_added_up, "✗ right: n = 2: n times the right number"),
         (returns_nothing, "yours is None"),

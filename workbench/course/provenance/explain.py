@@ -113,7 +113,7 @@ def _explained(function: Callable[..., Any], coded: Coded, n: int) -> str:
     told = f"n = {n}: {one.mistakes()[0]}"
     if one.wrong is not None:
         return f"{told}\n{words.place(one.wrong)}"
-    return f"{told}\nno step brings it" if "missing" in told else told
+    return f"{told}\nno step brings what is missing" if "missing" in told else told
 
 
 __all__ = ["DeadlockError", "Replay", "explanation", "replay"]

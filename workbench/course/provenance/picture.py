@@ -13,8 +13,8 @@ from workbench.common.text import count
 from workbench.course.drawing import _label, _picture, _shade, _title
 from workbench.course.provenance.coding import Coded, Content
 from workbench.course.provenance.explain import Replay
-from workbench.course.provenance.steps import Step
-from workbench.course.provenance.words import differs, ranks
+from workbench.course.provenance.steps import Step, ranks
+from workbench.course.provenance.words import differs
 from workbench.course.simulator import DeadlockError, Message
 from workbench.observe.drawing import WIDTH, clean
 from workbench.observe.figure import Figure

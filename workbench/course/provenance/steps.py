@@ -91,5 +91,17 @@ def _wrong(change: Change, coded: Coded, n: int) -> str:
     if strange:
         return f"chunk {strange[0]} comes into the place of chunk {change.chunk}"
     if twice:
-        return f"rank {twice[0]} is added a second time"
-    return f"what was there of rank {lost[0]} is lost" if lost else ""
+        return f"{ranks(twice)} {'is' if len(twice) == 1 else 'are'} added a second time"
+    return f"what was there of {ranks(lost)} is lost" if lost else ""
+
+
+def ranks(numbers: Sequence[int]) -> str:
+    """Some ranks.
+
+    Example:
+        >>> ranks([0]), ranks([0, 2, 3])
+        ('rank 0', 'ranks 0, 2 and 3')
+    """
+    if len(numbers) == 1:
+        return f"rank {numbers[0]}"
+    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from workbench.course.provenance.coding import Coded, Content
-from workbench.course.provenance.steps import Wrong
+from workbench.course.provenance.steps import Wrong, ranks
 
 _TIMES = {2: "twice"}
 
@@ -35,18 +33,6 @@ def _times(who: str, times: int) -> str:
 
 def _all(content: Content) -> list[tuple[int, int]]:
     return sorted(content, key=lambda pair: (pair[1], pair[0]))
-
-
-def ranks(numbers: Sequence[int]) -> str:
-    """Some ranks.
-
-    Example:
-        >>> ranks([0]), ranks([0, 2, 3])
-        ('rank 0', 'ranks 0, 2 and 3')
-    """
-    if len(numbers) == 1:
-        return f"rank {numbers[0]}"
-    return f"ranks {', '.join(map(str, numbers[:-1]))} and {numbers[-1]}"
 
 
 def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> str:

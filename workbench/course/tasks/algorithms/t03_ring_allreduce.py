@@ -123,7 +123,7 @@ TASKS = [
                 ("comes into the place of chunk",),
                 "The left neighbour sends its chunk (r - 1) - s in step s. Which of yours is that to be added to?",
             ),
-            Mistake(("no step brings it",), "How many neighbours' parts must come in until a sum of n is complete?"),
+            Mistake(("no step brings",), "How many neighbours' parts must come in until a sum of n is complete?"),
             Mistake(("bytes per rank",), "How many chunks travel in one step, and how many steps are there?"),
         ),
     ),
@@ -156,9 +156,7 @@ TASKS = [
             ),
             Mistake(("cannot reshape", "could not broadcast"), "Cut 5 numbers among 2 ranks. Which two arrays?"),
             Mistake(("is lost",), "In the first half what comes in is a sum of others: add your own part to it."),
-            Mistake(
-                ("no step brings it",), "How many steps has each half? A chunk must come past all other n - 1 ranks."
-            ),
+            Mistake(("no step brings",), "How many steps has each half? A chunk must come past all other n - 1 ranks."),
             Mistake(
                 ("bytes per rank",), "Each rank sends one n-th of x in each of 2(n - 1) steps. What does yours send?"
             ),
