@@ -75,4 +75,5 @@ def test_every_exercise_has_right_answers_unlike_the_official() -> None:
     assert {name: count for name, count in counts.items() if count < 2} == {}
     assert set(counts) >= {name for name, _ in RIGHT}
     for name, answer in RIGHT:
-        assert answer.__code__.co_code != task(name).reference.__code__.co_code, f"{name}: {answer.__name__}"
+        mine, official = answer.__code__, task(name).reference.__code__
+        assert (mine.co_code, mine.co_consts[1:]) != (official.co_code, official.co_consts[1:]), answer.__name__

@@ -92,6 +92,7 @@ def test_the_hint_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> Non
     assert exercise.Board().entry(name).verdict.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0 twice")
 
 
+@pytest.mark.slow
 def test_every_declared_mistake_is_made_by_a_wrong_answer() -> None:
     """No hint waits for words that no verdict has: each is the one that some known wrong answer gets."""
     unseen = {(name, one.hint) for name in names() for one in task(name).mistakes}

@@ -171,7 +171,7 @@ WRONG = {
         (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: yours = rank 1; rank 0 missing"),
         (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
         (one_step_short, "✗ right: n = 2: rank 0, chunk 1: yours = rank 0; rank 1 missing"),
-        (adds_to_the_next_chunk, "first wrong in step 2, on rank 0: chunk 2 comes into the place of chunk 0"),
+        (adds_to_the_next_chunk, "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1"),
         (gathers_everything, "bytes per rank, at most"),
     ],
     "03.ring_allreduce": [

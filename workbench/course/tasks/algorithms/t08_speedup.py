@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives import ring
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import Mistake, PlainTask
 from workbench.course.simulator import simulate
 
 
@@ -190,6 +190,16 @@ TASKS = [
             "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
+        mistakes=(
+            Mistake(
+                ("Without latency, each rank sends",),
+                "Each of the 2(n - 1) messages is a chunk. How many bytes has a chunk?",
+            ),
+            Mistake(
+                ("Without a byte, latency is left", "One rank has nobody to wait for"),
+                "Count the messages that follow each other: n - 1 to add up, and how many to pass on the sums?",
+            ),
+        ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
     ),
     PlainTask(
@@ -202,6 +212,16 @@ TASKS = [
             "number of them. Efficiency is the speed-up per rank.",
             "ratios = [max(one) / max(many) for one, many in zip(alone, together)]; middle = "
             "statistics.median(ratios); return middle, middle / len(together[0])",
+        ),
+        mistakes=(
+            Mistake(
+                ("The slowest rank counts",),
+                "Who is the slowest, and who waits for it? A round is over when its slowest rank is.",
+            ),
+            Mistake(
+                ("A busy moment counts on both sides",),
+                "The two of a round were measured one after the other. Divide first, then take the middle.",
+            ),
         ),
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,

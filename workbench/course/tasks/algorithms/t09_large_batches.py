@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import Mistake, PlainTask
 
 _DROPS = (30, 60, 80)
 
@@ -154,6 +154,16 @@ TASKS = [
             "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
             "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
         ),
+        mistakes=(
+            Mistake(
+                ("n ranks have n times the learning rate",),
+                "How many images does one step see, with 8 ranks? By how much may its step be longer?",
+            ),
+            Mistake(
+                ("The warm-up begins at base",),
+                "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
+            ),
+        ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
     ),
@@ -166,6 +176,12 @@ TASKS = [
             "A mean over the batch gives every sample the same weight. What weight has a rank with size samples then?",
             "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
             "global_batch for size in sizes]",
+        ),
+        mistakes=(
+            Mistake(
+                ("The weighted sum of the ranks",),
+                "Each sample of the whole batch counts alike. How many of them does a rank stand for?",
+            ),
         ),
         properties=[divisible, remainder, same_gradient],
     ),

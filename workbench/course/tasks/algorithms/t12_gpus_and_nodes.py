@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
 
@@ -149,6 +149,12 @@ TASKS = [
             "local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]; then for each rank (local[rank], "
             "hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))",
         ),
+        mistakes=(
+            Mistake(
+                ("dealt out to the nodes in turns", "different numbers of ranks"),
+                "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
+            ),
+        ),
         properties=[local_in_order, cross_in_order, round_robin, uneven],
     ),
     CommTask(
@@ -162,6 +168,20 @@ TASKS = [
             "if comm.rank != here[0]: comm.send(x, dest=here[0]); return comm.recv(source=here[0]). Otherwise: for "
             "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
             "here[1:]; return x.",
+        ),
+        mistakes=(
+            Mistake(
+                ("bytes out of a node",),
+                "Which messages cross from node to node? Only those among the leaders have to.",
+            ),
+            Mistake(
+                ("no deadlock",),
+                "Who is the first rank of each node? It need not be rank 0, nor the same distance from the others.",
+            ),
+            Mistake(
+                ("Rank 1 is not among",),
+                "ring_among() is called by the leaders alone. What do the others do meanwhile?",
+            ),
         ),
         cases=_cases,
         expected=lambda case: [sum(array for _, array in case.inputs)] * case.n,
