@@ -158,7 +158,7 @@ check("03.reduce_scatter")
 # %% [markdown] tags=["exercise"]
 # What happens when? Step through your own run. The digits in a field are the ranks whose values are in that sum; one
 # that stands there twice was added twice, and a small digit is the chunk that it really belongs to. The first wrong
-# step is red, with the line of yours that made it. `show("03.reduce_scatter", times=True)` draws the messages over time.
+# step is red, with the line of yours that made it. `show("03.reduce_scatter", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 show("03.reduce_scatter")
