@@ -80,6 +80,21 @@ def named(outcomes: Sequence[Outcome], own: Sequence[Factor] = (), what: str = "
     return ""
 
 
+def of_numbers(answers: Sequence[tuple[int, Any, float]], own: Sequence[Factor] = ()) -> str:
+    """The same of functions that return one number, as the end of a sentence; empty if there is no such factor.
+
+    Args:
+        answers: (n, yours, expected), of several n.
+        own: the exercise's own factors.
+
+    Example:
+        >>> of_numbers([(2, 6.0, 3.0), (4, 8.0, 2.0)])
+        '. That is n times the right number: a sum over the ranks was not divided by n, or each rank counts n times'
+    """
+    told = named([Outcome(Case(n, "", []), [mine], [wanted]) for n, mine, wanted in answers], own)
+    return f". That is {told}" if told else ""
+
+
 def ratio(one: Outcome) -> float | None:
     """Yours divided by what is expected, if that is one number on all ranks; None if not."""
     found: float | None = None
@@ -104,4 +119,4 @@ def ratio(one: Outcome) -> float | None:
     return found
 
 
-__all__ = ["USUAL", "Factor", "Outcome", "named", "ratio"]
+__all__ = ["USUAL", "Factor", "Outcome", "named", "of_numbers", "ratio"]

@@ -19,20 +19,15 @@ def differs(content: Content, right: Content, chunk: int) -> str:
     """
     if content == right:
         return ""
-    there = [
-        _times(f"{'' if of == chunk else f'chunk {of} of '}rank {rank}", content[rank, of])
-        for rank, of in _all(content)
-    ]
-    missing = [rank for rank, of in _all(right) if (rank, of) not in content]
+    there = [_times(f"rank {rank}", times) for (rank, of), times in sorted(content.items()) if of == chunk]
+    for other in sorted({of for _, of in content if of != chunk}):
+        there.append(f"chunk {other} of {ranks([rank for rank, of in sorted(content) if of == other])}")
+    missing = [rank for rank, of in sorted(right) if (rank, of) not in content]
     return (" + ".join(there) or "nothing") + (f"; {ranks(missing)} missing" if missing else "")
 
 
 def _times(who: str, times: int) -> str:
     return who if times == 1 else f"{who} {_TIMES.get(times, f'{times} times')}"
-
-
-def _all(content: Content) -> list[tuple[int, int]]:
-    return sorted(content, key=lambda pair: (pair[1], pair[0]))
 
 
 def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import Mistake, PlainTask
 
 _DROPS = (30, 60, 80)
@@ -46,6 +47,9 @@ def local_batches(global_batch: Any, n: Any) -> Any:
 # --- 09.learning_rate -------------------------------------------------------------------------------------
 
 
+_FACTORS = (Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),)
+
+
 def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> str:
     for case in cases:
         mine, wanted = function(*case), learning_rate(*case)
@@ -54,7 +58,9 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             about = f"step {step}, base {base:g}, n = {n}, {steps_per_epoch} steps per epoch"
             about += f", {warmup_epochs} epochs of warm-up, drops {drops}"
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
-            return f"{about}: yours {told}, expected {wanted:.6g}" + (". Is there a return?" if mine is None else "")
+            answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
+            factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
+            return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
     return ""
 
 
