@@ -84,8 +84,8 @@ WRONG = {
         (latency_once, "✗ One rank has nobody to wait for: n = 1, 0 bytes"),
         (
             only_the_reduce_scatter,
-            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1, expected 2. That is half of the "
-            "right number: the ring has two halves",
+            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1, expected 2. "
+            "That is half of the right number: the ring has two halves",
         ),
         (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
     ],

@@ -103,8 +103,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         wrong = _wrong(task, case, run) or _changed(function, case, inputs)
         if wrong:
             yield Stage("runs", True)
-            cause = why(task, function, case, run)
-            yield Stage("right", False, "\n".join([*cause, f"{about(case)}: {wrong}"]))
+            yield Stage("right", False, "\n".join([*why(task, function, case, run), f"{about(case)}: {wrong}"]))
             return
         ran = True
     yield Stage("runs", True)

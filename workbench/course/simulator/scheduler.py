@@ -389,8 +389,9 @@ class World:
         request.since = min(request.since, self.clocks[request.rank])
         if request.goes_on and request.message >= 0:
             one = self.log.messages[request.message]
-            when = {"held" if request.sends else "awaited": min(request.since, one.begin)}
-            self.log.messages[request.message] = replace(one, **when)
+            since = min(request.since, one.begin)
+            waits = replace(one, held=since) if request.sends else replace(one, awaited=since)
+            self.log.messages[request.message] = waits
 
 
 __all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]
