@@ -4,7 +4,7 @@
     def ring_allreduce(comm, x):
         ...
 
-    show("03.ring_allreduce")      runs it on four simulated ranks and draws it; never judges
+    show("03.ring_allreduce")      runs it on simulated ranks and draws it, the first wrong step in red
     check("03.ring_allreduce")     judges it, up to the first line that is red
 
 Nothing here raises a traceback at a learner whose function is not done, wrong, or hangs.

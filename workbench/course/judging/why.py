@@ -12,6 +12,7 @@ from workbench.course.provenance.explain import explanation
 from workbench.course.provenance.weights import weights
 from workbench.course.simulator import Run, simulate
 from workbench.course.simulator.communicator import copied
+from workbench.errors import DeadlineError
 
 _MORE = 4  # cases beside the first wrong one
 _DEADLINE_S = 1.0
@@ -45,6 +46,8 @@ def _factor(task: CommTask, function: Callable[..., Any], case: Case, run: Run) 
         inputs = [tuple(map(copied, one)) for one in other.inputs]
         try:
             results = _results(function, inputs)
+        except DeadlineError:
+            break
         except Exception:  # noqa: BLE001 - the learner's: that case says nothing
             continue
         outcome = _outcome(task, other, results)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -93,9 +94,13 @@ def explanation(function: Callable[..., Any], coded: Coded, n: int) -> str:
         coded: how its inputs are coded.
         n: ranks of the case that was wrong; others are tried if that is right with coded inputs.
     """
+    until = time.monotonic() + _DEADLINE_S
     for ranks in dict.fromkeys((n, *_OTHERS)):
+        left_s = until - time.monotonic()
+        if left_s <= 0:
+            break
         try:
-            text = _explained(function, coded, ranks)
+            text = _explained(function, coded, ranks, left_s)
         except Exception:  # noqa: BLE001 - of the learner's own objects, or too many ranks: the numbers are told anyway
             continue
         if text:
@@ -103,12 +108,12 @@ def explanation(function: Callable[..., Any], coded: Coded, n: int) -> str:
     return ""
 
 
-def _explained(function: Callable[..., Any], coded: Coded, n: int) -> str:
+def _explained(function: Callable[..., Any], coded: Coded, n: int, deadline_s: float) -> str:
     length = _EACH * n if coded.chunked else _EACH
-    one = replay(function, coded, n, length)
+    one = replay(function, coded, n, length, deadline_s=deadline_s)
     if one.error is not None or not one.mistakes():
         return ""
-    if one.results != replay(function, coded, n, length, backwards=True).results:
+    if one.results != replay(function, coded, n, length, backwards=True, deadline_s=deadline_s).results:
         return ""  # a digit has run over
     told = f"n = {n}: {one.mistakes()[0]}"
     if one.wrong is not None:

@@ -208,7 +208,9 @@ def _arrow(message: Message, x0: float, y0: float) -> Iterator[str]:
 
 
 def _legend(y: float, coded: Coded) -> Iterator[str]:
-    if coded.sums:
+    if coded.sums and not coded.chunked:
+        words = "digits: the ranks in that sum; framed: has just changed; red: wrong"
+    elif coded.sums:
         words = "digits: the ranks in that sum; framed: has just changed; yellow: of another chunk, the small digit; "
         words += "red: wrong"
     else:

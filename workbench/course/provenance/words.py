@@ -36,7 +36,8 @@ def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> s
     if content == right:
         return ""
     if coded.sums:
-        return f"rank {rank}, chunk {chunk}: yours = {differs(content, right, chunk)}"
+        where = f"rank {rank}, chunk {chunk}" if coded.chunked else f"rank {rank}"
+        return f"{where}: yours = {differs(content, right, chunk)}"
     mine = ranks([one for one, _ in sorted(content)]) if content else "nobody"
     return f"rank {rank} returns the value of {mine}, expected that of {ranks([one for one, _ in right])}"
 

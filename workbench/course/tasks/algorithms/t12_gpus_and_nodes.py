@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
 
@@ -137,6 +138,16 @@ def _between(case: Case, run: Run) -> Sequence[Bound]:
     ]
 
 
+_TWO_NODES = Coded(
+    inputs=lambda arrays: [
+        (["a" if one < (len(arrays) + 1) // 2 else "b" for one in range(len(arrays))], array) for array in arrays
+    ],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: range(n),
+    chunked=False,
+    length=30_000,
+)
+
 TASKS = [
     PlainTask(
         "12.local_ranks",
@@ -188,6 +199,7 @@ TASKS = [
         bounds=_between,
         scored=_sum_on("abacbc", 30_000),
         shown=_sum_on("aabb", 30_000),
+        coded=_TWO_NODES,
         points=2,
     ),
 ]
