@@ -174,3 +174,12 @@ def test_a_wrong_ring_looks_unlike_a_right_one(monkeypatch: pytest.MonkeyPatch) 
     assert 'class="wbt-wrong"' in wrong.svg
     assert "line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(" in wrong.svg
     assert exercise.show("03.ring_allreduce", times=True).svg.count("wbt-message") == 24
+
+
+def test_show_draws_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lesson 05's function has no messages; its picture is who sees which sample in which epoch."""
+    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    exercise.exercise("05.shard")(task("05.shard").reference)
+    assert exercise.show("05.shard").alt.startswith("Yours, 13 samples on 3 ranks: epoch 0: 13 of 13 samples seen")
+    exercise.exercise("05.shard")(load("w05").drops_the_end)
+    assert "epoch 0: 12 of 13 samples seen, 0 more than once" in exercise.show("05.shard").alt
