@@ -219,7 +219,7 @@ def check(name: str) -> Figure | None:
 def hint(name: str) -> None:
     """A hint about what the last check found wrong, if there is one; then the next of three, each telling more.
 
-    Reading them is counted, and costs nothing.
+    Reading one of the three is counted, and costs nothing.
     """
     todo, entry = task(name), BOARD.entry(name)
     fitting = todo.helps(entry.verdict)
