@@ -266,6 +266,8 @@ def told(error: BaseException) -> str:
     if frames and frames[-1].line:
         place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
         lines.append(f"    in {place}{frames[-1].line}")
+    elif place := getattr(error, "place", ""):  # of another process, see course/grading
+        lines.append(place)
     return "\n".join(lines)
 
 

@@ -58,6 +58,8 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
+        asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
+        live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
     """
 
     name: str
@@ -65,6 +67,8 @@ class Task:
     reference: Callable[..., Any]
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
+    asks_for: tuple[str, ...] = field(default=(), kw_only=True)
+    live: bool = field(default=False, kw_only=True)
 
     asks_cause = False  # a card's does, see ``course/cards.py``
 

@@ -138,6 +138,7 @@ TASKS = [
             "seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist(), and save and log if hvd.rank() "
             "== 0.",
         ),
+        live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=5,
     ),
