@@ -137,12 +137,12 @@ def _check_build(args: argparse.Namespace) -> int:
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from workbench.launch.doctor.doctor import examine
+    from workbench.launch.doctor.doctor import examine, show
     from workbench.launch.doctor.finding import exit_code, summary
 
     if args.hosts or args.hostfile:
         return _doctor_on_hosts(args)
-    findings = print_lines(examine(), sys.stdout)
+    findings = show(examine(), sys.stdout)
     print(summary(findings))
     return exit_code(findings)
 

@@ -6,7 +6,7 @@ import ast
 import linecache
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
@@ -45,6 +45,9 @@ class Nothing:
 
     def __getitem__(self, key: Any) -> Any:
         return self
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())  # by __getitem__ alone it would never end
 
     def __enter__(self) -> Any:
         return self

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -191,8 +191,8 @@ class Sheet:
         return state, text
 
     def _stages(
-        self, task: Task, handed_in: Mapping[str, Any], process: NotebookProcess, limit_s: float
-    ) -> Iterator[judge.Stage]:
+        self, task: Task, handed_in: Mapping[str, object], process: NotebookProcess, limit_s: float
+    ) -> Iterable[judge.Stage]:
         if not task.live:
             return judge.judge(task, process.function(handed_in))
         self._stop()
@@ -200,7 +200,7 @@ class Sheet:
         return live.stages(task.name, order.cells, order.folder, order.sandbox, order.limits, limit_s)
 
 
-def first_red(stages: Iterator[judge.Stage]) -> tuple[str, str]:
+def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
     """What the judge's stages come to. None at all is no pass."""
     seen = 0
     try:

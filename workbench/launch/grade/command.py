@@ -14,9 +14,9 @@ from workbench.launch.grade.submissions import notebooks, read
 
 _ABOUT = """\
 Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
-it defines from another one. What loops, crashes or ends the process costs its own cell or exercise only. Prints a table;
-the exit code is 0 if everything could be judged, whatever the marks. What learners' code can still do, and what it
-cannot, is in instructors/guide.md."""
+it defines from another one. What loops, crashes or ends the process costs its own cell or exercise only. Prints a
+table; the exit code is 0 if everything could be judged, whatever the marks. What learners' code can still do, and what
+it cannot, is in instructors/guide.md."""
 
 
 def add(commands: Any, seconds: Callable[[str], float]) -> None:

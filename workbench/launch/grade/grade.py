@@ -90,13 +90,13 @@ class Grading:
             process = job.start_with_pipes("judge", [sys.executable, keeper.__file__, *judge])
             assert process.stdin is not None
             assert process.stdout is not None
-            with suppress(BrokenPipeError):
-                process.stdin.write(json.dumps(self._order(job.folder / "work")).encode())
-                process.stdin.close()
-            self._follow(process.stdout.fileno(), job)
-        finally:
-            with suppress(Exception):
+            with process.stdout as reports:
+                with suppress(BrokenPipeError), process.stdin as order:
+                    order.write(json.dumps(self._order(job.folder / "work")).encode())
+                self._follow(reports.fileno(), job)
+            with suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)  # the keeper, while it ends what is left
+        finally:
             job.stop()
 
     def _order(self, folder: Path) -> dict[str, Any]:
@@ -125,7 +125,7 @@ class Grading:
                     got = os.read(pipe, 1 << 16)
                     ended = not got
                     *lines, part = (part + got).split(b"\n")
-                    self._over = any([self._take(json.loads(line)) for line in lines])
+                    self._over = any(self._take(json.loads(line)) for line in lines)
         if not self._over:
             self._leave_out("ended the process that grades it", job)
 

@@ -77,10 +77,10 @@ def _source(found: Any) -> str:
 
 
 def depth(text: bytes) -> int:
-    """How deep brackets are nested in a text of JSON, up to the limit: a parser may have less stack than a file levels.
+    r"""How deep brackets are nested in a text of JSON, up to the limit: a parser may have less stack than levels.
 
     Example:
-        >>> depth(b'{"a": [1, "[[[\\\\"[["]}')
+        >>> depth(b'{"a": [1, "[[[\\"[["]}')
         2
     """
     level = deepest = 0

@@ -1,6 +1,6 @@
 """Calls between the judge and a notebook's process, both ways: each thread of the judge has a lane of its own.
 
-On a lane only one side speaks at a time. Whoever has asked waits for the answer, and answers what it is asked meanwhile::
+On a lane only one side speaks at a time. Who has asked waits for the answer, and answers what it is asked meanwhile::
 
     judge      call ring_allreduce(comm, x) ─▶          ◀─ verb comm.sendrecv(…)     answer ─▶       ◀─ return
     notebook                                   runs it                      waits              goes on

@@ -209,7 +209,7 @@ def _record(name: str, values: dict[str, Any]) -> Any:
     found: Any = import_module(module)
     for part in kind.split("."):
         found = getattr(found, part)
-    again = object.__new__(_class(found, name))
+    again: Any = object.__new__(_class(found, name))
     for key, value in values.items():
         object.__setattr__(again, key, value)
     return again

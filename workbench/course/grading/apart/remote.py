@@ -67,7 +67,7 @@ class RemoteFunction(Proxy):
 
 
 class RemoteModule(Proxy):
-    """``hvd``: the verbs and constants that the judge lets through."""
+    """``hvd``, and objects of a task: the methods and values that the judge lets through."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -192,6 +192,7 @@ KINDS: dict[str, type[Proxy]] = {
     "comm": RemoteComm,
     "request": RemoteRequest,
     "hvd": RemoteModule,
+    "given": RemoteModule,
     "function": RemoteFunction,
     "opaque": Opaque,
 }

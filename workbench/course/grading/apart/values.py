@@ -11,6 +11,7 @@ import json
 import socket
 import struct
 from collections.abc import Callable, Iterator
+from enum import Enum
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ class Values:
         Raises:
             NotDataError: it is nested too deeply, or too long.
         """
+        if isinstance(value, Enum):  # which may be a text as well
+            return self._outgoing(value, lambda part: part)
         if value is None or isinstance(value, (bool, str)):
             return value if value is None or isinstance(value, bool) else str(value)
         if isinstance(value, int) and type(value).__module__ == "builtins":
