@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import nbformat
@@ -59,8 +62,9 @@ FORGERIES = {
     "sys.modules": "import types\n"
     "fake = types.ModuleType('judge'); fake.judge = lambda *a: iter(())\n"
     "sys.modules['workbench.course.judging.judge'] = sys.modules['numpy'] = fake",
-    "the rows through /proc": f"for pid in filter(str.isdigit, os.listdir('/proc')):\n    for fd in range(12):\n"
-    f"        try: os.write(os.open(f'/proc/{{pid}}/fd/{{fd}}', os.O_WRONLY | os.O_NONBLOCK), {(ROW + chr(10))!r}.encode())\n"
+    "the rows through /proc": f"row = {(ROW + chr(10))!r}.encode()\n"
+    "for pid in filter(str.isdigit, os.listdir('/proc')):\n    for fd in range(12):\n"
+    "        try: os.write(os.open(f'/proc/{pid}/fd/{fd}', os.O_WRONLY | os.O_NONBLOCK), row)\n"
     "        except OSError: pass",
 }
 
@@ -97,9 +101,13 @@ def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> No
         "found = [one for one in gc.get_objects() if type(one).__name__ == 'CommTask' "
         "and one.name == '03.ring_allreduce']\nexercise('03.ring_allreduce')(found[0].reference)"
     )
-    sheet = graded(tmp_path / "kim.ipynb", "", search.replace("exercise('", '@exercise("', 0), "check('03.ring_allreduce')")
+    sheet = graded(
+        tmp_path / "kim.ipynb", "", search.replace("exercise('", '@exercise("', 0), "check('03.ring_allreduce')"
+    )
     assert state(sheet) == "✗"
-    wrapped = f"{search.splitlines()[0]}\n@exercise('03.ring_allreduce')\ndef f(comm, x): return found[0].reference(comm, x)"
+    wrapped = (
+        f"{search.splitlines()[0]}\n@exercise('03.ring_allreduce')\ndef f(comm, x): return found[0].reference(comm, x)"
+    )
     sheet = graded(tmp_path / "lee.ipynb", wrapped)
     assert state(sheet) == "✓", "it is the right function"
     assert any("reference" in flag or "gc" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
@@ -174,14 +182,48 @@ def test_orphans_without_an_environment_end(tmp_path: Path, new_children: Callab
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     "kill",
-    ["os.kill(os.getppid(), 9)", "os.killpg(0, 9)", "os.kill(-1, 9)" if landlock_abi() >= 6 else "os.abort()"],
+    ["os.kill(os.getppid(), 9)", "os.killpg(0, 9)", "os.abort()"],
 )
 def test_nothing_outside_is_killed(kill: str, tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:
-    """A cell that kills its parent, its group or everybody costs itself; the answer after it is judged."""
+    """A cell that kills its parent, its group or itself costs itself; the answer after it is judged."""
     sheet = graded(tmp_path / "kim.ipynb", kill, RIGHT)
     assert state(sheet) == "✓", sheet
     assert list(sheet.notes) == [2]
     assert new_children() == []
+
+
+@pytest.mark.skipif(landlock_abi() < 6, reason="this kernel's Landlock does not bound signals")
+def test_no_signal_leaves(tmp_path: Path) -> None:
+    """Whoever runs `workbench grade` cannot be signalled, not even by root's notebook."""
+    sheet = graded(tmp_path / "kim.ipynb", f"os.kill({os.getpid()}, 18)", RIGHT)  # SIGCONT: harmless if it comes
+    assert sheet.notes[2].startswith("PermissionError")
+    assert state(sheet) == "✓"
+
+
+@pytest.mark.timeout(120)
+def test_a_judge_that_is_killed_costs_one_statement(tmp_path: Path) -> None:
+    """Where a kernel lets a notebook kill its judge, the next judge goes on without that statement."""
+    own = psutil.Process()
+
+    def kill() -> None:
+        until = time.monotonic() + 40
+        while time.monotonic() < until and not (tmp_path / "killed").exists():
+            for one in own.children(recursive=True):
+                with suppress(psutil.Error):
+                    if one.cmdline()[1:] == ["-m", "workbench.course.grading"] and one.children():
+                        time.sleep(1.5)  # it is at the cell that sleeps by now
+                        one.kill()
+                        (tmp_path / "killed").touch()
+                        return
+            time.sleep(0.05)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    sheet = graded(tmp_path / "kim.ipynb", "time.sleep(8)", RIGHT)
+    killer.join()
+    assert (tmp_path / "killed").exists()
+    assert state(sheet) == "✓", sheet
+    assert sheet.notes == {2: "ended the process that grades it"}
 
 
 @pytest.mark.timeout(120)
@@ -214,7 +256,7 @@ def test_memory_and_files_have_limits(tmp_path: Path) -> None:
         ("return [[[]]] * 3_000_000", "more than"),
         ("return comm.__class__", "expected an array"),
         ("return comm._world", "AttributeError"),
-        ("return comm.post_send", "AttributeError"),
+        ("comm.post_send(x, 0, 0, 'send')", "AttributeError"),
         ("while True: print('x' * 1000)", "did not end within 3 s"),
     ],
 )

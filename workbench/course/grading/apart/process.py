@@ -65,7 +65,7 @@ class Confined:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
-        self._over = threading.Event()
+        self._over, self._stopping = threading.Event(), threading.Lock()
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -79,13 +79,17 @@ class Confined:
 
     def stop(self, why: str = "") -> None:
         """End it, and all that it has started."""
-        self.ended = self.ended or why
-        self._over.set()
-        end_descendants()
-        with suppress(OSError):
-            self.sock.shutdown(socket.SHUT_RDWR)
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
+        with self._stopping:  # who comes second waits, and does not start the next one among those that are ended
+            if self._over.is_set():
+                return
+            self.ended = why
+            self._over.set()
+            end_descendants()
+            with suppress(OSError):
+                self.sock.shutdown(socket.SHUT_RDWR)
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(5.0)
+            self.sock.close()
 
     def last_words(self) -> str:
         """The last line that it has written before it was confined."""

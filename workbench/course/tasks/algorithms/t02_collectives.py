@@ -84,6 +84,7 @@ TASKS = [
         bounds=_rounds,
         scored=_broadcast(8, 100_000, 0),
         shown=_broadcast(8, 100_000, 0),
+        asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),
     CommTask(
         "02.shift_right",

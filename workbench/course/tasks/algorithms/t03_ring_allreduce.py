@@ -86,6 +86,11 @@ def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
     ]
 
 
+_READY_MADE = (
+    *(f"comm.{verb}" for verb in ("allreduce", "Allreduce", "reduce", "gather", "allgather", "alltoall", "scatter")),
+    *(f"{module}.{verb}" for module in ("workbench", "workbench.torch") for verb in ("allreduce", "reducescatter")),
+)
+
 TASKS = [
     CommTask(
         "03.reduce_scatter",
@@ -102,6 +107,7 @@ TASKS = [
         bounds=_half,
         scored=_chunked(4, 100_000),
         shown=_chunked(4, 100_000),
+        asks_for=_READY_MADE,
     ),
     CommTask(
         "03.ring_allreduce",
@@ -119,6 +125,7 @@ TASKS = [
         bounds=_both,
         scored=_vectors(4, 100_000),
         shown=_vectors(4, 100_000),
+        asks_for=_READY_MADE,
         points=3,
     ),
 ]
