@@ -9,37 +9,17 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-import nbformat
 import psutil
 import pytest
+from submissions import RIGHT, SETUP, WRONG, graded, state, write
 
 from workbench.course.grading.apart.confine import landlock_abi
 from workbench.course.tasks import task
 from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.results import NotebookResult
 from workbench.launch.grade.submissions import read
 
-SETUP = "import os, sys, time, gc\nimport numpy as np\nfrom workbench.course.exercise import exercise"
-RIGHT = task("03.ring_allreduce").cell(solved=True)
-WRONG = '@exercise("03.ring_allreduce")\ndef ring_allreduce(comm, x):\n    return x'
 ROW = '{"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}'
 needs_landlock = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")
-
-
-def write(path: Path, *cells: str) -> str:
-    """A notebook of code cells."""
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
-    return str(path)
-
-
-def graded(path: Path, *cells: str, step_s: float = 10.0, **limits: int) -> NotebookResult:
-    """The sheet of a notebook of these cells."""
-    return Grading(read(write(path, SETUP, *cells)), How(60.0, step_s, limits=limits)).run()
-
-
-def state(sheet: NotebookResult, name: str = "03.ring_allreduce") -> str:
-    """Of one exercise."""
-    return sheet.exercises[name].state.value
 
 
 # --- forging a row ------------------------------------------------------------------------------------
@@ -101,14 +81,10 @@ def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> No
         "found = [one for one in gc.get_objects() if type(one).__name__ == 'CommTask' "
         "and one.name == '03.ring_allreduce']\nexercise('03.ring_allreduce')(found[0].reference)"
     )
-    sheet = graded(
-        tmp_path / "kim.ipynb", "", search.replace("exercise('", '@exercise("', 0), "check('03.ring_allreduce')"
-    )
+    sheet = graded(tmp_path / "kim.ipynb", search, "check('03.ring_allreduce')")
     assert state(sheet) == "✗"
-    wrapped = (
-        f"{search.splitlines()[0]}\n@exercise('03.ring_allreduce')\ndef f(comm, x): return found[0].reference(comm, x)"
-    )
-    sheet = graded(tmp_path / "lee.ipynb", wrapped)
+    wrapped = "@exercise('03.ring_allreduce')\ndef f(comm, x): return found[0].reference(comm, x)"
+    sheet = graded(tmp_path / "lee.ipynb", search.splitlines()[0], wrapped)
     assert state(sheet) == "✓", "it is the right function"
     assert any("reference" in flag or "gc" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
 

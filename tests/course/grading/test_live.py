@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_attacks import graded, state
+from submissions import graded, state
 
 from workbench.course.tasks import task
 
@@ -17,10 +17,9 @@ BAD = '@exercise("10.convert")\ndef convert(hvd, job):\n'
 @pytest.mark.timeout(120)
 def test_a_right_answer_passes_whatever_other_cells_have_done(tmp_path: Path) -> None:
     """What other cells replace is not there; imports, constants and helpers that the function names are."""
-    needed = (
-        "import torch\nfrom workbench.training.sampler import ShardedSampler\nfrom torch.utils.data import DataLoader"
+    sheet = graded(
+        tmp_path / "kim.ipynb", "import torch", "np.isclose = None", "raise ValueError", CONVERT, step_s=40.0
     )
-    sheet = graded(tmp_path / "kim.ipynb", needed, "np.isclose = None", "raise ValueError", CONVERT, step_s=40.0)
     assert state(sheet, "10.convert") == "✓", sheet
 
 
@@ -28,7 +27,7 @@ def test_a_right_answer_passes_whatever_other_cells_have_done(tmp_path: Path) ->
     ("body", "words"),
     [
         (
-            "    from workbench.course.training import behaviour\n    behaviour.distance = lambda a, b: 0.0\n",
+            "    from workbench.course.training import behaviour as b\n    b.distance = lambda a, b: 0.0\n",
             "behaviour",
         ),
         ("    import numpy\n    numpy.allclose = numpy.isclose = lambda *a, **k: True\n", "numpy"),
@@ -39,7 +38,8 @@ def test_a_right_answer_passes_whatever_other_cells_have_done(tmp_path: Path) ->
         ),
         ("    import builtins\n    builtins.zip = lambda *a, **k: iter(())\n", "builtins.zip"),
         (
-            "    from workbench.course.training.trial import Trial\n    Trial.runs.__code__ = (lambda s, f: '').__code__\n",
+            "    from workbench.course.training.trial import Trial\n"
+            "    Trial.sees.__code__ = (lambda self, light: light).__code__\n",
             "Trial",
         ),
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_attacks import RIGHT, SETUP, state, write
+from submissions import RIGHT, SETUP, state, write
 
 from workbench.errors import LaunchError
 from workbench.launch.grade import grade

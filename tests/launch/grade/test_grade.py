@@ -117,19 +117,8 @@ def test_the_exit_code_says_whether_all_could_be_graded(
     """Marks do not matter. The others go on after a bad one, and the files hold what is known, also after Ctrl-C."""
     monkeypatch.setattr(grade, "Grading", Fake)
     monkeypatch.chdir(tmp_path)
-    words = [
-        "grade",
-        "--as-root",
-        *files,
-        "--csv",
-        "out.csv",
-        "--junit",
-        "out.xml",
-        "--deadline",
-        "90",
-        "--step",
-        "2.5",
-    ]
+    words = ["grade", "--as-root", *files, "--csv", "out.csv", "--junit", "out.xml"]
+    words += ["--deadline", "90", "--step", "2.5"]
     assert cli.main(words) == code
     known = files[: files.index("stop")] if "stop" in files else files
     assert [line["file"] for line in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())] == known

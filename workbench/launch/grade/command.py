@@ -69,16 +69,19 @@ def run(args: argparse.Namespace) -> int:
     how = grade.How(args.deadline, args.step, args.sandbox, limits)
     if args.sandbox:
         grade.check_sandbox()
-    keeper.hide()
     submissions = [read(name) for name in notebooks(args.files)]  # all of them, before the first one runs
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         keep(path, form(graded))
-    for submission in submissions:
-        graded.append(grade.Grading(submission, how).run())
-        for form, path in targets.items():
-            keep(path, form(graded))
-        print_lines([*results.table(graded[-1]), ""])
+    keeper.hide()  # a notebook could else write into the pipes from its judge, through /proc
+    try:
+        for submission in submissions:
+            graded.append(grade.Grading(submission, how).run())
+            for form, path in targets.items():
+                keep(path, form(graded))
+            print_lines([*results.table(graded[-1]), ""])
+    finally:
+        keeper.hide(False)
     print_lines([results.summary(graded)])
     return int(not all(notebook.complete for notebook in graded))
 

@@ -21,13 +21,18 @@ _PATIENCE_S = 10.0
 
 
 def adopt_orphans() -> None:
-    """Become the parent of all descendants whose own parent ends."""
-    ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
+    """Become the parent of all descendants whose own parent ends; nothing happens where there is no Linux."""
+    _prctl(_SUBREAPER, 1)
 
 
-def hide() -> None:
-    """Let no other process of this user read this one's memory, or open its descriptors."""
-    ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
+def hide(hidden: bool = True) -> None:
+    """Let no other process of this user read this one's memory, or open its descriptors; or let them again."""
+    _prctl(_DUMPABLE, int(not hidden))
+
+
+def _prctl(what: int, value: int) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(what, value, 0, 0, 0)
 
 
 def descendants(pid: int) -> list[int]:

@@ -21,7 +21,7 @@ import workbench
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on all machines
-_NO_NEW_PRIVS, _DUMPABLE = 38, 4
+_NO_NEW_PRIVS = 38  # of prctl(2)
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL = 1, 2, 4, 8, 1 << 14, 1 << 15
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
@@ -47,11 +47,6 @@ class Limits:
     cpu_s: int = 1200
 
 
-def hide() -> None:
-    """Let no other process of this user read this one's memory or open its descriptors."""
-    _LIBC.prctl(_DUMPABLE, 0, 0, 0, 0)
-
-
 def confine(folder: Path, limits: Limits) -> bool:
     """Bind this process, for ever. False if the kernel has no Landlock: then only the limits hold.
 
@@ -59,8 +54,7 @@ def confine(folder: Path, limits: Limits) -> bool:
         folder: the only one that it may write in.
         limits: see :class:`Limits`.
     """
-    _LIBC.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0)
-    confined = _landlock(folder)
+    confined = sys.platform == "linux" and _landlock(folder)
     for what, most in (
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_FSIZE, limits.file),
@@ -88,12 +82,14 @@ def _threads_of_user() -> int:
 
 def landlock_abi() -> int:
     """The kernel's version of Landlock; 0 if it has none."""
+    if sys.platform != "linux":
+        return 0
     return max(0, int(_LIBC.syscall(_CREATE, None, ctypes.c_size_t(0), 1)))
 
 
 def _landlock(folder: Path) -> bool:
     abi = landlock_abi()
-    if not abi:
+    if not abi or _LIBC.prctl(_NO_NEW_PRIVS, 1, 0, 0, 0):
         return False
     handled = _ALL_BY_ABI[min(abi, 5)]
     network = 3 if abi >= 4 else 0  # bind and connect, by TCP

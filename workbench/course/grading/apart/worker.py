@@ -247,8 +247,6 @@ class Worker:
             raise AttributeError(f"{kind} has no {str(verb)[:80]!r} when it is graded")
         self._fly(lane, asked.get("flying"), asked.get("changed"))
         self.used.add(f"{kind}.{verb}")
-        if verb == "sendrecv" and len(args) == 4:
-            self.used.add("a collective of workbench.collectives")
         done = getattr(value, verb) if verb != "__call__" else value
         result = done(*args, **options) if callable(done) else done
         return {"value": result, "changed": _changes(lane)}

@@ -168,13 +168,7 @@ TASKS = [
         bounds=_between,
         scored=_sum_on("abacbc", 30_000),
         shown=_sum_on("aabb", 30_000),
-        asks_for=(
-            "comm.allreduce",
-            "comm.Allreduce",
-            "comm.reduce",
-            "workbench.allreduce",
-            "workbench.torch.allreduce",
-        ),
+        asks_for=("comm.allreduce", "comm.Allreduce", "comm.reduce", "workbench.allreduce"),
         points=2,
     ),
 ]
