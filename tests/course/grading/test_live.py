@@ -10,6 +10,7 @@ from submissions import graded, state
 from workbench.course.tasks import task
 
 CONVERT = task("10.convert").cell(solved=True)
+SAMPLER = "from workbench.training.sampler import ShardedSampler"
 BAD = '@exercise("10.convert")\ndef convert(hvd, job):\n'
 
 

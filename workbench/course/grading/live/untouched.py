@@ -14,7 +14,6 @@ from typing import Any
 
 _DECIDE = ("workbench", "numpy", "operator", "functools", "math", "ast", "inspect", "torch.nn.functional")
 _DEEP = ("workbench", "numpy.testing", "numpy._core", "numpy.core")
-_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodDescriptorType, type(len))
 
 
 class Snapshot:
@@ -66,7 +65,7 @@ def _decides(name: str) -> bool:
 
 def _held(owner: str, names: dict[str, Any]) -> Iterator[tuple[str, tuple[int, int]]]:
     for key, value in names.items():
-        if isinstance(value, (*_FUNCTIONS, type, types.ModuleType, staticmethod, classmethod, property)):
+        if callable(value) or isinstance(value, (types.ModuleType, staticmethod, classmethod, property)):
             yield f"{owner}.{key}", (id(value), _code(value))
 
 
