@@ -89,6 +89,19 @@ def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> No
     assert any("reference" in flag or "gc" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
 
 
+def test_a_sum_without_a_message_is_flagged(tmp_path: Path) -> None:
+    """Ranks that share a variable, or know the inputs, need no message; a teacher is told."""
+    shared = "@exercise('03.ring_allreduce')\ndef f(comm, x):\n    return KNOWN[comm.size, len(x)]"
+    known = (
+        "KNOWN = {}\nfor n in (1, 2, 3, 4, 7):\n    for length in {0, 1, n - 1, 1000, 100_000}:\n"
+        "        random = np.random.default_rng([n, length])\n"
+        "        KNOWN[n, length] = sum(random.normal(size=length) for _ in range(n))"
+    )
+    sheet = graded(tmp_path / "kim.ipynb", known, shared)
+    assert state(sheet) == "✓", "it knows the inputs"
+    assert any("no message" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
+
+
 # --- the others ---------------------------------------------------------------------------------------
 
 

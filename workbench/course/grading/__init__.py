@@ -36,6 +36,8 @@ What does not hold
       like are flagged (``flags.py``); a flag can be avoided by who knows how.
     - What a function does to its arguments is told by its own process. A notebook that changes this package's code in
       its process can hide that its function changes the caller's array.
+    - The ranks of one function share a process. One that leaves its numbers in a global for the others needs no
+      message; where none was sent, it is flagged.
     - A live function can find the judge's frames and objects in its own process and answer in its stead, can change
       something and change it back before it is looked at, or let a thread do so. Such marks want a look at the code.
     - Without Landlock and without ``--sandbox`` a notebook has its user's rights: it can read and change that user's

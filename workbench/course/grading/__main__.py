@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import sys
 from typing import Any
 
 from workbench.course import tasks
+from workbench.course.grading.apart.confine import Limits
 from workbench.course.grading.sheet import Order, Sheet
 from workbench.launch.grade.keeper import adopt_orphans, hide
 
@@ -24,6 +26,8 @@ def main() -> None:
         out.flush()
 
     asked = json.load(sys.stdin)
+    most = asked["limits"].get("memory", Limits.memory)  # what learners' functions send is kept here
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     asked["stops"] = {int(cell): stop for cell, stop in asked["stops"].items()}
     Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, say).run()
     os._exit(0)

@@ -42,10 +42,13 @@ def flags(cells: Sequence[str], here: Mapping[str, Task], known: Mapping[str, Ta
     return found
 
 
-def used(task: Task, calls: Collection[str]) -> list[str]:
+def used(task: Task, calls: Collection[str], passed: bool) -> list[str]:
     """Flags of what a function has asked of ``comm`` while it ran."""
     wanted = [call for call in sorted(calls) if call in task.asks_for]
-    return [f"calls {call}(), which was to be written" for call in wanted]
+    found = [f"calls {call}(), which was to be written" for call in wanted]
+    if passed and isinstance(task, CommTask) and not any(call.startswith("comm.") for call in calls):
+        found.append("its ranks have sent no message: do they share a variable?")
+    return found
 
 
 def _imports(body: Sequence[ast.stmt]) -> dict[str, str]:

@@ -161,7 +161,7 @@ class Sheet:
         over = process.wire.gone.is_set() and not self.tasks[name].live
         if over and state != "passed" and process.begun(name):
             state, text = "failed", f"runs: {process.ended or ENDED}"
-        flagged = [*flagged, *flags.used(self.tasks[name], process.worker.used)]
+        flagged = [*flagged, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
         process.worker.used.clear()
         seconds = time.monotonic() - begun
         self.say(exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged)))

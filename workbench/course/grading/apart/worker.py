@@ -19,66 +19,25 @@ from workbench.core.verbs import VERBS
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import NotDataError, ProtocolError, Values
 from workbench.course.judging.deadline import Halt
+from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator, Pending
 
-_COMM = frozenset(
-    [
-        "send",
-        "recv",
-        "sendrecv",
-        "isend",
-        "irecv",
-        "Send",
-        "Recv",
-        "Sendrecv",
-        "Isend",
-        "Irecv",
-        "bcast",
-        "reduce",
-        "allreduce",
-        "gather",
-        "allgather",
-        "scatter",
-        "alltoall",
-        "barrier",
-        "Bcast",
-        "Allreduce",
-        "Barrier",
-        "Get_rank",
-        "Get_size",
-        "compute",
-        "shrink",
-        "now",
-        "members",
-        "tick",
-    ]
-)
+_PRIMITIVES = {"post_send", "post_recv", "finish"}  # they take the name of the verb on trust
+_COMM = frozenset(name for name in (*vars(Communicator), *vars(Comm)) if not name.startswith("_")) - _PRIMITIVES
 _REQUEST = frozenset({"wait", "test"})
-_HVD = frozenset(
-    [
-        "init",
-        "shutdown",
-        "is_initialized",
-        "rank",
-        "size",
-        "local_rank",
-        "local_size",
-        "cross_rank",
-        "cross_size",
-        "is_homogeneous",
-        "synchronize",
-        "poll",
-        "fingerprint",
-        "join",
-        "barrier",
-        "Sum",
-        "Average",
-        "Min",
-        "Max",
-        "Product",
-        "Adasum",
-    ]
+_OF_RANKS = (
+    "rank",
+    "size",
+    "local_rank",
+    "local_size",
+    "cross_rank",
+    "cross_size",
+    "is_initialized",
+    "init",
+    "shutdown",
 )
+_CONSTANTS = ("Sum", "Average", "Min", "Max", "Product", "Adasum")
+_HVD = frozenset((*_OF_RANKS, *_CONSTANTS, "synchronize", "poll", "fingerprint", "join", "barrier"))
 _HVD_FORMS = ("", "_", "_async", "_async_")
 _ALLOWED = {"comm": _COMM, "request": _REQUEST, "function": frozenset({"__call__"}), "opaque": frozenset[str]()}
 _GIVEN = "workbench.course.tasks."  # objects made for learners' functions, with public methods
@@ -167,15 +126,17 @@ class Exposed:
 class Worker:
     """A notebook's process, seen by the judge.
 
-    Args:
-        wire: made by :meth:`connected`.
+    Attributes:
+        wire: the connection; set by whoever starts the process.
+        exposed: what it may name.
+        used: verbs that its functions have called, such as ``comm.send``.
     """
 
     wire: Wire
 
     def __init__(self) -> None:
         self.exposed = Exposed()
-        self.used: set[str] = set()  # verbs that learners' functions have called
+        self.used: set[str] = set()
         self._mine = threading.local()
         self._number = 0
         self._counting = threading.Lock()
