@@ -18,9 +18,7 @@ BAD = '@exercise("10.convert")\ndef convert(hvd, job):\n'
 @pytest.mark.timeout(120)
 def test_a_right_answer_passes_whatever_other_cells_have_done(tmp_path: Path) -> None:
     """What other cells replace is not there; imports, constants and helpers that the function names are."""
-    sheet = graded(
-        tmp_path / "kim.ipynb", "import torch", "np.isclose = None", "raise ValueError", CONVERT, step_s=40.0
-    )
+    sheet = graded(tmp_path / "kim.ipynb", SAMPLER, "np.isclose = None", CONVERT, step_s=40.0)
     assert state(sheet, "10.convert") == "✓", sheet
 
 

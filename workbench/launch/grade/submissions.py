@@ -55,7 +55,7 @@ def code_cells(text: bytes) -> list[str]:
         ValueError: that is no notebook, or too large a one.
 
     Example:
-        >>> code_cells(b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": ["x = 1\n", "x"]}]}')
+        >>> code_cells(b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": ["x = 1\\n", "x"]}]}')
         ['x = 1\nx']
     """
     if len(text) > MOST_BYTES:

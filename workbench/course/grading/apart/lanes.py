@@ -113,7 +113,7 @@ class Lane:
             text = str(error)[:_LONGEST]
         except Exception:  # noqa: BLE001 - a learner's exception may be unable to say what it is
             text = ""
-        kind = "NotImplementedError" if isinstance(error, NotImplementedError) else type(error).__name__
+        kind = "NotImplementedError" if isinstance(error, NotImplementedError) else kind_of(error)
         theirs = getattr(error, "theirs", None)
         return {"kind": kind, "text": text, "mine": id(error), "yours": theirs, "place": self.wire.place(error)}
 
@@ -129,11 +129,11 @@ class Lane:
 
 
 def named(kind: str, text: str) -> BaseException:
-    """An exception of this name: Python's or the workbench's own, else a new kind.
+    """An exception of this name: Python's or the workbench's own, else one that says it.
 
     Example:
-        >>> named("ValueError", "no"), named("Odd", "no"), named("KeyboardInterrupt", "")
-        (ValueError('no'), Odd('no'), KeyboardInterrupt(''))
+        >>> named("ValueError", "no"), kind_of(named("Odd", "no"))
+        (ValueError('no'), 'Odd')
         >>> isinstance(named("KeyboardInterrupt", ""), Exception)  # it must not end who reads it
         True
     """
@@ -147,9 +147,25 @@ def named(kind: str, text: str) -> BaseException:
             return found
     except Exception:  # noqa: BLE001 - some take more arguments than a text
         pass
-    name = kind if kind.isidentifier() and len(kind) < 80 else "Error"
-    new: type[Exception] = type(name, (Exception,), {})
-    return new(text)
+    return TheirError(kind, text)
+
+
+class TheirError(Exception):
+    """An exception of a kind that is not known on this side.
+
+    Args:
+        kind: the name of its class.
+        text: what it says.
+    """
+
+    def __init__(self, kind: str, text: str) -> None:
+        super().__init__(text)
+        self.told_as = kind if kind.isidentifier() and len(kind) < 80 else "Error"
+
+
+def kind_of(error: BaseException) -> str:
+    """The name of an exception's class, where it was raised."""
+    return error.told_as if isinstance(error, TheirError) else type(error).__name__
 
 
 class Wire:

@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import cache
+from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from types import ModuleType
@@ -20,7 +21,7 @@ import numpy as np
 
 from workbench.course.grading import cells
 from workbench.course.grading.apart import confine
-from workbench.course.grading.apart.lanes import GoneError, Lane, Unwound, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, TheirError, Unwound, Wire
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
 from workbench.course.grading.apart.values import NotDataError, Values
 from workbench.course.judging.deadline import halt
@@ -46,6 +47,7 @@ class Notebook:
         self._mine = threading.local()
         self._threads: dict[int, threading.Thread] = {}
         self._given_up: list[threading.Thread] = []
+        self._records: set[str] = set()  # the judge's dataclasses that have come
         self.wire = Wire(sock, Values(self._outgoing, self._incoming), self.answer, _place)
         self.control = self.wire.open(CONTROL)
 
@@ -56,10 +58,9 @@ class Notebook:
             return {"t": "yours", "v": value._number}
         if (under_way := flying(value)) is not None:
             return {"t": "flying", "v": under_way[0], "a": pack(under_way[1])}
-        made_by_judge = getattr(value, "__record__", None)
-        if made_by_judge is not None:
-            return {"t": "record", "c": made_by_judge, "v": pack(vars(value))}
         name = _name(type(value))
+        if (module := f"{type(value).__module__}:{type(value).__qualname__}") in self._records:
+            return {"t": "record", "c": module, "v": pack(vars(value))}
         if isinstance(value, np.ndarray) and value.dtype == object:
             raise NotDataError("An array of Python objects: give it a dtype of numbers.")
         return {"t": "mine", "v": self.number_of(value), "k": name, "f": callable(value)}
@@ -78,6 +79,7 @@ class Notebook:
         if tag == "mine":
             return KINDS[found["k"]](value, found["k"], self.lane, found["n"])
         if tag == "record":
+            self._records.add(found["c"])
             return _record(found["c"], unpack(value))
         return made(*unpack(value))
 
@@ -189,8 +191,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 
 def _ended(error: BaseException) -> Exception:
     """What stands for SystemExit and its like, which must not end this thread."""
-    new: type[Exception] = type(type(error).__name__, (Exception,), {})
-    return new(str(error))
+    return TheirError(type(error).__name__, str(error))
 
 
 def _name(kind: type) -> str:
@@ -202,23 +203,21 @@ def _place(error: BaseException) -> str:
 
 
 def _record(name: str, values: dict[str, Any]) -> Any:
-    """An object of the judge's dataclass, which knows what it is."""
-    from importlib import import_module
-
-    module, _, kind = name.partition(":")
-    found: Any = import_module(module)
-    for part in kind.split("."):
-        found = getattr(found, part)
-    again: Any = object.__new__(_class(found, name))
+    """An object of one of the judge's dataclasses."""
+    again: Any = object.__new__(_class(name))
     for key, value in values.items():
         object.__setattr__(again, key, value)
     return again
 
 
 @cache
-def _class(kind: type, name: str) -> type:
-    """A class whose objects know by which name the judge has sent them."""
-    return type(kind.__name__, (kind,), {"__record__": name})
+def _class(name: str) -> type:
+    module, _, kind = name.partition(":")
+    found: Any = import_module(module)
+    for part in kind.split("."):
+        found = getattr(found, part)
+    assert isinstance(found, type)
+    return found
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workbench.config import child_environment
 from workbench.course.grading.apart.confine import Limits, readable
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import ProtocolError
@@ -186,10 +187,10 @@ class NotebookProcess(Confined):
 
 def environment(folder: str) -> dict[str, str]:
     """Of a process with learners' code: what Python needs, and nothing of what this user has set besides."""
-    own = {name: os.environ[name] for name in _KEPT if name in os.environ}
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     here = {"HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "PYTHONSAFEPATH": "1"}
-    return {**own, **threads, **here, "PYTHONDONTWRITEBYTECODE": "1"}
+    new = {**threads, **here, "PYTHONDONTWRITEBYTECODE": "1"}
+    return {name: text for name, text in child_environment(**new).items() if name in new or name in _KEPT}
 
 
 def bubblewrap(folder: str) -> list[str]:
