@@ -12,11 +12,13 @@ import marshal
 import types
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from workbench.course.grading.apart.lanes import Lane
+from workbench.course.simulator.communicator import keep_apart
 
 Array = np.ndarray[Any, Any]
 
@@ -114,6 +116,9 @@ class RemoteComm(Proxy):
     def _with_arrays(self, name: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """A verb that sends from, and receives into, the caller's own arrays."""
         lane, mine = self._lane_of(), []
+        arrays = [one for one in (*args, *options.values()) if isinstance(one, np.ndarray)]
+        for one, other in pairwise(arrays) if name[0].isupper() else ():
+            keep_apart(one, other, name)  # copies, which the judge gets, are always apart
 
         def flown(value: Any) -> Any:
             array = value[0] if isinstance(value, (list, tuple)) and len(value) else value

@@ -190,6 +190,8 @@ class Worker:
             raise
         for old, new in zip(args, got.get("changed") or (), strict=False):
             _become(old, new)
+        if got.get("drew"):  # from numpy's own generator, which is this process's, too, where there is only one
+            np.random.random()
         return got.get("value")
 
     def _give_up(self, lane: Lane) -> None:
