@@ -105,7 +105,8 @@ class Fake:
         if "bad" in self.path:
             return NotebookResult(self.path, problem="it is not JSON")
         state = State.NOT_JUDGED if "late" in self.path else State.FAILED
-        return NotebookResult(self.path, {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")})
+        confined = self.path != "b"
+        return NotebookResult(self.path, {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")}, confined=confined)
 
 
 @pytest.mark.parametrize(
@@ -123,8 +124,9 @@ def test_the_exit_code_says_whether_all_could_be_graded(
     known = files[: files.index("stop")] if "stop" in files else files
     assert [line["file"] for line in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())] == known
     assert len(ElementTree.parse(tmp_path / "out.xml").getroot()) == len(known)
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert all(name in out for name in known)
+    assert ("ran with your rights" in err) == ("b" in known)
     if files == ["a", "b"]:
         assert "(90.0, 2.5)" in out
         assert out.endswith("2 notebooks: 2 exercises judged, 0 passed\n")

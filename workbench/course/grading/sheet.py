@@ -5,6 +5,7 @@
     {"cell": 4, "text": "NameError: …"}               the cell raised
     {"at": ["exercise", "03.ring_allreduce"]}         judging begins
     {"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}
+    {"confined": false}                               the kernel has no Landlock, and there is no sandbox
     {"end": true}                                     or {"problem": "…"}: it cannot be graded
 
 The cells run in a process of their own, see ``notebook.py``. If that one stays too long at a statement, ends there or
@@ -118,6 +119,8 @@ class Sheet:
     def _cells(self, process: NotebookProcess) -> bool:
         """Run the cells; False if the process has to begin anew."""
         process.begin(self.order.cells, self.order.stops)
+        if not (process.confined or self.order.sandbox):
+            self.say(confined=False)
         at: tuple[int, int] | None = None
         limit_s = self._limit_s()
         since = time.monotonic()

@@ -11,6 +11,7 @@ from typing import Any
 from workbench.launch.grade import grade, keeper, results
 from workbench.launch.grade.results import print_lines
 from workbench.launch.grade.submissions import notebooks, read
+from workbench.launch.ranks.output import say
 
 _ABOUT = """\
 Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
@@ -83,6 +84,11 @@ def run(args: argparse.Namespace) -> int:
     finally:
         keeper.hide(False)
     print_lines([results.summary(graded)])
+    if not all(notebook.confined for notebook in graded):
+        say(
+            "This kernel has no Landlock, so these notebooks ran with your rights: they could read and change your "
+            "files, and end your processes. With --sandbox they cannot."
+        )
     return int(not all(notebook.complete for notebook in graded))
 
 

@@ -67,12 +67,14 @@ class NotebookResult:
         exercises: by name, in the notebook's order.
         notes: by number of a code cell that did not end well, what happened.
         problem: why nothing of it could be graded; "" if it could.
+        confined: was its code kept from other files and processes?
     """
 
     path: str
     exercises: dict[str, ExerciseResult] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     problem: str = ""
+    confined: bool = True
 
     @property
     def complete(self) -> bool:

@@ -105,11 +105,13 @@ class NotebookProcess(Confined):
 
     Attributes:
         functions: by exercise, what was handed in.
+        confined: does the kernel keep it in its folder?
     """
 
     def __init__(self, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
         super().__init__("workbench.course.grading.apart.notebook", folder, sandbox, limits)
         self.functions: dict[str, Any] = {}
+        self.confined = False
         self.worker = Worker()
         self.worker.wire = self.wire = Wire(self.sock, self.worker.values, self.worker.answer, lambda error: "")
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
@@ -140,6 +142,7 @@ class NotebookProcess(Confined):
         event = self.event(_START_S)
         if event is None or event[0] != "confined":
             raise StartError(f"the process that runs it did not start: {self.last_words() or 'it ended'}")
+        self.confined = event[1].get("by_landlock") is True  # said before anything of the notebook runs
 
     def event(self, timeout_s: float) -> tuple[str, dict[str, Any]] | None:
         """What it says next; ``("gone", {})`` once it has ended; None if it says nothing in time."""
