@@ -10,6 +10,7 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
+from submissions import living, write
 
 from workbench.course import build
 from workbench.course.grading.cells import exercises_in
@@ -25,12 +26,6 @@ from workbench.course.exercise import catch_up, check, exercise, hint, show"""
 SOLVED = {name: task(name).cell(solved=True) for name in ("02.shift_right", "03.reduce_scatter", "03.ring_allreduce")}
 OF_LESSON = [name for name in names() if name.startswith("03.")]
 FOREVER = '@exercise("{}")\ndef f(*arguments):\n    while True: pass'
-
-
-def write(path: Path, *cells: str) -> str:
-    """A notebook of code cells."""
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
-    return str(path)
 
 
 def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda cells: None) -> str:
@@ -160,16 +155,7 @@ def test_bad_cells_cost_themselves_only(tmp_path: Path, new_children: Callable[[
     assert told["1 / 0"].startswith("ZeroDivisionError")
     assert len(told) == 8, told  # these, input(), the odd exception and the typing error
     assert new_children() == []
-    assert not sleepers("987654")
-
-
-def sleepers(word: str) -> list[int]:
-    """Living processes with a word in their command line."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if word in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
+    assert not living("987654")
 
 
 @pytest.mark.slow

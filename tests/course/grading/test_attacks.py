@@ -11,7 +11,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from submissions import RIGHT, SETUP, WRONG, graded, state, write
+from submissions import RIGHT, SETUP, WRONG, graded, living, state, write
 
 from workbench.course.grading.apart.confine import landlock_abi
 from workbench.course.tasks import task
@@ -67,12 +67,19 @@ def test_frames_of_the_judge_s_protocol_do_not_help(tmp_path: Path) -> None:
         "def frame(text): return struct.pack('!II', len(text), 0) + text.encode()\n"
         'ready = \'{"lane": 0, "op": "ready", "f": {"functions": {"t": "dict", "v": []}}}\'\n'
         'answer = \'{"lane": 1, "op": "return", "f": {"value": true}}\'\n'
+        'odd = \'{"lane": 0, "op": "at", "f": {"cell": 999, "statement": "x"}}\'\n'
         "for fd in range(3, 60):\n"
-        "    for text in (answer, answer, answer, ready):\n"
+        "    for text in (odd, answer, answer, answer, ready):\n"
         "        try: os.write(fd, frame(text))\n"
         "        except OSError: pass"
     )
     assert state(graded(tmp_path / "kim.ipynb", WRONG, attack)) in "✗–"
+
+
+def test_a_cell_that_is_nested_deeply_is_no_obstacle(tmp_path: Path) -> None:
+    """Names of 2,000 parts are not read, and the answer is judged all the same."""
+    sheet = graded(tmp_path / "kim.ipynb", f"def g(): a{'.b' * 2000}", RIGHT)
+    assert state(sheet) == "✓", sheet
 
 
 def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> None:
@@ -149,15 +156,6 @@ for _ in range(2):
             os.execve('/bin/sleep', ['sleep', '876543'], {})
         os._exit(0)
 """
-
-
-def living(word: str) -> list[int]:
-    """Processes with a word in their command line."""
-    found = []
-    for one in psutil.process_iter(["cmdline", "status"]):
-        if word in (one.info["cmdline"] or []) and one.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(one.pid)
-    return found
 
 
 def test_orphans_without_an_environment_end(tmp_path: Path, new_children: Callable[[], list[psutil.Process]]) -> None:

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from workbench.course.grading import flags
 from workbench.course.grading.apart.lanes import GoneError
@@ -30,6 +31,7 @@ from workbench.course.judging import judge
 from workbench.course.judging.task import Task
 
 _LONGEST = 2000
+_MOST_STATEMENTS = 1_000_000
 _PING_S = 2.0
 ENDED = "ended the whole process: os._exit(), a signal or a crash"
 
@@ -80,7 +82,7 @@ class Sheet:
         if not self.names:
             return self.say(problem="no exercise is in it: hand in a notebook of exercises/")
         self.say(exercises=[[name, self.tasks[name].points] for name in self.names])
-        flagged = flags.flags(self.order.cells, {name: self.tasks[name] for name in self.names}, self.tasks)
+        flagged = self._flags()
         try:
             for name in sorted(self.names, key=lambda name: self.tasks[name].live):  # they end the others' process
                 if name in self.order.done:
@@ -94,6 +96,12 @@ class Sheet:
         finally:
             self._stop()
         return self.say(end=True)
+
+    def _flags(self) -> dict[str, list[str]]:
+        try:
+            return flags.flags(self.order.cells, {name: self.tasks[name] for name in self.names}, self.tasks)
+        except RecursionError:
+            return {name: ["its cells are nested too deeply to be read"] for name in self.names}
 
     # --- the cells ------------------------------------------------------------------------------------
 
@@ -131,18 +139,26 @@ class Sheet:
                     raise StartError(f"the process that runs it {process.last_words() or 'did not start'}")
                 self._leave_out(at, process.ended or (self._slow(limit_s) if event is None else ENDED))
                 return False
-            op, fields = event
-            if op == "at":
-                at, since, limit_s = (int(fields["cell"]), int(fields["statement"])), time.monotonic(), self._limit_s()
-                self.say(at=["cell", *at])
-            elif op == "raised" and int(fields["cell"]) not in self._raised:
-                self._raised[int(fields["cell"])] = text = str(fields["text"])[:_LONGEST]
-                self.say(cell=int(fields["cell"]), text=text)
-            elif op == "cause":
-                name, letter = fields["of"]
-                self._causes.setdefault(str(name), set()).add(str(letter).strip().lower())
-            elif op == "ready":
+            if event[0] == "ready":
                 return True
+            found = self._note(*event)
+            if found is not None:
+                at, since, limit_s = found, time.monotonic(), self._limit_s()
+
+    def _note(self, op: str, fields: Mapping[str, Any]) -> tuple[int, int] | None:
+        """What a notebook's process says, where it makes sense; its position, if it is that."""
+        cell, statement = fields.get("cell"), fields.get("statement")
+        if isinstance(cell, int) and 1 <= cell <= len(self.order.cells):
+            if op == "at" and isinstance(statement, int) and 0 <= statement < _MOST_STATEMENTS:
+                self.say(at=["cell", cell, statement])
+                return cell, statement
+            if op == "raised" and cell not in self._raised:
+                self._raised[cell] = text = str(fields.get("text"))[:_LONGEST]
+                self.say(cell=cell, text=text)
+        named = fields.get("of")
+        if op == "cause" and isinstance(named, list) and len(named) == 2:
+            self._causes.setdefault(str(named[0]), set()).add(str(named[1]).strip().lower())
+        return None
 
     def _slow(self, limit_s: float) -> str:
         if time.monotonic() > self._until:
