@@ -141,14 +141,14 @@ class Notebook:
         if os.getpid() != self._owner:
             os._exit(0)
         after = [self._text(one) for one in args]
-        drew = not np.array_equal(drawn, np.random.get_state()[1])
+        drew = not np.array_equal(drawn, _generator_state())
         return {"value": value, "changed": list(args) if before != after else None, "drew": drew}
 
     def _generator(self) -> Any:
         """The state of numpy's own generator, which is another one in each call, so that its use is seen."""
         self._calls += 1
         np.random.seed(self._calls % (1 << 32))
-        return np.random.get_state()[1]
+        return _generator_state()
 
     def _text(self, value: Any) -> Any:
         """Equal if nothing in a value has changed."""
@@ -189,6 +189,11 @@ class Notebook:
                 "parameters": _parameters(function),
             }
         return found
+
+
+def _generator_state() -> Any:
+    state: Any = np.random.get_state()
+    return state[1]
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:
