@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import workbench
+from workbench.config import cache_dir
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on all machines
@@ -121,10 +122,10 @@ def _allow(rules: int, path: str, what: int) -> None:
 
 
 def readable() -> Iterator[str]:
-    """Paths: the system, Python, its packages and the course: what a notebook has to read, and no homes."""
+    """Paths of what a notebook has to read: the system, Python and packages, the course and its data; no homes."""
     package = Path(workbench.__file__).resolve().parent
-    python = [sys.prefix, sys.base_prefix, str(Path(sys.executable).resolve().parents[1])]
-    data = [str(package), *_own_data(package.parent)]
+    python = [sys.prefix, sys.base_prefix]
+    data = [str(package), *_own_data(package.parent), str(cache_dir())]
     yield from dict.fromkeys([*_SYSTEM, *python, *data, *_packages()])
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.config import child_environment
+from workbench.config import cache_dir, child_environment
 from workbench.course.grading.apart.confine import Limits, readable
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import ProtocolError
@@ -192,7 +192,7 @@ def environment(folder: str) -> dict[str, str]:
     """Of a process with learners' code: what Python needs, and nothing of what this user has set besides."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     here = {"HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "PYTHONSAFEPATH": "1"}
-    new = {**threads, **here, "PYTHONDONTWRITEBYTECODE": "1"}
+    new = {**threads, **here, "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(cache_dir().parent)}
     return {name: text for name, text in child_environment(**new).items() if name in new or name in _KEPT}
 
 
