@@ -267,10 +267,12 @@ def unlike(mine: Any, wanted: Any) -> str:
 def told(error: BaseException) -> str:
     """An exception in a line or two: what, and in which of the learner's lines."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
-    lines = [f"{type(error).__name__}: {error}"]
+    lines = [f"{getattr(error, 'told_as', type(error).__name__)}: {error}"]
     if frames and frames[-1].line:
         place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
         lines.append(f"    in {place}{frames[-1].line}")
+    elif place := getattr(error, "place", ""):  # of another process, see course/grading
+        lines.append(place)
     return "\n".join(lines)
 
 

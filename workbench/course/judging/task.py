@@ -62,6 +62,8 @@ class Task:
         hints: three, each telling more.
         points: for grading.
         mistakes: the usual ones, the first that fits a verdict counts.
+        asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
+        live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
     """
 
     name: str
@@ -70,6 +72,8 @@ class Task:
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
     mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
+    asks_for: tuple[str, ...] = field(default=(), kw_only=True)
+    live: bool = field(default=False, kw_only=True)
 
     asks_cause = False  # a card's does, see ``course/cards.py``
 

@@ -119,6 +119,7 @@ TASKS = [
             ),
             Mistake(("yours is None",), "The root has the value, too. What does it return?"),
         ),
+        asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),
     CommTask(
         "02.shift_right",

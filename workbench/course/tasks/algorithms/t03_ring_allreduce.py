@@ -98,6 +98,11 @@ _RING = Coded(
     wanted=lambda rank, chunk, n: range(n),
 )
 
+_READY_MADE = (
+    *(f"comm.{verb}" for verb in ("allreduce", "Allreduce", "reduce", "gather", "allgather", "alltoall", "scatter")),
+    *(f"{module}.{verb}" for module in ("workbench", "workbench.torch") for verb in ("allreduce", "reducescatter")),
+)
+
 TASKS = [
     CommTask(
         "03.reduce_scatter",
@@ -126,6 +131,7 @@ TASKS = [
             Mistake(("no step brings",), "How many neighbours' parts must come in until a sum of n is complete?"),
             Mistake(("bytes per rank",), "How many chunks travel in one step, and how many steps are there?"),
         ),
+        asks_for=_READY_MADE,
     ),
     CommTask(
         "03.ring_allreduce",
@@ -161,6 +167,7 @@ TASKS = [
                 ("bytes per rank",), "Each rank sends one n-th of x in each of 2(n - 1) steps. What does yours send?"
             ),
         ),
+        asks_for=_READY_MADE,
         points=3,
     ),
 ]

@@ -200,6 +200,7 @@ TASKS = [
         scored=_sum_on("abacbc", 30_000),
         shown=_sum_on("aabb", 30_000),
         coded=_TWO_NODES,
+        asks_for=("comm.allreduce", "comm.Allreduce", "comm.reduce", "workbench.allreduce"),
         points=2,
     ),
 ]

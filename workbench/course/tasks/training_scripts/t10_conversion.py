@@ -167,6 +167,7 @@ TASKS = [
                 ("samples on all ranks",), "job.batch is the batch of all ranks together. How much of it is one rank's?"
             ),
         ),
+        live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=5,
     ),
