@@ -10,6 +10,8 @@ from workbench.course.predictions.question import Answer
 
 GIVEN: dict[str, Answer] = {
     # 00 Quickstart
+    "00.accuracy": "about 50 %",
+    "00.same": "0: the same bits",
     # 01 Ranks in your notebook
     # 02 Collectives by hand
     # 03 Ring allreduce
