@@ -5,13 +5,14 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from workbench.course import exercise, progress_file
-from workbench.course.predictions import ask, guess, predict, reveal
+from workbench.course.predictions import ask, guess, predict, reveal, widget
 from workbench.course.predictions.book import Book
 from workbench.course.predictions.question import Question
 
@@ -32,6 +33,8 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
 def learner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits there, at a notebook without widgets."""
     monkeypatch.setattr(ask, "is_somebody_there", lambda: True)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    widget._widget_class.cache_clear()
 
 
 def data(shown: Any, what: str) -> dict[str, Any]:
@@ -67,7 +70,8 @@ def test_without_a_learner_the_given_answer_is_taken() -> None:
 @pytest.mark.usefixtures("learner")
 def test_nothing_is_told_before_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a guess the fact is nowhere in what is shown; with one it is, and the guess stays as it was."""
-    predict("03.bytes", "How many?", choices=CHOICES)
+    asked = predict("03.bytes", "How many?", choices=CHOICES)
+    assert 'guess("03.bytes", 1)' in repr(asked)
     shown = reveal("03.bytes", "12 MB", "because")
     assert "12 MB" not in shown.html + repr(shown)
     assert "because" not in shown.html + repr(shown)

@@ -67,6 +67,11 @@ def told(question: Question, guess: Answer | None, fact: Answer, why: str, opene
     return Shown(_division("reveal", data, inside), f"{question.name}. {found['line']}\n{why}".rstrip())
 
 
+def due(text: str) -> Shown:
+    """That there is something to do before the fact is told."""
+    return Shown(f'<div class="wb-due"><p>{escape(text)}</p></div>', text)
+
+
 def verdict(question: Question, guess: Answer | None, fact: Answer, why: str) -> dict[str, Any]:
     """What there is to say about a guess, as texts and as data."""
     right = question.is_right(guess, fact)
