@@ -478,7 +478,7 @@ def trained(lines, wrap, rank, size):
 
 alone = trained({letter: SERIAL[letter] for letter in "DEBFAC"}, lambda optimizer: optimizer, 0, 1)
 together = trained({letter: LINES[letter] for letter in order}, hvd.DistributedOptimizer, hvd.rank(), hvd.size())
-print("difference to the serial run below 1e-12:", bool((together - alone).abs().max() < 1e-12))
+print(f"largest difference of a weight to the serial run: {(together - alone).abs().max():.0e}")
 
 # %% tags=["exercise"]
 engines.down()

@@ -172,7 +172,6 @@ from workbench.course.tasks import task
 speedup = task("08.speedup").reference
 rounds, weak = engines.client[0].pull(["rounds", "weak"], block=True)
 measured = {name: speedup(alone, together) for name, (alone, together) in rounds.items()}
-print("the tiny network is slower on two ranks:", measured["tiny"][0] < 1)
 print("the larger one gains more:", measured["convolutional"][0] > measured["tiny"][0])
 
 # %%

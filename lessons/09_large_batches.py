@@ -31,7 +31,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from workbench import data
-from workbench.course import figures
+from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
 from workbench.training.sampler import batches
@@ -123,7 +123,7 @@ one = train(64, 0.05, epochs=2)[0]
 four = simulate(4, together, 64, 0.05, 2).results[0]
 difference = max(abs(a - b) for a, b in zip(one, four, strict=True))
 print(f"{len(one)} steps of 1 rank with 64 images, {len(four)} of 4 ranks with 16 each")
-print("largest difference of the losses below 1e-9:", difference < 1e-9)
+print(f"largest difference of the losses: {difference:.0e}")
 figures.curves({"1 rank": one, "4 ranks": four}, "step", "loss", "Equal global batch, equal curve")
 
 # %% [markdown]
@@ -170,7 +170,6 @@ print(f"8 times the batch, {best[256] / best[32]:g} times the best learning rate
 kept, scaled = grid[256][0] / grid[32][0], grid[256][3] / grid[32][0]
 print("batch 32, LR 0.0125, then 8 times the batch:")
 print(f"  LR kept: {kept:.1f} times the loss;  LR 8 times as large: {scaled:.1f} times")
-print("scaling is better:", scaled < kept)
 
 # %%
 reveal(
@@ -237,9 +236,11 @@ def flat_part(model):
         return (model[:-1](images).abs() > 0.99).double().mean().item()
 
 
-print("flat at the beginning, below 10 %:", flat_part(make_model(seed=0)) < 0.1)
-print("after the cold start, above 95 %:", flat_part(cold[0][2]) > 0.95)
-print("after the warm-up, below 60 %:", flat_part(warm[0][2]) < 0.6)
+# %% tags=["nbval-ignore-output"]
+models = {"at the beginning": make_model(seed=0), "after the cold start": cold[0][2], "after the warm-up": warm[0][2]}
+flat = {name: round(100 * flat_part(model)) for name, model in models.items()}
+assert flat["at the beginning"] < 10 < 95 < flat["after the cold start"]
+drawing.bars(flat, "%", "Outputs of the last hidden layer where tanh is flat")
 
 # %% [markdown]
 # ### The control

@@ -223,7 +223,7 @@ mine = slice(hvd.rank(), None, hvd.size())
 with torch.no_grad():
     right = (together(inputs[mine]).argmax(dim=1) == targets[mine]).sum()
 right, count = hvd.allreduce(torch.stack([right, torch.tensor(len(targets[mine]))]), op=hvd.Sum).tolist()
-print(f"{count} characters, at least 90 % right: {right / count >= 0.9}")
+print(f"{right / count:.0%} of {count} characters are right; target: 90 %")
 
 # %% [markdown]
 # ## 3. The efficiency

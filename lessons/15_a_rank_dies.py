@@ -220,8 +220,7 @@ print("one after the other:", (0.1 + 0.2) + 0.3, "   the other way:", 0.1 + (0.2
 
 values = np.random.default_rng(0).normal(size=1200)
 sums = {n: sum(float(sum(values[rank::n])) for rank in range(n)) for n in (1, 3, 4)}
-print("1, 3 and 4 ranks have the same sum to 1e-9:", max(sums.values()) - min(sums.values()) < 1e-9)
-print("and the same bits:", len(set(sums.values())) == 1)
+print(f"1, 3 and 4 ranks: largest difference of their sums {max(sums.values()) - min(sums.values()):.0e}")
 
 # %%
 reveal(

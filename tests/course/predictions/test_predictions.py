@@ -14,6 +14,7 @@ import pytest
 from workbench.course import exercise, progress_file
 from workbench.course.predictions import ask, guess, predict, reveal, widget
 from workbench.course.predictions.book import Book
+from workbench.course.predictions.given import GIVEN
 from workbench.course.predictions.question import Question
 
 CHOICES = ["2 MB", "8 MB", "12 MB"]
@@ -198,3 +199,25 @@ def test_a_question_that_cannot_be_answered_is_refused() -> None:
     predict("03.bytes", "How many?", choices=CHOICES)
     with pytest.raises(ValueError, match="'13 MB' is none of the choices"):
         reveal("03.bytes", "13 MB")
+
+
+@pytest.mark.usefixtures("learner")
+def test_the_board_and_the_report_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """How many were made and right; of one lesson, each; what is not told yet is not given away. No points."""
+    exercise.progress("03")
+    assert "03.bytes                     – open" in capsys.readouterr().out
+    predict("03.bytes", "How many?", choices=CHOICES)
+    guess("03.bytes", "8 MB")
+    guess("03.bytes", "12 MB")
+    exercise.progress("03")
+    assert "03.bytes                     … guessed, not told yet" in capsys.readouterr().out
+    reveal("03.bytes", "12 MB")
+    exercise.progress("03")
+    assert "03.bytes                     ✓ right" in capsys.readouterr().out
+    exercise.progress()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"1 of {len(GIVEN)} predictions made, 1 right (they give no points)"
+    found = json.loads(exercise.report().read_text())
+    assert found["predictions"]["03.bytes"] == {"answered": True, "right": True, "first": "8 MB", "last": "12 MB"}
+    assert found["points"] == 0
+    assert set(found["predictions"]) == set(GIVEN)
