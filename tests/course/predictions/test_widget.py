@@ -19,10 +19,10 @@ FOLDER = Path(widget.__file__).parent
 CHOICES = ["2 MB", "8 MB", "12 MB"]
 CELLS = [
     "from workbench.course.predictions import predict, guess, reveal",
-    'predict("03.bytes", "How many?", choices=["2 MB", "12 MB"])',
-    'reveal("03.bytes", "12 MB", "because")',
-    'guess("03.bytes", 1)',
-    'reveal("03.bytes", "12 MB", "because")',
+    'predict("99.bytes", "How many?", choices=["2 MB", "12 MB"])',
+    'reveal("99.bytes", "12 MB", "because")',
+    'guess("99.bytes", 1)',
+    'reveal("99.bytes", "12 MB", "because")',
 ]
 
 
@@ -105,7 +105,7 @@ def test_a_kernel_knows_whether_somebody_can_answer(is_asked: bool, tmp_path: Pa
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
-    assert "Predict 03.bytes: How many?" in shown[1]
+    assert "Predict 99.bytes: How many?" in shown[1]
     assert ("12 MB" in shown[2]) is not is_asked
     if is_asked:
         assert "Guess: 2 MB. Fact: 12 MB." in shown[4]

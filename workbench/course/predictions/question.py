@@ -96,7 +96,8 @@ class Question:
         if answer is None:
             return "no guess"
         if isinstance(answer, int | float):
-            return f"{number(answer)} {self.unit}".rstrip()
+            one = answer == 1 and len(self.unit) > 2  # "ms" is no plural
+            return f"{number(answer)} {self.unit.removesuffix('s') if one else self.unit}".rstrip()
         return answer if isinstance(answer, str) else " → ".join(answer)
 
     def off(self, guess: Answer | None, fact: Answer) -> str:
