@@ -178,10 +178,10 @@ optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_par
 #
 # All is ready: six epochs of five steps each, two or three seconds of training. What will come of it?
 #
-# Here, and before other surprises of this course, `predict` asks for your guess. Choose one, press *Store my guess*, and
-# run the next cells; `reveal` then sets your guess beside the fact. A guess gives no points, and wrong ones teach most.
-# You can change it until the answer is told. (If this notebook shows results already, take them away first: *Edit*,
-# *Clear Outputs of All Cells*.)
+# Here, and before other surprises of this course, `predict` asks for your guess. Choose one, press *Store my guess*,
+# and run the next cells; `reveal` then sets your guess beside the fact. A guess gives no points, and wrong ones teach
+# most. You can change it until the answer is told. (If this notebook shows results already, take them away first:
+# *Edit*, *Clear Outputs of All Cells*.)
 
 # %%
 predict(

@@ -54,3 +54,12 @@ def test_a_lesson_asks_twice_and_tells_what_it_asked(lesson: Path) -> None:
 def test_there_is_no_given_answer_without_a_question() -> None:
     """What ``progress()`` counts can be answered somewhere."""
     assert set(GIVEN) == {name for lesson in LESSONS for name, _ in calls(lesson, "predict")}
+
+
+@pytest.mark.course
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_fact_is_not_to_be_seen_in_the_source(lesson: Path) -> None:
+    """A cell that tells comes folded; no other does."""
+    for cell in read(lesson).cells:
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert folded == (cell.cell_type == "code" and "\nreveal(" in f"\n{cell.source}"), cell.source
