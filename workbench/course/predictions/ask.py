@@ -154,7 +154,10 @@ def _question(
 
 def _how(question: Question) -> str:
     example: object = {"choices": 1, "number": 12}.get(question.kind, list(range(1, len(question.options) + 1)))
-    return f'Answer in a cell of your own, for example: guess("{question.name}", {example})'
+    return (
+        "There is no form here (pip install anywidget). Answer in a cell of your own, for example: "
+        f'from workbench.course.predictions import guess; guess("{question.name}", {example})'
+    )
 
 
 def _shell() -> Any:
