@@ -299,7 +299,7 @@ import time
 
 def seconds(ranks, epochs=1):
     """Time an epoch on the first ``ranks`` ranks; the slowest counts."""
-    model = make_model(seed=0)
+    model = make_model(seed=0, width=96)
     optimizer = sgd(model)
     if ranks > 1:
         optimizer = hvd.DistributedOptimizer(optimizer)
@@ -330,7 +330,8 @@ figures.speedup(table)
 # counts on both sides; it need not be the quotient of the two medians above it.
 # **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
 # training. The rest went into communication and waiting. Here the network is small and the batch is large, so there
-# is little to send and much to compute; lesson 08 looks at when that is not so.
+# is little to send and much to compute (the network is half as wide again as above); lesson 08 looks at when that is
+# not so.
 #
 # ## Stop the engines
 
