@@ -19,7 +19,7 @@ predict("03.bytes", "How many <b>bytes</b>?", choices=["2 MB", "8 MB", "12 MB"])
 ANSWER = 'reveal("03.bytes", "12 MB", "2(n - 1)/n of 8 MB")'
 NUMBER = 'predict("03.count", "How many?", number="messages")'
 ORDER = 'predict("03.order", "In what order?", order=["a", "b", "c"])'
-# Texts whose ink and ground differ too little (WCAG AA: 4.5), and controls without a name.
+# Texts whose ink and ground differ too little (WCAG AA: 4.5).
 WEAK = """
 () => {
     const colour = words => (words.match(/[\\d.]+/g) ?? []).map(Number)
@@ -70,6 +70,8 @@ def test_a_guess_is_made_by_keyboard(notebook: Notebook, tmp_path: Path) -> None
 
     number.get_by_label("Your guess").fill("many")
     page.keyboard.press("Enter")
+    number.get_by_text("is no number").wait_for()
+    page.keyboard.press("Enter")  # and again
     number.get_by_text("is no number").wait_for()
     number.get_by_label("Your guess").fill("1,200")
     page.keyboard.press("Enter")

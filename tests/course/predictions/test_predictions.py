@@ -139,6 +139,7 @@ def test_what_is_no_choice_is_refused(wrong: object, capsys: pytest.CaptureFixtu
         (" 109.9 ", True, ""),
         (89, False, "1.1 times too small"),
         ("1,000", False, "10 times too large"),
+        ("1,000,000 messages", False, "10,000 times too large"),
         (-100, False, ""),
         (0, False, ""),
     ],
@@ -151,7 +152,7 @@ def test_a_number_is_right_within_its_tolerance(said: object, right: bool, off: 
     assert question.off(answer, 100) == off
 
 
-@pytest.mark.parametrize("wrong", ["many", "", "nan", float("inf"), None, True, [1]])
+@pytest.mark.parametrize("wrong", ["many", "", "nan", "1,5", "1,2000", float("inf"), None, True, [1]])
 def test_what_is_no_number_is_refused(wrong: object) -> None:
     """The refusal says what was given and what a number looks like."""
     with pytest.raises(ValueError, match=r"is no number. Give a number of messages, such as 12"):

@@ -70,6 +70,9 @@ def test_a_guess_can_be_changed_until_it_is_told() -> None:
     send(form, "2 MB")
     send(form, "13 MB")
     assert "none of the choices" in form.message
+    before = form.handled
+    send(form, "13 MB")
+    assert form.handled != before  # the form hears that it was looked at, though it is told the same again
     assert form.stored == "2 MB"
     send(form, "12 MB")
     assert form.stored == "12 MB"

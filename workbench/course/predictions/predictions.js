@@ -10,6 +10,7 @@ function make(name, attributes = {}, text = "") {
   return node;
 }
 
+const CHANGES = "change:stored change:told change:message change:handled";
 let forms = 0; // radio buttons of different forms must have different names
 
 class Form {
@@ -31,7 +32,7 @@ class Form {
       this.send();
     });
     this.refresh = () => this.show();
-    model.on("change:stored change:told change:message", this.refresh);
+    model.on(CHANGES, this.refresh);
     el.append(this.form);
     this.show();
   }
@@ -111,7 +112,7 @@ class Form {
   }
 
   leave() {
-    this.model.off("change:stored change:told change:message", this.refresh);
+    this.model.off(CHANGES, this.refresh);
     this.form.remove();
   }
 }

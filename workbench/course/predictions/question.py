@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
 from workbench.common.text import count
+
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # 1,200 is one number; 1,5 is not taken for 15
 
 Answer = str | float | list[str]
 """The text of a choice, a number without its unit, or texts in an order."""
@@ -64,12 +67,14 @@ class Question:
         number = math.nan
         if isinstance(value, str):
             with suppress(ValueError):
-                number = float(value.strip().removesuffix(self.unit).replace(",", ""))
+                number = float(_THOUSANDS.sub("", value.strip().removesuffix(self.unit).strip()))
         elif isinstance(value, int | float) and not isinstance(value, bool):
             number = float(value)
         if not math.isfinite(number):
             unit = f" of {self.unit}" if self.unit else ""
-            raise ValueError(f"{self.name}: {value!r} is no number. Give a number{unit}, such as 12 or 1.5e3.")
+            raise ValueError(
+                f"{self.name}: {value!r} is no number. Give a number{unit}, such as 12 or 1.5, with a point."
+            )
         return int(number) if number == int(number) else number
 
     def _order(self, value: object) -> list[str]:

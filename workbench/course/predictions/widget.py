@@ -27,9 +27,10 @@ def form(question: Question, book: Book) -> Any:
 
     def received(change: Any) -> None:
         try:
-            book.lock(question.name, dict(change["new"]).get("value"))
+            book.lock(question.name, change["new"].get("value"))
         except ValueError as error:
             shown.message = str(error)
+        shown.handled = change["new"].get("at")  # also where nothing else has changed
 
     shown.observe(received, "answer")
     book.watch(f"form {question.name}", question.name, refresh)
@@ -86,6 +87,7 @@ def _widget_class() -> Any:
         stored = traitlets.Any(None, allow_none=True).tag(sync=True)
         message = traitlets.Unicode().tag(sync=True)
         answer = traitlets.Dict().tag(sync=True)
+        handled = traitlets.Any(None, allow_none=True).tag(sync=True)
         due = traitlets.Unicode().tag(sync=True)
         told = traitlets.Any(False).tag(sync=True)
         static = traitlets.Any()
