@@ -226,7 +226,8 @@ last = all_averages[0][-1]
 reveal(
     "05.join",
     "1" if last == 1 else "1/3" if round(last, 3) == 0.333 else "0" if last == 0 else "not a number",
-    "Who has joined gives zeros, and still counts: the sum is divided by 3.",
+    "Who has joined gives zeros, and still counts: the sum is divided by 3. So this one sample counts as much as 16 of "
+    "another step.",
 )
 
 # %% [markdown]

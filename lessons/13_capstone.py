@@ -180,7 +180,7 @@ together = train(make_model(seed=hvd.rank()), EPOCHS, hvd.rank(), hvd.size())
 # %%
 predict(
     "13.result",
-    "After 80 steps of Adam in float64: how far is the largest weight of two engines from that of one process?",
+    "80 steps of Adam in float64: what is the largest difference of a weight between two engines and one process?",
     choices=["not at all: the same bits", "less than 1e-6, but not the same bits", "more than 1e-6"],
 )
 

@@ -126,8 +126,8 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "14.same",
-    "The same 15 steps in PyTorch, TensorFlow, Keras and JAX, on two ranks each, in float32. How far is the largest "
-    "weight from numpy on one process, in the worst of the four?",
+    "The same 15 steps in PyTorch, TensorFlow, Keras and JAX, on two ranks each, in float32. What is the largest "
+    "difference of a weight from numpy on one process, in the worst of the four?",
     choices=[
         "the same bits",
         "less than 1e-5",

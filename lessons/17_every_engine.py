@@ -122,8 +122,8 @@ reveal(
     else "equal up to rounding"
     if rounded
     else "different: the transports add in another order",
-    "The launcher starts processes and says where they meet. Two numbers have one sum, whoever carries them; with more "
-    "ranks the workbench fixes the order.",
+    "The launcher starts processes and says where they meet. Two numbers have one sum, whoever carries them. (With "
+    "more ranks their order counts as well: lesson 15.)",
 )
 
 # %% [markdown]

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from workbench.course import exercise, progress_file
@@ -135,6 +136,7 @@ def test_what_is_no_choice_is_refused(wrong: object, capsys: pytest.CaptureFixtu
     ("said", "right", "off"),
     [
         (100, True, ""),
+        (np.int64(100), True, ""),
         ("91 messages", True, ""),
         (" 109.9 ", True, ""),
         (89, False, "1.1 times too small"),

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 
 from workbench.common.text import count
 
@@ -68,7 +69,7 @@ class Question:
         if isinstance(value, str):
             with suppress(ValueError):
                 number = float(_THOUSANDS.sub("", value.strip().removesuffix(self.unit).strip()))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        elif isinstance(value, Real) and not isinstance(value, bool):  # numpy's numbers, too
             number = float(value)
         if not math.isfinite(number):
             unit = f" of {self.unit}" if self.unit else ""
