@@ -37,6 +37,7 @@ _NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
 _KINDS_OF_CELLS = {"both", "exercise", "instructor"}
 _EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
+_TELLS = re.compile(r"^reveal\(", re.MULTILINE)
 _CHECK = re.compile(r"^check\(\"(\S+)\"\)", re.MULTILINE)
 
 
@@ -68,9 +69,17 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
         cell.id = f"{lesson.stem[:2]}-{i:02d}"
         cell.metadata.pop("lines_to_next_cell", None)
         cell.metadata["tags"] = [tag for tag in cell.metadata.get("tags", []) if tag not in _KINDS_OF_CELLS]
+        if cell.cell_type == "code" and _TELLS.search(cell.source):
+            _hide(cell)
         if not cell.metadata["tags"]:
             del cell.metadata["tags"]
     return notebook
+
+
+def _hide(cell: Any) -> None:
+    """Fold a cell's source: it has the fact in it, and its reader is to guess first. One click unfolds it."""
+    cell.metadata["jupyter"] = {"source_hidden": True}  # JupyterLab
+    cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]  # pages made by Sphinx, Jupyter Book, Quarto
 
 
 def _belongs(cell: Any, kind: str) -> bool:
