@@ -8,7 +8,9 @@ from typing import Any
 
 from workbench.course.calculators import units
 from workbench.course.calculators.lanes import described, lanes
+from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, Job
 from workbench.course.calculators.panel import Knob, nearest, panel, stops
+from workbench.course.calculators.stacks import stacks
 from workbench.course.calculators.steps import NETWORKS, Training
 from workbench.observe.figure import Figure
 
@@ -69,4 +71,54 @@ def step_knobs(training: Training) -> list[Knob]:
     ]
 
 
-__all__ = ["STEPS", "step", "step_knobs", "three_steps"]
+JOBS: Mapping[str, Job] = MappingProxyType(
+    {
+        "mostly activations": Job(25_000_000, 8, "SGD with momentum", "float32", 100e6, 64, 16e9),
+        "mostly the optimizer's state": Job(1_500_000_000, 8, "Adam", MIXED, 500e6, 4, 16e9),
+        "too much of everything": Job(7_500_000_000, 64, "Adam", MIXED, 0.0, 1, 16e9),
+    }
+)
+"""Sharding saves nothing; the optimizer's state alone is enough; only all three are. Activations are assumed."""
+_STATE = "mostly the optimizer's state"
+
+
+def memory(job: Job = JOBS[_STATE]) -> Any:
+    """Sliders for the memory of a rank; a page without a kernel shows :data:`JOBS`.
+
+    Args:
+        job: where they begin, each at the stop nearest to it.
+
+    Example:
+        >>> sliders = memory()
+        >>> sliders.knobs["optimizer"].value = "SGD"
+        >>> "SGD" in sliders.shown.value
+        True
+    """
+    return panel(memory_knobs(job), lambda told: stacks({"": Job(**told)}), three_jobs())
+
+
+def three_jobs() -> Figure:
+    """The picture of :data:`JOBS`."""
+    return stacks(JOBS)
+
+
+def memory_knobs(job: Job) -> list[Knob]:
+    """What a job consists of."""
+    parameters = stops([int(each) for each in (*units.series(1e5, 1e12), 7.5e9, 1.5e9, 2.5e7)], units.count)
+    parameters = dict(sorted(parameters.items(), key=lambda one: one[1]))
+    ranks = stops([1, *units.doubled(2, 1024)], lambda n: f"{n} rank" + "s" * (n != 1))
+    each = {"none": 0.0, **stops(units.series(1e3, 1e11), units.nbytes)}
+    batch = stops([1, *units.doubled(2, 1024)], lambda n: f"{n} sample" + "s" * (n != 1))
+    device = stops([float(gigabytes * 10**9) for gigabytes in (4, 8, 16, 24, 32, 40, 80, 141, 192)], units.nbytes)
+    return [
+        Knob("parameters", "parameters Ψ", parameters, nearest(parameters, job.parameters)),
+        Knob("ranks", "ranks n", ranks, nearest(ranks, job.ranks)),
+        Knob("activation_bytes", "activations, a sample", each, nearest(each, job.activation_bytes)),
+        Knob("batch", "batch of a rank", batch, nearest(batch, job.batch)),
+        Knob("device_bytes", "memory of a rank", device, nearest(device, job.device_bytes)),
+        Knob("optimizer", "optimizer", {name: name for name in OPTIMIZERS}, job.optimizer, slides=False),
+        Knob("precision", "precision", {name: name for name in PRECISIONS}, job.precision, slides=False),
+    ]
+
+
+__all__ = ["JOBS", "STEPS", "memory", "memory_knobs", "step", "step_knobs", "three_jobs", "three_steps"]
