@@ -17,14 +17,14 @@ What it leaves out: announcements, stragglers, and that computing and reducing o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from workbench.simulate.algorithms import Formula
 from workbench.simulate.machines import Wire
 from workbench.simulate.models import Layer, Layers, inception_v3, resnet101, vgg16
-from workbench.simulate.steps import Event, Policy, Span, simulate, spans
+from workbench.simulate.steps import Event, Policy, Result, Span, simulate, spans
 
 EVEN = "50 equal layers"
 NETWORKS: Mapping[str, Callable[[], Layers]] = MappingProxyType(
@@ -98,7 +98,6 @@ class Step:
     Args:
         training: what it was computed from.
         step_s: of one training step.
-        compute_s: of it, a rank's computing.
         latency_s, transfer_s: what the network works: latencies of all messages, and their bytes.
         messages: how many buckets travel in a step.
         events: forward, backward and reduce of one step.
@@ -106,7 +105,6 @@ class Step:
 
     training: Training
     step_s: float
-    compute_s: float
     latency_s: float
     transfer_s: float
     messages: int
@@ -119,8 +117,8 @@ class Step:
 
     @property
     def exposed_s(self) -> float:
-        """Communication that no computing hides: the ranks wait."""
-        return max(0.0, self.step_s - self.compute_s)
+        """By how much a step is longer than computing alone: communication that nothing hides."""
+        return max(0.0, self.step_s - self.training.compute_s)
 
     @property
     def hidden(self) -> float:
@@ -130,13 +128,13 @@ class Step:
     @property
     def efficiency(self) -> float:
         """Of weak scaling: the part of the step in which the ranks compute."""
-        return self.compute_s / self.step_s
+        return self.training.compute_s / self.step_s
 
     @property
     def verdict(self) -> str:
         """What limits this step, in a word."""
         backward_s = sum(event.end_s - event.begin_s for event in self.events if event.what == "backward")
-        if self.exposed_s <= _HIDDEN * self.compute_s:
+        if self.exposed_s <= _HIDDEN * self.training.compute_s:
             return "hidden"
         if self.network_s <= backward_s:
             return "starts too late"
@@ -157,19 +155,21 @@ def calculate(training: Training) -> Step:
         >>> slow.messages, f"{slow.latency_s * 1e3:.0f} ms of latency", f"{slow.efficiency:.0%}", slow.verdict
         (50, '140 ms of latency', '52%', 'latency-bound')
     """
-    return of_layers(training, training.layers(), training.ring_s)
+    layers, policy = training.layers(), Policy(bucket_bytes=training.bucket_bytes, fusion_bytes=0)
+    return step_of(training, simulate(layers, training.ring_s, policy, steps=2), training.ring_s(0.0))
 
 
-def of_layers(training: Training, layers: Sequence[Span], ring_s: Callable[[float], float]) -> Step:
-    """As :func:`calculate`, with layers and a cost of one's own, such as measured ones."""
-    policy = Policy(bucket_bytes=training.bucket_bytes, fusion_bytes=0)
-    found = simulate(layers, ring_s, policy, steps=2)
-    reduced = [event for event in found.events if event.what == "reduce"]
-    network_s = sum(event.end_s - event.begin_s for event in reduced)
-    latency_s = len(reduced) * ring_s(0.0)
-    compute_s = sum(layer.forward_s + layer.backward_s for layer in layers)
-    about = {"latency_s": latency_s, "transfer_s": network_s - latency_s, "messages": len(reduced)}
-    return Step(training, found.step_s, compute_s, events=tuple(found.events), **about)
+def step_of(training: Training, found: Result, latency_s: float) -> Step:
+    """What a simulated training comes to.
+
+    Args:
+        training: what was simulated.
+        found: with the events of one step.
+        latency_s: of it, an allreduce of nothing.
+    """
+    took = [event.end_s - event.begin_s for event in found.events if event.what == "reduce"]
+    latencies_s = len(took) * latency_s
+    return Step(training, found.step_s, latencies_s, sum(took) - latencies_s, len(took), tuple(found.events))
 
 
-__all__ = ["EVEN", "NETWORKS", "Step", "Training", "calculate", "of_layers"]
+__all__ = ["EVEN", "NETWORKS", "Step", "Training", "calculate", "step_of"]

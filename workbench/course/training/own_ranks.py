@@ -27,10 +27,10 @@ SIZES = 256, 1024, 1024, 10
 Schedule = Callable[[Sequence[Span], Callable[[float], float]], Messages]
 
 
-def network() -> nn.Sequential:
-    """Three linear layers, the same weights on every rank."""
+def network(sizes: Sequence[int] = SIZES) -> nn.Sequential:
+    """Linear layers with ReLU between them, the same weights on every rank; three without ``sizes``."""
     chance = torch.Generator().manual_seed(0)  # one of its own: ranks may be threads of one process
-    first, *others = (nn.Linear(into, out, bias=False) for into, out in pairwise(SIZES))
+    first, *others = (nn.Linear(into, out, bias=False) for into, out in pairwise(sizes))
     model = nn.Sequential(first, *(layer for linear in others for layer in (nn.ReLU(), linear)))
     for weight in model.parameters():
         nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=chance)
@@ -60,9 +60,9 @@ def repeated(nbytes: int, rounds: int = 15) -> tuple[int, list[float]]:
     return nbytes, took
 
 
-def trained(steps: int = 20) -> float:
-    """The median of some steps of training, each of the slowest rank."""
-    model, (inputs, targets) = network(), batch()
+def trained(steps: int = 20, sizes: Sequence[int] = SIZES) -> float:
+    """The median of some steps of training a :func:`network`, each of the slowest rank."""
+    model, (inputs, targets) = network(sizes), batch()
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     took = []
     for _ in range(steps):

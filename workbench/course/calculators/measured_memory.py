@@ -1,0 +1,226 @@
+"""The second calculator, held against a training on ranks of this machine.
+
+Each way is a job of its own: a network is trained for some steps, and then every rank counts what its tensors keep,
+each byte once (:mod:`~workbench.course.calculators.kept`). Where the system tells how much memory the process has, it
+is asked before the model is made and after the steps. That sees buffers too, and counts what ranks share once for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from itertools import pairwise
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import nn
+
+import workbench
+from workbench.course.calculators import units
+from workbench.course.calculators.kept import Counted, of_the_system
+from workbench.course.calculators.memory import Job, Memory, Sharding, calculate
+from workbench.observe.table import RankTable
+
+SIZES = 1024, 2048, 2048, 1024
+"""Of a network with 8.4 million parameters."""
+WAYS = Sharding.PLAIN, Sharding.OPTIMIZER
+_WARM = 64, 64
+_BATCH, _STEPS, _DEADLINE_S = 64, 3, 120.0
+_OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, float]]] = {
+    "SGD": (torch.optim.SGD, {"lr": 1e-3}),
+    "SGD with momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
+    "Adam": (torch.optim.Adam, {"lr": 1e-3}),
+}
+Wrap = Callable[[nn.Module, torch.optim.Optimizer, Sharding], torch.optim.Optimizer]
+"""Makes the distributed optimizer of a model, its optimizer, and a way."""
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Bytes of one rank, or of the ranks' mean.
+
+    Args:
+        parameters, gradients, optimizer, activations: that tensors keep.
+        system: more than before, by the system; None where it does not say.
+    """
+
+    parameters: float
+    gradients: float
+    optimizer: float
+    activations: float
+    system: float | None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way.
+
+    Args:
+        sharding: the way.
+        formula: as calculated.
+        kept: as measured, the mean of the ranks.
+    """
+
+    sharding: Sharding
+    formula: Memory
+    kept: Kept
+
+
+@dataclass(frozen=True, repr=False)
+class Held:
+    """Calculated beside measured.
+
+    Args:
+        job: what was trained.
+        rows: by way.
+    """
+
+    job: Job
+    rows: Sequence[Row]
+
+    @property
+    def table(self) -> RankTable:
+        """For reading: below each formula what was measured, in MB."""
+        lines = [line for row in self.rows for line in _lines(row)]
+        about = f"MB of a rank: {units.count(self.job.parameters)} parameters, {self.job.optimizer}, {self.job.ranks} ranks."
+        return RankTable(("way", "", *_PARTS, "total", "system"), lines, foot=(about, *_SYSTEM))
+
+    def __repr__(self) -> str:
+        return repr(self.table)
+
+    def _repr_html_(self) -> str:
+        return self.table._repr_html_()
+
+
+_PARTS = "parameters", "gradients", "optimizer", "activations"
+_SYSTEM = (
+    "The system is asked between two steps, when there are no activations. What ranks of one machine share, it counts",
+    "for each of them in part: with the optimizer sharded, they keep one copy of the parameters together.",
+)
+
+
+def _lines(row: Row) -> list[tuple[str, ...]]:
+    said, found = ([getattr(each, part) for part in _PARTS] for each in (row.formula, row.kept))
+    return [
+        (row.sharding.value, "formula", *map(_megabytes, [*said, sum(said)]), ""),
+        ("", "measured", *map(_megabytes, [*found, sum(found)]), _megabytes(row.kept.system)),
+    ]
+
+
+def _megabytes(value: float | None) -> str:
+    return "?" if value is None else f"{value / 1e6:.1f}"
+
+
+def measured(
+    ranks: int = 2,
+    ways: Sequence[Sharding | str] = WAYS,
+    optimizer: str = "Adam",
+    sizes: Sequence[int] = SIZES,
+    wrap: Wrap | None = None,
+) -> Held:
+    """Train in each way, and count.
+
+    Args:
+        ranks: how many.
+        ways: of :class:`~workbench.course.calculators.memory.Sharding`, or their names: "plain", "optimizer",
+            "gradients", "parameters".
+        optimizer: one of :data:`~workbench.course.calculators.memory.OPTIMIZERS`.
+        sizes: of the network's layers.
+        wrap: makes the distributed optimizer; ``DistributedOptimizer(sharded=…)`` if None.
+
+    Raises:
+        ValueError: no such way or optimizer.
+        RankFailedError, PeerLostError, DeadlineError: a job has failed.
+    """
+    chosen = [Sharding(way) for way in ways]
+    parameters = sum(into * out for into, out in pairwise(sizes))
+    job = Job(parameters, ranks, optimizer, "float32", _activations(sizes), _BATCH)
+    rows = []
+    for way in chosen:
+        arguments = (way, tuple(sizes), optimizer, wrap or wrapped)
+        found: list[Kept] = workbench.run(_on_a_rank, arguments, np=ranks, timeout_s=_DEADLINE_S)
+        rows.append(Row(way, calculate(job, way), _mean(found)))
+    return Held(job, rows)
+
+
+def wrapped(model: nn.Module, optimizer: torch.optim.Optimizer, sharding: Sharding) -> torch.optim.Optimizer:
+    """The package's own way."""
+    import workbench.torch as hvd
+
+    about: dict[str, Any] = {"sharded": sharding.option} if sharding.stage else {}
+    return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **about)
+
+
+def _mean(found: Sequence[Kept]) -> Kept:
+    parts = {part.name: [getattr(each, part.name) for each in found] for part in fields(Kept)}
+    return Kept(**{name: None if None in values else fmean(values) for name, values in parts.items()})
+
+
+def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap: Wrap) -> Kept:
+    """Train, and count what this rank keeps."""
+    import workbench.torch as hvd
+    from workbench.course.training.own_ranks import network
+
+    hvd.init()
+    kind, options = _OPTIMIZERS[optimizer]
+    small = network(_WARM)
+    _train(small, kind(small.parameters(), **options), *_samples(_WARM))  # libraries take memory when first used
+    inputs, targets = _samples(sizes)
+    before = of_the_system()
+    model = network(sizes)
+    inner = kind(model.parameters(), **options)
+    outer = wrap(model, inner, sharding)
+    _train(model, outer, inputs, targets)
+    counted = Counted()
+    params = [*model.parameters(), *(param for group in inner.param_groups for param in group["params"])]
+    values = [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
+    mine = counted.add(params), counted.add(param.grad for param in params), counted.add(values)
+    hvd.barrier()
+    after = of_the_system()
+    hvd.barrier()  # nobody gives anything back before all have looked
+    system = None if before is None or after is None else float(after - before)
+    found = Kept(*map(float, mine), float(saved(model, inputs, targets)), system)
+    hvd.shutdown()
+    return found
+
+
+def _train(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> None:
+    for _ in range(_STEPS):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+
+def saved(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> int:
+    """Bytes that forward keeps for backward, without the parameters.
+
+    Example:
+        >>> saved(nn.Linear(3, 5), torch.zeros(2, 3), torch.zeros(2).long())  # inputs, log softmax, targets, one number
+        84
+    """
+    counted, kept = Counted(), list[torch.Tensor]()
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss = nn.functional.cross_entropy(model(inputs), targets)
+        counted.add(model.parameters())
+        found = counted.add(kept)
+    del loss
+    return found
+
+
+def _samples(sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
+    chance = torch.Generator().manual_seed(1)
+    return torch.randn(_BATCH, sizes[0], generator=chance), torch.randint(sizes[-1], (_BATCH,), generator=chance)
+
+
+def _activations(sizes: Sequence[int]) -> float:
+    """Bytes of one sample: what each layer puts in, and the last one puts out, in float32; its target, an int64."""
+    return 4.0 * sum(sizes) + 8
+
+
+__all__ = ["SIZES", "WAYS", "Held", "Kept", "Row", "measured", "saved", "wrapped"]
