@@ -1,14 +1,17 @@
 """The second calculator, held against a training on ranks of this machine.
 
-Each way is a job of its own: a network is trained for some steps, and then every rank counts what its tensors keep,
-each byte once (:mod:`~workbench.course.calculators.kept`). Where the system tells how much memory the process has, it
-is asked before the model is made and after the steps. That sees buffers too, and counts what ranks share once for all.
+Each way is a job of its own: a network is trained for some steps. In the last one every rank counts what its tensors
+keep, each byte once (:mod:`~workbench.course.calculators.kept`): activations when forward has ended, all else when the
+wrapped optimizer is about to step. Then all gradients are reduced, and none has been dropped.
+
+Where the system tells how much memory the process has, it is asked at that moment, too, and before the model was made.
+It sees buffers besides, and counts what ranks share in part for each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -33,7 +36,7 @@ _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, flo
     "Adam": (torch.optim.Adam, {"lr": 1e-3}),
 }
 Wrap = Callable[[nn.Module, torch.optim.Optimizer, Sharding], torch.optim.Optimizer]
-"""Makes the distributed optimizer of a model, its optimizer, and a way."""
+"""Makes the distributed optimizer for a model, its torch optimizer, and a way."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,8 @@ class Held:
     def table(self) -> RankTable:
         """For reading: below each formula what was measured, in MB."""
         lines = [line for row in self.rows for line in _lines(row)]
-        about = f"MB of a rank: {units.count(self.job.parameters)} parameters, {self.job.optimizer}, {self.job.ranks} ranks."
+        job = self.job
+        about = f"MB of a rank: {units.count(job.parameters)} parameters, {job.optimizer}, {job.ranks} ranks."
         return RankTable(("way", "", *_PARTS, "total", "system"), lines, foot=(about, *_SYSTEM))
 
     def __repr__(self) -> str:
@@ -95,8 +99,8 @@ class Held:
 
 _PARTS = "parameters", "gradients", "optimizer", "activations"
 _SYSTEM = (
-    "The system is asked between two steps, when there are no activations. What ranks of one machine share, it counts",
-    "for each of them in part: with the optimizer sharded, they keep one copy of the parameters together.",
+    "The system is asked after backward, when there are no activations. What ranks of one machine share, it counts for",
+    "each of them in part: with the optimizer sharded, they keep one copy of the parameters together.",
 )
 
 
@@ -145,9 +149,19 @@ def measured(
 
 
 def wrapped(model: nn.Module, optimizer: torch.optim.Optimizer, sharding: Sharding) -> torch.optim.Optimizer:
-    """The package's own way."""
+    """The package's own way.
+
+    Raises:
+        ValueError: this workbench shards no gradients and no parameters.
+    """
     import workbench.torch as hvd
 
+    if sharding.stage > 1:
+        shard = getattr(hvd, "shard_parameters", None)
+        if shard is None:
+            raise ValueError(f"This workbench has no sharded={sharding.value!r}: measure 'plain' and 'optimizer'.")
+        if sharding is Sharding.PARAMETERS:
+            shard(model)
     about: dict[str, Any] = {"sharded": sharding.option} if sharding.stage else {}
     return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **about)
 
@@ -165,39 +179,58 @@ def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap:
     hvd.init()
     kind, options = _OPTIMIZERS[optimizer]
     small = network(_WARM)
-    _train(small, kind(small.parameters(), **options), *_samples(_WARM))  # libraries take memory when first used
+    alone = kind(small.parameters(), **options)
+    _train(small, alone, alone, *_samples(_WARM))  # libraries take memory when they are first used
     inputs, targets = _samples(sizes)
     before = of_the_system()
     model = network(sizes)
     inner = kind(model.parameters(), **options)
     outer = wrap(model, inner, sharding)
-    _train(model, outer, inputs, targets)
-    counted = Counted()
-    params = [*model.parameters(), *(param for group in inner.param_groups for param in group["params"])]
-    values = [value for state in inner.state.values() for value in state.values() if isinstance(value, torch.Tensor)]
-    mine = counted.add(params), counted.add(param.grad for param in params), counted.add(values)
-    hvd.barrier()
-    after = of_the_system()
-    hvd.barrier()  # nobody gives anything back before all have looked
-    system = None if before is None or after is None else float(after - before)
-    found = Kept(*map(float, mine), float(saved(model, inputs, targets)), system)
+    found = _train(model, outer, inner, inputs, targets)
     hvd.shutdown()
-    return found
+    return replace(found, system=None if before is None or found.system is None else found.system - before)
 
 
-def _train(model: nn.Module, optimizer: torch.optim.Optimizer, inputs: torch.Tensor, targets: torch.Tensor) -> None:
-    for _ in range(_STEPS):
-        optimizer.zero_grad()
-        nn.functional.cross_entropy(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+def _train(
+    model: nn.Module,
+    outer: torch.optim.Optimizer,
+    inner: torch.optim.Optimizer,
+    inputs: torch.Tensor,
+    targets: torch.Tensor,
+) -> Kept:
+    """Some steps; what was counted in the last one, and all that the system says."""
+    found = list[Kept]()
+    for step in range(_STEPS):
+        outer.zero_grad()
+        loss, activations = kept_by(lambda: nn.functional.cross_entropy(model(inputs), targets), model)
+        loss.backward()  # type: ignore[no-untyped-call]
+        del loss
+        if step == _STEPS - 1:
+            inner.register_step_pre_hook(lambda *_: found.append(_count(model, inner, activations)))  # noqa: B023
+        outer.step()
+    return found[0]
 
 
-def saved(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> int:
-    """Bytes that forward keeps for backward, without the parameters.
+def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> Kept:
+    """What there is now, on all ranks at once."""
+    counted = Counted()
+    params = [*model.parameters(), *(param for group in optimizer.param_groups for param in group["params"])]
+    state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
+    mine = counted.add(params), counted.add(param.grad for param in params), counted.add(state)
+    workbench.barrier()
+    system = of_the_system()
+    workbench.barrier()  # nobody goes on before all have looked
+    return Kept(*map(float, mine), float(activations), None if system is None else float(system))
+
+
+def kept_by(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
+    """A loss, and the bytes that it keeps for backward, without the parameters.
 
     Example:
-        >>> saved(nn.Linear(3, 5), torch.zeros(2, 3), torch.zeros(2).long())  # inputs, log softmax, targets, one number
-        84
+        >>> model, inputs, targets = nn.Linear(3, 5), torch.zeros(2, 3), torch.zeros(2).long()
+        >>> loss, nbytes = kept_by(lambda: nn.functional.cross_entropy(model(inputs), targets), model)
+        >>> nbytes == 4 * 2 * 3 + 4 * 2 * 5 + 8 * 2 + 4  # inputs, log softmax, targets, one number
+        True
     """
     counted, kept = Counted(), list[torch.Tensor]()
 
@@ -206,11 +239,9 @@ def saved(model: nn.Module, inputs: torch.Tensor, targets: torch.Tensor) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss = nn.functional.cross_entropy(model(inputs), targets)
-        counted.add(model.parameters())
-        found = counted.add(kept)
-    del loss
-    return found
+        loss = forward()
+    counted.add(model.parameters())
+    return loss, counted.add(kept)
 
 
 def _samples(sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -223,4 +254,4 @@ def _activations(sizes: Sequence[int]) -> float:
     return 4.0 * sum(sizes) + 8
 
 
-__all__ = ["SIZES", "WAYS", "Held", "Kept", "Row", "measured", "saved", "wrapped"]
+__all__ = ["SIZES", "WAYS", "Held", "Kept", "Row", "kept_by", "measured", "wrapped"]
