@@ -19,6 +19,8 @@ class Counted:
         >>> counted, whole = Counted(), torch.zeros(10)
         >>> counted.add([whole[:4]]), counted.add([whole[2:6], None]), counted.add([whole])
         (16, 8, 16)
+        >>> counted.add([torch.zeros(1).expand(1000)])
+        4
     """
 
     def __init__(self) -> None:
@@ -27,10 +29,19 @@ class Counted:
     def add(self, tensors: Iterable[torch.Tensor | None]) -> int:
         """Bytes that were not counted before. A tensor whose memory was given back has none."""
         before = _covered(self._places)
-        for tensor in tensors:
-            if tensor is not None and tensor.untyped_storage().nbytes():
-                self._places.append((tensor.data_ptr(), tensor.data_ptr() + tensor.numel() * tensor.element_size()))
+        with torch._C.DisableTorchFunctionSubclass():  # parameters that are sharded refuse to be looked at otherwise
+            for tensor in tensors:
+                if tensor is not None:
+                    self._places.append(_place(tensor))
         return _covered(self._places) - before
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where it lies, within its storage: that has fewer bytes than elements would need if it was freed or expanded."""
+    storage, begin = tensor.untyped_storage(), tensor.data_ptr()
+    if not storage.nbytes():
+        return 0, 0
+    return begin, min(begin + tensor.numel() * tensor.element_size(), storage.data_ptr() + storage.nbytes())
 
 
 def _covered(places: Iterable[tuple[int, int]]) -> int:
