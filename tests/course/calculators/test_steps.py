@@ -85,7 +85,11 @@ def test_no_network_costs_nothing(network: str) -> None:
 def test_a_step_lies_between_its_bounds(network: str, bucket_bytes: int) -> None:
     """No step is shorter than its computing or its network, or longer than both one after the other."""
     step = calculate(Training(beta_s=1e-9, network=network, bucket_bytes=bucket_bytes))
-    assert max(step.training.compute_s, step.network_s) <= step.step_s <= (step.training.compute_s + step.network_s) * (1 + 1e-9)
+    assert (
+        max(step.training.compute_s, step.network_s)
+        <= step.step_s
+        <= (step.training.compute_s + step.network_s) * (1 + 1e-9)
+    )
     assert 0 <= step.hidden <= 1
 
 

@@ -12,7 +12,6 @@ from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, J
 from workbench.course.calculators.panel import Knob, nearest, panel, stops
 from workbench.course.calculators.stacks import stacks
 from workbench.course.calculators.steps import NETWORKS, Training
-from workbench.observe.figure import Figure
 
 STEPS: Mapping[str, Training] = MappingProxyType(
     {
@@ -22,14 +21,21 @@ STEPS: Mapping[str, Training] = MappingProxyType(
     }
 )
 """Latency-bound, hidden, bandwidth-bound: 8 ranks, 100 MB of gradients, 100 ms of computing."""
+_EIGHT = "100 MB of gradients on 8 ranks"
 _BUCKETS = "α = 200 µs, 10 GB/s, buckets of 10 MB"
 
 
-def step(training: Training = STEPS[_BUCKETS]) -> Any:
-    """Sliders for the time of a step; a page without a kernel shows :data:`STEPS`.
+def step(
+    training: Training = STEPS[_BUCKETS],
+    settings: Mapping[str, Training] = STEPS,
+    title: str = _EIGHT,
+) -> Any:
+    """Sliders for the time of a step.
 
     Args:
         training: where they begin, each at the stop nearest to it.
+        settings: what a page without a kernel shows.
+        title: what these have in common.
 
     Example:
         >>> sliders = step()
@@ -37,12 +43,8 @@ def step(training: Training = STEPS[_BUCKETS]) -> Any:
         >>> sliders.knobs["ranks"].label
         '64 ranks'
     """
-    return panel(step_knobs(training), lambda told: lanes({described(one := Training(**told)): one}), three_steps())
-
-
-def three_steps() -> Figure:
-    """The picture of :data:`STEPS`."""
-    return lanes(STEPS, "100 MB of gradients on 8 ranks")
+    still = lanes(settings, title)
+    return panel(step_knobs(training), lambda told: lanes({described(one := Training(**told)): one}), still)
 
 
 def step_knobs(training: Training) -> list[Knob]:
@@ -94,12 +96,7 @@ def memory(job: Job = JOBS[_STATE]) -> Any:
         >>> "SGD" in sliders.shown.value
         True
     """
-    return panel(memory_knobs(job), lambda told: stacks({"": Job(**told)}), three_jobs())
-
-
-def three_jobs() -> Figure:
-    """The picture of :data:`JOBS`."""
-    return stacks(JOBS)
+    return panel(memory_knobs(job), lambda told: stacks({"": Job(**told)}), stacks(JOBS))
 
 
 def memory_knobs(job: Job) -> list[Knob]:
@@ -121,4 +118,4 @@ def memory_knobs(job: Job) -> list[Knob]:
     ]
 
 
-__all__ = ["JOBS", "STEPS", "memory", "memory_knobs", "step", "step_knobs", "three_jobs", "three_steps"]
+__all__ = ["JOBS", "STEPS", "memory", "memory_knobs", "step", "step_knobs"]

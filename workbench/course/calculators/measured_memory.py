@@ -29,7 +29,8 @@ SIZES = 1024, 2048, 2048, 1024
 """Of a network with 8.4 million parameters."""
 WAYS = Sharding.PLAIN, Sharding.OPTIMIZER
 _WARM = 64, 64
-_BATCH, _STEPS, _DEADLINE_S = 64, 3, 120.0
+_BATCH = 64  # of own_ranks.batch()
+_STEPS, _DEADLINE_S = 3, 120.0
 _OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], dict[str, float]]] = {
     "SGD": (torch.optim.SGD, {"lr": 1e-3}),
     "SGD with momentum": (torch.optim.SGD, {"lr": 1e-3, "momentum": 0.9}),
@@ -174,14 +175,14 @@ def _mean(found: Sequence[Kept]) -> Kept:
 def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap: Wrap) -> Kept:
     """Train, and count what this rank keeps."""
     import workbench.torch as hvd
-    from workbench.course.training.own_ranks import network
+    from workbench.course.training.own_ranks import batch, network
 
     hvd.init()
     kind, options = _OPTIMIZERS[optimizer]
     small = network(_WARM)
     alone = kind(small.parameters(), **options)
-    _train(small, alone, alone, *_samples(_WARM))  # libraries take memory when they are first used
-    inputs, targets = _samples(sizes)
+    _train(small, alone, alone, *batch(_WARM))  # libraries take memory when they are first used
+    inputs, targets = batch(sizes)
     before = of_the_system()
     model = network(sizes)
     inner = kind(model.parameters(), **options)
@@ -242,11 +243,6 @@ def kept_by(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torc
         loss = forward()
     counted.add(model.parameters())
     return loss, counted.add(kept)
-
-
-def _samples(sizes: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
-    chance = torch.Generator().manual_seed(1)
-    return torch.randn(_BATCH, sizes[0], generator=chance), torch.randint(sizes[-1], (_BATCH,), generator=chance)
 
 
 def _activations(sizes: Sequence[int]) -> float:

@@ -126,7 +126,7 @@ def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured | None,
 
     hvd.init()
     anything = float("inf")  # a busy machine is measured too: the reader sees by how much it misses
-    found = workbench.measure(network(sizes), batch(), seconds=seconds, doubt=anything) if seconds else None
+    found = workbench.measure(network(sizes), batch(sizes), seconds=seconds, doubt=anything) if seconds else None
     took = trained(sizes=sizes)
     hvd.shutdown()
     return found, took

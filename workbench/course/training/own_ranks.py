@@ -37,10 +37,10 @@ def network(sizes: Sequence[int] = SIZES) -> nn.Sequential:
     return model
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of this rank."""
+def batch(sizes: Sequence[int] = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of this rank, for a :func:`network`."""
     chance = torch.Generator().manual_seed(1 + hvd.rank())
-    return torch.randn(64, SIZES[0], generator=chance), torch.randint(SIZES[-1], (64,), generator=chance)
+    return torch.randn(64, sizes[0], generator=chance), torch.randint(sizes[-1], (64,), generator=chance)
 
 
 def slowest(seconds: float) -> float:
@@ -62,7 +62,7 @@ def repeated(nbytes: int, rounds: int = 15) -> tuple[int, list[float]]:
 
 def trained(steps: int = 20, sizes: Sequence[int] = SIZES) -> float:
     """The median of some steps of training a :func:`network`, each of the slowest rank."""
-    model, (inputs, targets) = network(sizes), batch()
+    model, (inputs, targets) = network(sizes), batch(sizes)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     took = []
     for _ in range(steps):
