@@ -312,7 +312,7 @@ engines.down()
 # %% tags=["nbval-ignore-output"]
 from workbench.course.calculators import measured_step
 
-measured_step.measured(ranks=2, seconds=2.0)
+measured_step.measured(ranks=2)
 
 # %% [markdown]
 # What the calculator leaves out is in the last column: on one machine, a step also pays for ranks that share cores and

@@ -25,7 +25,7 @@ def test_it_trains_with_the_buckets_that_it_calculates() -> None:
     assert held.rows[-1].step.messages == 1
     assert all(row.measured_s > 0 for row in held.rows)
     assert all(row.step.step_s >= row.step.training.compute_s * 0.999 for row in held.rows)
-    assert sum(layer.values for layer in held.found.layers) == 64 * 64 + 64 * 10
+    assert sum(layer.values for layer in held.rows[0].found.layers) == 64 * 64 + 64 * 10
     assert held.table.column("buckets") == ["none", "67.1 MB"]
 
 

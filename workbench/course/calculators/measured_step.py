@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import workbench
 from workbench.calibration.contention import simulate_together
@@ -26,10 +26,12 @@ class Row:
     """One size of buckets.
 
     Args:
-        step: as calculated.
+        found: links, layers and contention, measured without a training step over the links, in the same job.
+        step: as calculated from them.
         measured_s: the median of some steps, each of the slowest rank.
     """
 
+    found: Measured
     step: Step
     measured_s: float
 
@@ -44,12 +46,10 @@ class Held:
     """Calculated beside measured.
 
     Args:
-        found: the links, layers and contention that were measured, without a training step over the links.
         rows: by size of buckets.
     """
 
-    found: Measured
-    rows: Sequence[Row] = field(default_factory=tuple)
+    rows: Sequence[Row]
 
     @property
     def table(self) -> RankTable:
@@ -75,27 +75,31 @@ class Held:
 
 
 def measured(
-    ranks: int = 2, buckets: Sequence[int] = BUCKETS, sizes: Sequence[int] = SIZES, seconds: float = 3.0
+    ranks: int = 2, buckets: Sequence[int] = BUCKETS, sizes: Sequence[int] = SIZES, seconds: float = 1.5
 ) -> Held:
     """Measure α, β and the layers on ranks of this machine, calculate a step from them, then train.
 
-    Each size of buckets is a job of its own, since ``WORKBENCH_BUCKET_BYTES`` is read when a job begins.
+    Each size of buckets is a job of its own, since ``WORKBENCH_BUCKET_BYTES`` is read when a job begins. Each measures
+    anew, right before it trains: what else keeps the machine busy may have changed between two jobs.
 
     Args:
         ranks: how many, at least two.
         buckets: sizes to be tried; 0: none.
         sizes: of the network's layers.
-        seconds: how long the measurement takes, about.
+        seconds: how long a measurement takes, about.
 
     Raises:
         RankFailedError, PeerLostError, DeadlineError: a job has failed.
     """
-    first, *others = buckets
-    found, took = _job(ranks, first, sizes, seconds)
-    assert found is not None
-    times = [took, *(_job(ranks, each, sizes, 0.0)[1] for each in others)]
-    rows = [Row(calculated(found, ranks, each), took) for each, took in zip(buckets, times, strict=True)]
-    return Held(found, tuple(rows))
+    return Held([_row(ranks, each, sizes, seconds) for each in buckets])
+
+
+def _row(ranks: int, bucket_bytes: int, sizes: Sequence[int], seconds: float) -> Row:
+    """One job; what rank 0 has found, which is what all have."""
+    variables = {"WORKBENCH_BUCKET_BYTES": str(bucket_bytes)}
+    done = workbench.run(_on_a_rank, (tuple(sizes), seconds), np=ranks, env=variables, timeout_s=_DEADLINE_S)
+    found, measured_s = done[0]
+    return Row(found, calculated(found, ranks, bucket_bytes), measured_s)
 
 
 def calculated(found: Measured, ranks: int, bucket_bytes: int) -> Step:
@@ -112,21 +116,14 @@ def calculated(found: Measured, ranks: int, bucket_bytes: int) -> Step:
     return step_of(training, simulate_together(found.layers, ring_s, policy, found.contention), ring_s(0.0))
 
 
-def _job(ranks: int, bucket_bytes: int, sizes: Sequence[int], seconds: float) -> tuple[Measured | None, float]:
-    """Start it; what rank 0 has found, which is what all have."""
-    variables = {"WORKBENCH_BUCKET_BYTES": str(bucket_bytes)}
-    found = workbench.run(_on_a_rank, (tuple(sizes), seconds), np=ranks, env=variables, timeout_s=_DEADLINE_S)
-    return found[0]
-
-
-def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured | None, float]:
-    """Measure for so many seconds, if any, and train."""
+def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured, float]:
+    """Measure, and train."""
     import workbench.torch as hvd
     from workbench.course.training.own_ranks import batch, network, trained
 
     hvd.init()
     anything = float("inf")  # a busy machine is measured too: the reader sees by how much it misses
-    found = workbench.measure(network(sizes), batch(sizes), seconds=seconds, doubt=anything) if seconds else None
+    found = workbench.measure(network(sizes), batch(sizes), seconds=seconds, doubt=anything)
     took = trained(sizes=sizes)
     hvd.shutdown()
     return found, took
