@@ -11,7 +11,7 @@ It sees buffers besides, and counts what ranks share in part for each of them.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import fmean
 from typing import Any
@@ -168,8 +168,11 @@ def wrapped(model: nn.Module, optimizer: torch.optim.Optimizer, sharding: Shardi
 
 
 def _mean(found: Sequence[Kept]) -> Kept:
-    parts = {part.name: [getattr(each, part.name) for each in found] for part in fields(Kept)}
-    return Kept(**{name: None if None in values else fmean(values) for name, values in parts.items()})
+    def of(part: str) -> float:
+        return fmean(getattr(each, part) for each in found)
+
+    system = None if any(each.system is None for each in found) else of("system")
+    return Kept(of("parameters"), of("gradients"), of("optimizer"), of("activations"), system)
 
 
 def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap: Wrap) -> Kept:
@@ -217,11 +220,13 @@ def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int)
     counted = Counted()
     params = [*model.parameters(), *(param for group in optimizer.param_groups for param in group["params"])]
     state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
-    mine = counted.add(params), counted.add(param.grad for param in params), counted.add(state)
+    parameters = counted.add(params)
+    gradients = counted.add(param.grad for param in params)
+    of_optimizer = counted.add(state)
     workbench.barrier()
     system = of_the_system()
     workbench.barrier()  # nobody goes on before all have looked
-    return Kept(*map(float, mine), float(activations), None if system is None else float(system))
+    return Kept(parameters, gradients, of_optimizer, activations, system)
 
 
 def kept_by(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
