@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from workbench.course.calculators import units
-from workbench.course.calculators.lanes import described, lanes
+from workbench.course.calculators.lanes import lanes
 from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, Job
 from workbench.course.calculators.panel import Knob, nearest, panel, stops
 from workbench.course.calculators.stacks import stacks
@@ -44,7 +44,7 @@ def step(
         '64 ranks'
     """
     still = lanes(settings, title)
-    return panel(step_knobs(training), lambda told: lanes({described(one := Training(**told)): one}), still)
+    return panel(step_knobs(training), lambda told: lanes({"": Training(**told)}), still)
 
 
 def step_knobs(training: Training) -> list[Knob]:

@@ -14,7 +14,7 @@ def lanes(settings: Mapping[str, Training], title: str = "A step") -> Figure:
     """What the ranks compute, what the network carries, and where the ranks wait.
 
     Args:
-        settings: by name.
+        settings: by name; one without a name is described.
         title: what they have in common.
 
     Example:
@@ -23,10 +23,15 @@ def lanes(settings: Mapping[str, Training], title: str = "A step") -> Figure:
     """
     steps = {name: calculate(training) for name, training in settings.items()}
     told = "; ".join(
-        f"{name}: {units.seconds(step.step_s)}, efficiency {step.efficiency:.0%}" for name, step in steps.items()
+        f"{name}: " * bool(name) + f"{units.seconds(step.step_s)}, efficiency {step.efficiency:.0%}"
+        for name, step in steps.items()
     )
     return lanes_picture(
-        {f"{name}\n{came_to(step)}": (step.events, step.step_s) for name, step in steps.items()}, f"{title}: {told}"
+        {
+            f"{name or described(step.training)}\n{came_to(step)}": (step.events, step.step_s)
+            for name, step in steps.items()
+        },
+        f"{title}: {told}",
     )
 
 
