@@ -234,6 +234,25 @@ drawing.space_time(simulate(2, step, buckets_of(best, responses[:6]), ready), f"
 drawing.space_time(simulate(2, step, buckets_of(64 << 20, responses[:6]), ready), "All in one")
 
 # %% [markdown]
+# ### Set it yourself
+#
+# The same for a ring of n ranks, with the package's own buckets: 50 layers, 100 MB of gradients, 100 ms of computing, a
+# third of it forward. What the network does after backward has ended is **exposed**: the ranks wait for it, shown in
+# red. The **efficiency** is the part of the step in which they compute.
+
+# %%
+from workbench.course.calculators import explore
+
+explore.step()
+
+# %% [markdown]
+# With the sliders (without a kernel, the three pictures above are all there is):
+#
+# - Where is the best bucket at α = 200 µs? And at 20 µs: how much does it matter there?
+# - The third setting is bandwidth-bound. Does any bucket help? What does?
+# - Set the bucket to 100 MB. What does the line above the picture say, and why?
+
+# %% [markdown]
 # ## On two real ranks
 #
 # The threshold is an environment variable, read by `init()`; Horovod's name for it is understood. The gradients of the
@@ -340,6 +359,21 @@ reveal(
 
 # %%
 engines.down()
+
+# %% [markdown]
+# ## Calculated and measured
+#
+# The calculator of above, held against this machine. Two ranks measure their α, β and a network of 14 layers without
+# communication. From these alone a step is calculated, for three sizes of buckets. Then each is trained.
+
+# %% tags=["nbval-ignore-output"]
+from workbench.course.calculators import measured_step
+
+measured_step.measured(ranks=2)
+
+# %% [markdown]
+# What the calculator leaves out is in the last column: on one machine, a step also pays for ranks that share cores and
+# memory, for waking up, and for whatever else runs here. `exposed` counts what communication adds to computing alone.
 
 # %% [markdown] tags=["exercise"]
 # ## Pack them
