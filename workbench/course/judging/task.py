@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.course.simulator import Run
+from workbench.observe.figure import Figure
 
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 BLANK = "raise NotImplementedError  # your code here"
@@ -134,10 +135,12 @@ class PlainTask(Task):
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
         deadline_s: of each property.
+        draw: makes the picture of ``show()``.
     """
 
     properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
     deadline_s: float = field(default=30.0, kw_only=True)
+    draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
 
 def is_blank(function: Callable[..., Any]) -> bool:

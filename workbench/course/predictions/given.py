@@ -30,5 +30,9 @@ GIVEN: dict[str, Answer] = {
     # 18 Sharding further
     # 19 Talking less
     # 20 Cutting the model
+    "20.two_layers": "2",
+    "20.derivative": "right",
+    "20.bubble": 12.5,
+    "20.smaller": "smaller than GPipe's",
     # 21 Follow one gradient
 }
