@@ -35,4 +35,13 @@ GIVEN: dict[str, Answer] = {
     "20.bubble": 12.5,
     "20.smaller": "smaller than GPipe's",
     # 21 Follow one gradient
+    "21.thread": "the engine's thread",
+    "21.order": [
+        "the hook is called",
+        "rank 0 is told of it",
+        "the ranks' gradients are added up",
+        "rank 0 has heard of it from all ranks",
+        "the weights change",
+    ],
+    "21.skipped": "the announcement: nobody is told any more",
 }
