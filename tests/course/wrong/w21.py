@@ -99,7 +99,11 @@ def the_first_instead_of_the_last(snapshots: Any) -> Any:
 
 def all_that_rank_0_remembers(snapshots: Any) -> Any:
     times = [{one["index"]: one["announced"] for one in each["collectives"]} for each in snapshots]
-    return [(index, 0, [mine[index] for mine in times]) for index in times[0]]
+    found = []
+    for index in times[0]:
+        row = [mine[index] for mine in times]
+        found.append((index, row.index(max(row)), [(max(row) - at) / 1000 for at in row]))
+    return found
 
 
 def prints_it(snapshots: Any) -> Any:
