@@ -29,6 +29,7 @@
 import workbench
 from workbench import cluster
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.followed.event import event
 from workbench.course.followed.picture import way_picture
 from workbench.course.followed.places import PLACES, STOPS
 from workbench.course.followed.source import listing
@@ -44,7 +45,7 @@ for stop, what in STOPS.items():
 # functions of the workbench, and keeps the calls that are about *one* tensor: the gradient of `conv2.weight`, in the
 # network of lesson 00.
 #
-# Three settings, so that the way is the same each time you look. Only tensors up to 150 kB are packed together, so this
+# Three settings, so that the way is the same each time you look. Only up to 160 kB are packed together, so this
 # one travels alone (lesson 07). The engine's work stays on the engine's thread; by default, a thread that waits does it
 # itself. And rank 1 is late by half a second, so it is clear who is waited for.
 
@@ -65,7 +66,7 @@ import workbench.torch as hvd
 from workbench import data
 from workbench.course.followed.trace import Follower
 
-os.environ |= {"HOROVOD_FUSION_THRESHOLD": "150000", "WORKBENCH_CALLER_RUNS": "0"}
+os.environ |= {"HOROVOD_FUSION_THRESHOLD": "160000", "WORKBENCH_CALLER_RUNS": "0"}
 follower = Follower()  # before init(), which starts the threads: they are to be traced as well
 hvd.init()
 follower.close()
@@ -128,6 +129,7 @@ first = follower.passed
 # %%
 rank_0 = engines.client[0]
 first = rank_0.pull("first", block=True)
+picture = workbench.timeline()  # what the recorders of both ranks know of the same step
 print(f"{len(first)} of {len(PLACES)} functions were called for this gradient")
 
 # %% [markdown]
@@ -138,6 +140,8 @@ print(f"{len(first)} of {len(PLACES)} functions were called for this gradient")
 
 # %%
 print(listing(first, "hook"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "hook"))
 
 # %% [markdown]
 # In the first step the gradient goes alone, under its own name. It is put into a table that two threads share, and
@@ -160,6 +164,8 @@ reveal(
 
 # %%
 print(listing(first, "announcement"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "announcement"))
 
 # %% [markdown]
 # ### Stop 3: the response
@@ -169,6 +175,8 @@ print(listing(first, "announcement"))
 
 # %%
 print(listing(first, "response"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "response"))
 
 # %% [markdown]
 # ### Stop 4: the reduction
@@ -178,6 +186,8 @@ print(listing(first, "response"))
 
 # %%
 print(listing(first, "reduction"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "reduction"))
 
 # %% [markdown]
 # ### Stop 5: the step
@@ -186,6 +196,8 @@ print(listing(first, "reduction"))
 
 # %%
 print(listing(first, "step"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "step"))
 
 # %%
 at = {one.name: one.begin_ns for one in first}
@@ -211,15 +223,10 @@ way_picture(first, "conv2.weight in the first step")
 # %% [markdown]
 # ## What the timeline knows
 #
-# The recorder has noted the same stops, on every rank and without any tracing. Here is this gradient's bar: its phases
-# and what took how long. Rank 0 waits half a second for rank 1; rank 1 waits for nobody.
+# The recorder has noted the same stops, on every rank and without any tracing: that is the line below each listing.
+# Here are all bars of the step. Rank 0 waits half a second for rank 1; rank 1 waits for nobody.
 
 # %% tags=["nbval-ignore-output"]
-picture = workbench.timeline(last=20)
-for track in picture.tracks:
-    bar = next(bar for bar in track.bars if "allreduce.conv2.weight" in bar.names)
-    phases = ", ".join(f"{span.phase} {(span.end - span.begin) / 1e3:.2f} ms" for span in bar.spans)
-    print(f"rank {track.rank}, waited for rank {bar.last}: {phases}")
 picture
 
 # %% [markdown]

@@ -131,7 +131,7 @@ def test_nothing_is_followed_outside_of_the_block() -> None:
 # One step in which rank 1 is late, and one in the steady state; what rank 0 has seen, as JSON.
 PROGRAM = """
 import json, os, sys, time
-os.environ |= {"HOROVOD_FUSION_THRESHOLD": "150000", "WORKBENCH_CALLER_RUNS": "0"}
+os.environ |= {"HOROVOD_FUSION_THRESHOLD": "160000", "WORKBENCH_CALLER_RUNS": "0"}
 from dataclasses import asdict
 import torch
 from workbench.course.followed.trace import Follower

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 from workbench.course.drawing import _label, _picture
-from workbench.course.followed.places import STOPS
+from workbench.course.followed.places import PHASES, STOPS
 from workbench.course.followed.trace import Passed
 from workbench.observe.drawing import COLOURS, clean
 from workbench.observe.figure import Figure
 
 _THREADS = {"main": "main thread", "engine": "engine's thread", "coordinator": "coordinator's thread, on rank 0"}
 _LEFT, _COLUMN, _TOP, _ROW, _BOX = 120.0, 225.0, 66.0, 27.0, 200.0
-_FILL = dict(zip(STOPS, ("submit", "wait", "negotiate", "reduce", "unpack"), strict=True))
-"""By stop, the timeline's colour for the phase that it begins."""
 
 
 def way_picture(passed: Sequence[Passed], title: str) -> Figure:
@@ -67,7 +65,7 @@ def _stops(passed: Sequence[Passed]) -> Iterator[str]:
 
 
 def _box(one: Passed, x: float, y: float) -> str:
-    fill, ink = COLOURS[_FILL[one.stop]]
+    fill, ink = COLOURS[PHASES[one.stop]]
     tip = clean(f"{one.path.replace(':', '.')}, on the {_THREADS.get(one.thread, one.thread)}: {STOPS[one.stop]}")
     words = _label(x + _BOX / 2, y + 14, one.name, 10, "middle", f' fill="{ink}"')
     box = f'<rect x="{x:g}" y="{y:g}" width="{_BOX:g}" height="20" rx="3" fill="{fill}"/>'

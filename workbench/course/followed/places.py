@@ -26,6 +26,9 @@ STOPS = {
 }
 """The five stops, in their order, and what happens there."""
 
+PHASES = dict(zip(STOPS, ("submit", "wait", "negotiate", "reduce", "unpack"), strict=True))
+"""By stop, the phase of the timeline that begins there; see :mod:`workbench.observe.tracks`."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -106,4 +109,4 @@ PLACES = (
 """In the order in which they are told."""
 
 
-__all__ = ["PLACES", "STEP", "STOPS", "Place"]
+__all__ = ["PHASES", "PLACES", "STEP", "STOPS", "Place"]

@@ -86,7 +86,7 @@ class Follower:
 
     def close(self) -> None:
         """Threads that begin from now on are not traced."""
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
 
     @contextmanager
     def following(self, *names: str) -> Iterator[None]:
