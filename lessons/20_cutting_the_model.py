@@ -470,6 +470,9 @@ check("20.pipeline")
 
 # %% tags=["exercise"]
 engines = cluster.up(n=4)
+check("20.row_split")
+
+# %% tags=["exercise"]
 check("20.two_layers")
 
 # %% tags=["exercise"]

@@ -181,7 +181,7 @@ print(event(picture.tracks, "allreduce.conv2.weight", "response"))
 # %% [markdown]
 # ### Stop 4: the reduction
 #
-# All ranks get the response, and their engines execute it: nobody can be missing now. On one machine the gradients are
+# All ranks get the response, and their engines execute it: all are ready now. On one machine the gradients are
 # added up in shared memory. This one lies where torch has put it, so it passes over a *stage* there, piece by piece.
 
 # %%
@@ -193,6 +193,7 @@ print(event(picture.tracks, "allreduce.conv2.weight", "reduction"))
 # ### Stop 5: the step
 #
 # `step()` waits for the handles. The engine finishes them, the result is in `.grad`, and the wrapped optimizer steps.
+# The last listing is the outermost: it is `step()` that calls the two before it.
 
 # %%
 print(listing(first, "step"))
@@ -235,8 +236,8 @@ picture
 #
 # ## A steady step
 #
-# From the second step on the gradients live in buckets (lesson 07), and from the third on all names are known: the
-# training is in its *steady state*. What does such a step skip?
+# From the second step on the gradients live in buckets (lesson 07), here of up to 160 kB, too. From the third on all
+# names are known: the training is in its *steady state*. What does such a step skip?
 
 # %%
 NOTHING, TELL = "nothing: it only gets faster", "the announcement: nobody is told any more"
@@ -298,7 +299,7 @@ way_picture(steady, "Its bucket in a steady step")
 # One thing is *not* gone: each step still needs a word from every rank that its bucket is ready. Without it, a rank
 # would read the other's memory before backward has written there.
 #
-# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` runs the engine's
+# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the engine's
 # lines itself, since waking another thread would take longer than they do.
 
 # %%
@@ -331,7 +332,7 @@ check("21.late")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 30 minutes. Open `workbench/core/engine.py` beside the notebook: it is 200 lines, and its head says
-# the five steps. Let them find the line in which backward waits (none but the hook's own). Common wrong answers:
+# the steps. Let them find the line in which backward waits (none but the hook's own). Common wrong answers:
 # the answers are looked for on the rank itself, but only rank 0 keeps them; ranks are compared by place in the list and
 # not by `index`, though one may remember more than another; `submitted` is taken for `announced`.
 

@@ -1,15 +1,10 @@
-"""Right answers of lesson 20 that are unlike the reference solution pass."""
+"""Right answers of lesson 20 that are unlike the official ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import pytest
-
-from workbench.course.judging import judge
-from workbench.course.tasks import task
 
 
 def rows_by_gathering(comm: Any, x: Any, w: Any, b: Any) -> Any:
@@ -99,20 +94,9 @@ def pipeline_by_tags(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
     return total
 
 
-@pytest.mark.parametrize(
-    ("name", "function"),
-    [
-        ("20.row_split", rows_by_gathering),
-        ("20.row_split", rows_with_the_bias_on_rank_0),
-        ("20.two_layers", layers_by_reduce_and_bcast),
-        ("20.two_layers", layers_with_one_message),
-        ("20.one_f_one_b", turns_by_counting),
-        ("20.one_f_one_b", turns_as_lists),
-        ("20.pipeline", pipeline_one_by_one),
-        ("20.pipeline", pipeline_by_tags),
-    ],
-    ids=lambda value: getattr(value, "__name__", value),
-)
-def test_another_way_is_right(name: str, function: Callable[..., Any]) -> None:
-    """Every stage of the verdict is green, or was left out for want of real ranks."""
-    assert [stage for stage in judge.judge(task(name), function) if stage.passed is False] == []
+RIGHT = {
+    "20.row_split": [rows_by_gathering, rows_with_the_bias_on_rank_0],
+    "20.two_layers": [layers_by_reduce_and_bcast, layers_with_one_message],
+    "20.one_f_one_b": [turns_by_counting, turns_as_lists],
+    "20.pipeline": [pipeline_one_by_one, pipeline_by_tags],
+}
