@@ -299,8 +299,8 @@ way_picture(steady, "Its bucket in a steady step")
 # One thing is *not* gone: each step still needs a word from every rank that its bucket is ready. Without it, a rank
 # would read the other's memory before backward has written there.
 #
-# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the engine's
-# lines itself, since waking another thread would take longer than they do.
+# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the lines
+# of the engine itself, since waking another thread would take longer than they do.
 
 # %%
 engines.down()
