@@ -113,18 +113,18 @@ class CommTask(Task):
         expected: of a case, by rank; the obvious slow way.
         bounds: of the run of a case.
         scored: the case whose bounds are shown.
+        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
-        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
     """
 
     cases: Callable[[], Sequence[Case]] = field(kw_only=True)
     expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
     bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
     scored: Case | None = field(default=None, kw_only=True)
+    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
-    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
