@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -126,6 +126,7 @@ class CommTask(Task):
         expected: of a case, by rank; the obvious slow way.
         bounds: of the run of a case.
         scored: the case whose bounds are shown.
+        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
         coded: how it is run with inputs that tell where a number comes from.
@@ -138,6 +139,7 @@ class CommTask(Task):
     expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
     bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
     scored: Case | None = field(default=None, kw_only=True)
+    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
     coded: Coded | None = field(default=None, kw_only=True)

@@ -80,5 +80,18 @@ GIVEN: dict[str, Answer] = {
     # 18 Sharding further
     # 19 Talking less
     # 20 Cutting the model
+    "20.two_layers": "2",
+    "20.derivative": "right",
+    "20.bubble": 12.5,
+    "20.smaller": "smaller than GPipe's",
     # 21 Follow one gradient
+    "21.thread": "the engine's thread",
+    "21.order": [
+        "the hook is called",
+        "rank 0 is told of it",
+        "the ranks' gradients are added up",
+        "rank 0 has heard of it from all ranks",
+        "the weights change",
+    ],
+    "21.skipped": "the announcement: nobody is told any more",
 }
