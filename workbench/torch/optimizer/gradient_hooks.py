@@ -188,6 +188,7 @@ class GradientHooks:
             self.abandon()
         if self.grads.buckets and not self.shards:
             self.grads.set_buckets([])
+        self.grads.by_name.restart()
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""
