@@ -62,7 +62,7 @@ class DiLoCo(Periodic):
         super().__init__(optimizer, every, process_set)
         if outer_lr <= 0 or not 0 <= momentum < 1:
             raise ValueError(f"outer_lr={outer_lr}, momentum={momentum}: give outer_lr > 0 and 0 ≤ momentum < 1.")
-        self._outer_options = {"lr": outer_lr, "momentum": momentum, "nesterov": momentum > 0}
+        self._outer_options: dict[str, Any] = {"lr": outer_lr, "momentum": momentum, "nesterov": momentum > 0}
         self._params: list[torch.Tensor] = []
         self._starts: list[torch.Tensor] = []
         self._outer = torch.optim.SGD([torch.empty(0)], **self._outer_options)
@@ -108,7 +108,7 @@ def _checksum(tensors: Sequence[torch.Tensor]) -> int:
     """Of their bits."""
     found = 0
     for tensor in tensors:
-        found = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy(), found)
+        found = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, found)
     return found
 
 

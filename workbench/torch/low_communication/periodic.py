@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from workbench import api
-from workbench.context import HOLDER
+from workbench.context import HOLDER, World
 from workbench.errors import MismatchError
 from workbench.process_sets import ProcessSet
 
@@ -49,10 +49,11 @@ class Periodic(torch.optim.Optimizer, ABC):
                 f"{type(self).__name__} takes a plain torch optimizer. A DistributedOptimizer averages gradients in "
                 "every step, which this one is there to avoid."
             )
-        if isinstance(optimizer, Periodic):  # wrapped again, by a notebook's cell that is run again
-            optimizer = optimizer._inner
-        self._inner, self._every, self._set = optimizer, every, process_set
-        self._done, self._world = 0, None
+        # Wrapped again, by a notebook's cell that is run again, it is the wrapped one that counts.
+        self._inner: torch.optim.Optimizer = optimizer._inner if isinstance(optimizer, Periodic) else optimizer
+        self._every, self._set = every, process_set
+        self._done = 0
+        self._world: World | None = None
         self._loaded: Mapping[str, Any] | None = None
 
     def __getattr__(self, name: str) -> Any:

@@ -122,9 +122,9 @@ class PowerSGDCompression:
         if now.basis is None or second is None or not second.isfinite().all():
             return torch.full(now.shape, torch.nan, dtype=now.matrix.dtype, device=now.matrix.device)
         self._errors[name] = now.matrix
-        length = torch.linalg.vector_norm(second)
-        # Only its directions count. At length 1, P does not get as small, or as large, as the gradient's square.
-        self._qs[name] = second / length if length > 0 else now.q
+        # Only its directions count. If the largest entry is 1, P does not become as small, or large, as a square is.
+        largest = second.abs().max()
+        self._qs[name] = second / largest if largest > 0 else now.q
         return (now.basis @ second.T).reshape(now.shape)
 
     def step_done(self) -> None:
