@@ -149,13 +149,15 @@ def test_it_converges_where_plain_averaging_does(n: int) -> None:
     """Linear regression with a known solution: both come to it."""
     truth = torch.randn(M, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     own = torch.Generator().manual_seed(10 + hvd.rank())
-    x = torch.randn(60, N, generator=own, dtype=torch.float64)
+    x = (
+        60**0.5 * torch.linalg.qr(torch.randn(60, N, generator=own, dtype=torch.float64)).Q
+    )  # all directions count alike
 
     def distance(low: Any) -> float:
         model = nn.Linear(N, M, bias=False).double()
         with torch.no_grad():
             model.weight.zero_()
-        inner = torch.optim.SGD(model.parameters(), lr=0.2)
+        inner = torch.optim.SGD(model.parameters(), lr=0.3)
         optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), compression=low)
         for _ in range(150):
             optimizer.zero_grad()
