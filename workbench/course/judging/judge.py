@@ -111,7 +111,14 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:
-    return compared(run.results, task.expected(case)) or _left_over(run)
+    wrong = compared(run.results, task.expected(case))
+    return (_likely(task, case, run.results) + wrong if wrong else "") or _left_over(run)
+
+
+def _likely(task: CommTask, case: Case, yours: Sequence[Any]) -> str:
+    """The mistake by which one comes to these results, if it is a known one."""
+    known = task.likely(case) if task.likely else ()
+    return next((f"{why}; " for results, why in known if not compared(yours, results)), "")
 
 
 def _left_over(run: Run) -> str:

@@ -6,7 +6,7 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -114,6 +114,7 @@ class CommTask(Task):
         scored: the case whose bounds are shown.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
+        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
     """
 
     cases: Callable[[], Sequence[Case]] = field(kw_only=True)
@@ -122,6 +123,7 @@ class CommTask(Task):
     scored: Case | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
+    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
