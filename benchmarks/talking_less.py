@@ -4,10 +4,10 @@ As root, on hosts that it makes itself (some 6 minutes)::
 
     python benchmarks/talking_less.py --out benchmarks/results/talking_less.json
 
-An MLP on Fashion-MNIST on two ranks; all ways begin with the same weights and see the same samples in the same order,
-with the learning rate of the plain one. Bytes are counted twice: what the ranks reduce, by the recorder, and what leaves
-the first host, by its network interface. Times are of ways in turns: over links of some rates, and on one host, whose ranks
-share memory. Loss and bytes are exact; times are as noisy as the machine is busy, so the load is written down.
+An MLP on Fashion-MNIST on two ranks. All ways begin with the same weights and see the same samples in the same order,
+with the learning rate of the plain one. Bytes are counted twice: what the ranks reduce, by the recorder, and what
+leaves the first host, by its network interface. Times are of ways in turns: over links of some rates, and on one host,
+whose ranks share memory. Loss and bytes are exact. Times are as noisy as the machine is busy: its load is written down.
 """
 
 from __future__ import annotations

@@ -100,6 +100,42 @@ def epoch_by_asking_all(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     return w, steps
 
 
+def local_sgd_in_rounds(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    """A loop over rounds, and in it one over steps; the average by way of rank 0."""
+    for first in range(0, len(batches), every):
+        for x, y in batches[first : first + every]:
+            w = w + lr / len(y) * (y - x @ w) @ x
+        total = comm.reduce(w)
+        w = comm.bcast(total / comm.size if comm.rank == 0 else None)
+    return w
+
+
+def outer_step_by_the_average(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    """The weights are averaged, and Nesterov's step is written out: two momenta."""
+    outer = start - comm.allreduce(w) / comm.size
+    new = outer + momentum * velocity
+    return [start - lr * (1 + momentum) * outer - lr * momentum**2 * velocity, new]
+
+
+def powersgd_by_gram_schmidt(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    """The sum has the same columns as the average; one column after the other is made orthonormal."""
+    p = comm.allreduce((error + gradient) @ q)
+    for column in range(p.shape[1]):
+        for before in range(column):
+            p[:, column] -= (p[:, before] @ p[:, column]) * p[:, before]
+        p[:, column] /= np.linalg.norm(p[:, column])
+    shares = comm.allreduce(p.T @ (error + gradient)) / comm.size
+    return p @ shares, (np.eye(len(p)) - p @ p.T) @ (error + gradient)
+
+
+def powersgd_by_svd(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    """Another orthonormal basis of the same columns."""
+    sent = gradient + error
+    p = np.linalg.svd(comm.allreduce(sent @ q), full_matrices=False)[0]
+    mine = p.T @ sent
+    return p @ comm.allreduce(mine / comm.size), sent - p @ mine
+
+
 @pytest.mark.parametrize(
     ("name", "function"),
     [
@@ -108,6 +144,10 @@ def epoch_by_asking_all(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
         ("05.shard", shard_by_blocks),
         ("05.shard", shard_by_hash),
         ("11.epoch", epoch_by_asking_all),
+        ("19.local_sgd", local_sgd_in_rounds),
+        ("19.outer_step", outer_step_by_the_average),
+        ("19.powersgd", powersgd_by_gram_schmidt),
+        ("19.powersgd", powersgd_by_svd),
     ],
     ids=lambda value: getattr(value, "__name__", value),
 )
