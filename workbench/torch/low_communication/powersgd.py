@@ -108,7 +108,7 @@ class PowerSGDCompression:
             return None
         now.basis = basis = orthogonal(factor)
         second = now.matrix.T @ basis
-        now.matrix -= basis @ second.T  # what is left
+        now.matrix.addmm_(basis, second.T, alpha=-1)  # what is left
         return second
 
     def finish(self, name: str, second: torch.Tensor | None) -> torch.Tensor:
