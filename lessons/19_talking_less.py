@@ -335,7 +335,7 @@ reveal("19.factors", factors, "r (m + n) numbers and not m n: 4 · 2048 · 4 byt
 
 # %% [markdown]
 # Which factors? Singular vectors cost too much, and each rank would find others, so that they could not be averaged.
-# PowerSGD (Vogels et al. 2019, arXiv:1905.13727) makes one step of power iteration instead, with two sums over the ranks:
+# PowerSGD (Vogels et al. 2019, arXiv:1905.13727) takes one step of power iteration instead, with two sums over ranks:
 #
 # 1. M = gradient + error, on each rank,
 # 2. P = average of M Q, made orthonormal: the same P on all ranks. Q is that of the last step,
@@ -437,10 +437,10 @@ check("19.powersgd")
 # %% [markdown]
 # ## When it does not pay
 #
-# Fewer bytes are no aim in themselves: seconds are. A compressed step saves time on the wire, and costs time to
-# compress; and a plain gradient may hide behind the backward pass, where two rounds that follow each other cannot. So
-# measure. `benchmarks/talking_less.py` trains an MLP on Fashion-MNIST on two ranks. At first over links that are shaped
-# to a rate, then on one host, where ranks read each other's memory.
+# The aim is fewer seconds, and not fewer bytes. A compressed step saves time on the wire, and takes time to compress.
+# Besides, a plain gradient hides behind the backward pass; the second of PowerSGD's rounds begins only after it. So
+# measure. `benchmarks/talking_less.py` trains an MLP on Fashion-MNIST on two ranks: first over links that are shaped to
+# a rate, then on one host, where ranks read each other's memory.
 
 # %%
 measured = talking_less()
