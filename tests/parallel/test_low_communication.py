@@ -252,6 +252,8 @@ def test_arguments(wrap: str, n: int) -> None:
         make(inner, every=0)
     with pytest.raises(ValueError, match=f"{wrap} takes a plain torch optimizer"):
         make(hvd.DistributedOptimizer(inner))
+    with pytest.raises(ValueError, match=f"{wrap} exchanges weights .* Use it without DistributedOptimizer"):
+        hvd.DistributedOptimizer(make(inner))
     if wrap == "DiLoCo":
         for options in ({"outer_lr": 0.0}, {"momentum": 1.0}):
             with pytest.raises(ValueError, match="give outer_lr > 0 and 0 ≤ momentum < 1"):

@@ -164,4 +164,13 @@ class Periodic(torch.optim.Optimizer, ABC):
         raise TypeError(f"A {type(self).__name__} cannot be pickled: save its state_dict().")
 
 
-__all__ = ["Periodic"]
+def refuse_periodic(optimizer: torch.optim.Optimizer) -> None:
+    """Raise a ValueError if this one exchanges weights already: then it has no use for averaged gradients."""
+    if isinstance(optimizer, Periodic):
+        raise ValueError(
+            f"{type(optimizer).__name__} exchanges weights every so many steps, so no gradients are averaged. "
+            "Use it without DistributedOptimizer."
+        )
+
+
+__all__ = ["Periodic", "refuse_periodic"]

@@ -11,6 +11,9 @@ One step of one matrix, on rank w of N::
 P is averaged *before* it is orthogonalised: so all ranks have the same basis, and what is left can be averaged, too.
 That is what makes the compression linear, and an allreduce possible, where top-k has to gather.
 
+Factors are kept and sent as r rows: a product with few rows takes torch a fifth of the time of one with few columns
+(512 x 784 by 4, on one thread 0.08 ms and 0.46 ms).
+
 The error is this rank's own part outside of P, and not M_w minus the average: the ranks' averages of both are the same,
 but the latter also holds how much this rank differs from the others, which adds up over the steps.
 """
@@ -88,16 +91,16 @@ class PowerSGDCompression:
         return self.rank * (m + n) < m * n
 
     def begin(self, name: str, grad: torch.Tensor) -> torch.Tensor:
-        """This rank's part of the first factor, m x r, to be averaged."""
+        """This rank's part of the first factor, r x m, to be averaged."""
         matrix = grad.reshape(grad.shape[0], -1)
         error, q = self._errors.get(name), self._qs.get(name)
         matrix = matrix.clone() if error is None else matrix + error.to(matrix)
         q = self._first(name, matrix) if q is None else q.to(matrix)
         self._now[name] = _Matrix(matrix, grad.shape, q)
-        return matrix @ q
+        return q @ matrix.T
 
     def project(self, name: str, factor: torch.Tensor) -> torch.Tensor | None:
-        """This rank's part of the second factor, n x r, to be averaged; None if there is a value that is not finite.
+        """This rank's part of the second factor, r x n, to be averaged; None if there is a value that is not finite.
 
         Args:
             name: of the gradient.
@@ -106,9 +109,9 @@ class PowerSGDCompression:
         now = self._now[name]
         if not factor.isfinite().all():
             return None
-        now.basis = basis = orthogonal(factor)
-        second = now.matrix.T @ basis
-        now.matrix.addmm_(basis, second.T, alpha=-1)  # what is left
+        now.basis = basis = orthogonal(factor.T)
+        second = basis.T @ now.matrix
+        now.matrix.addmm_(basis, second, alpha=-1)  # what is left
         return second
 
     def finish(self, name: str, second: torch.Tensor | None) -> torch.Tensor:
@@ -125,7 +128,7 @@ class PowerSGDCompression:
         # Only its directions count. If the largest entry is 1, P does not become as small, or large, as a square is.
         largest = second.abs().max()
         self._qs[name] = second / largest if largest > 0 else now.q
-        return (now.basis @ second.T).reshape(now.shape)
+        return (now.basis @ second).reshape(now.shape)
 
     def step_done(self) -> None:
         """All gradients of a step have come."""
@@ -148,7 +151,7 @@ class PowerSGDCompression:
     def _first(self, name: str, matrix: torch.Tensor) -> torch.Tensor:
         """Before anything is known: random, and the same on every rank."""
         generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        return torch.randn(matrix.shape[1], self.rank, generator=generator, dtype=torch.float64).to(matrix)
+        return torch.randn(self.rank, matrix.shape[1], generator=generator, dtype=torch.float64).to(matrix)
 
     # --- checkpoints ----------------------------------------------------------------------------------
 
