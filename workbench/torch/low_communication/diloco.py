@@ -75,9 +75,10 @@ class DiLoCo(Periodic):
             self._outer.load_state_dict(loaded["outer"])
             for start, saved in zip(self._starts, loaded["starts"], strict=True):
                 start.copy_(saved)
-        momenta = [one["momentum_buffer"] for one in self._outer.state.values() if one["momentum_buffer"] is not None]
+        momenta = [one.get("momentum_buffer") for one in self._outer.state.values()]
         self._agree(
-            _checksum([*self._starts, *momenta]),
+            "start",
+            _checksum([*self._starts, *(one for one in momenta if one is not None)]),
             "begin with different weights, or another outer momentum",
             "Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
         )

@@ -87,6 +87,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         """
         self._enter()
         self._agree(
+            "steps",
             self._done,
             "have made different numbers of steps since the last exchange",
             "Give every rank equally many batches, as workbench.training.sampler.batches does.",
@@ -123,11 +124,11 @@ class Periodic(torch.optim.Optimizer, ABC):
     def _exchange(self) -> None:
         """Bring the ranks together; a collective."""
 
-    def _agree(self, value: int, problem: str, cure: str) -> None:
+    def _agree(self, what: str, value: int, problem: str, cure: str) -> None:
         """Raise a MismatchError on all ranks if they do not have the same value. A collective."""
         who = type(self).__name__
         mine = np.array([HOLDER.get().world.rank, value], np.int64)
-        rows = api.allgather(mine[None], name=f"{who} agrees", process_set=self._set)
+        rows = api.allgather(mine[None], name=f"{who} {what}", process_set=self._set)
         if len(set(rows[:, 1].tolist())) > 1:
             each = ", ".join(f"rank {rank}: {value}" for rank, value in rows.tolist())
             raise MismatchError(f"{who}: the ranks {problem} ({each}). {cure}")

@@ -121,7 +121,7 @@ def _outer(case: Case) -> list[Any]:
 
 
 def _mean_change(case: Case) -> Array:
-    return np.mean([start - w for start, w, *_ in case.inputs], axis=0)
+    return np.array(np.mean([start - w for start, w, *_ in case.inputs], axis=0))
 
 
 def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
