@@ -79,6 +79,10 @@ GIVEN: dict[str, Answer] = {
     "17.pod": "that pod's",
     # 18 Sharding further
     # 19 Talking less
+    "19.by_class": "about the same",
+    "19.factors": 1050,
+    "19.memory": "about twice the loss",
+    "19.pays": "half of the time",
     # 20 Cutting the model
     "20.two_layers": "2",
     "20.derivative": "right",
