@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 60)]
 
 BUCKETS = ("buckets_life", "buckets_place", "buckets_ranks")
-SHARDED = ("sharded_life", "sharded_ranks", "sharded_state")
+SHARDED = ("sharded_life", "sharded_ranks", "sharded_state", "zero_ranks")
 OPTIMIZERS = {*BUCKETS, *SHARDED}
 SCALED = {"scaling", *OPTIMIZERS}
 OPTIMIZER = ("optimizer", "optimizer_classes", "optimizer_life", "optimizer_sparse")

@@ -183,6 +183,15 @@ def test_a_rank_that_dies_is_noticed_by_the_others(jobs: Runner, how: str, who: 
         assert all(f"Rank {who} was lost" in job.err(rank) for rank in others(job, who)), job.report()
 
 
+@pytest.mark.parametrize(("stage", "when"), [("parameters", "forward"), ("gradients", "backward")])
+def test_a_rank_that_dies_with_its_part(jobs: Runner, stage: str, when: str) -> None:
+    """Amid a gather of parameters, or a reduction of gradients: an error on each rank that lives, and none hangs."""
+    job = start(jobs, "plain", "sharded_rank_dies.py", stage, when, n=3)
+    for rank in others(job, 1):
+        assert "PeerLostError: Rank 1 was lost" in job.err(rank), job.report()
+        assert "came to the end" not in job.out(rank), job.report()
+
+
 # --- forks --------------------------------------------------------------------------------------------
 
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import copy
 import gc
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from bag import MAKES, STEPS, Pair
+from broken_off import broken_off, fail
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
-from workbench.errors import CollectiveError
 
 
 def steps(pair: Pair, first: int, last: int) -> None:
@@ -183,34 +181,18 @@ def test_a_rank_that_raises_amid_a_step(who: str, when: str, rank: int, n: int) 
     hvd.barrier()
     raises = rank == (0 if who == "first" else n - 1)
 
-    def fail(*_: Any) -> None:
-        raise ArithmeticError("on purpose")
-
     hooks = []
     if raises and when == "in backward":
         hooks.append(pair.bag.get_parameter("always").register_hook(fail))
     if raises and when == "in step":
         hooks.append(pair.optimizer.register_step_pre_hook(fail))
-    cell = HOLDER.get()
-    cell.cell_begins()
     pair.optimizer.zero_grad()
 
     def step() -> None:
         pair.bag.loss([rank], 4, n).backward()
         pair.optimizer.step()
 
-    with pytest.raises(ArithmeticError if raises else CollectiveError) as caught:
-        step()
-    for hook in hooks:
-        hook.remove()
-    if raises:
-        cell.cell_raised(f"ArithmeticError: {caught.value}")
-        time.sleep(1.5)  # the next cell begins when all have ended theirs
-    else:
-        assert "ArithmeticError: on purpose" in str(caught.value)
-        time.sleep(2.0)
-    cell.cell_begins()
-    hvd.barrier()
+    broken_off(step, hooks)
     pair.optimizer.abandon_step()
     pair.bag.load_state_dict(weights)
     pair.optimizer.load_state_dict(state)

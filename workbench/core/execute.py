@@ -106,8 +106,11 @@ def _fill(target: Array, entry: Entry | None) -> None:
 def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
     width = prod(response.shape[1:])
     lengths = [rows * width for rows in response.rows]
-    with tell("ALLOCATE_OUTPUT"):
-        out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
+    if entry is not None and entry.target is not None:
+        out = entry.target
+    else:
+        with tell("ALLOCATE_OUTPUT"):
+            out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
     if entry is not None and entry.source is not None:
         start = sum(lengths[: backend.rank])
         out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)

@@ -10,6 +10,8 @@ from workbench.torch.linear import write_in_buckets
 from workbench.torch.low_communication import DiLoCo, LocalSGD
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
+from workbench.torch.sharded.stage3 import shard_parameters
+from workbench.torch.sharded.whole import full_parameters, full_state_dict, load_full_state_dict
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import Compression
 from workbench.training import common
@@ -36,6 +38,10 @@ __all__ = [
     "broadcast_optimizer_state",
     "broadcast_parameters",
     "elastic",
+    "full_parameters",
+    "full_state_dict",
+    "load_full_state_dict",
+    "shard_parameters",
     "split_at_buckets",
     "write_in_buckets",
 ]

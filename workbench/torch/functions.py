@@ -99,7 +99,7 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     distributed = vars(optimizer).get("_distributed")
     if distributed is None:
         give_zeros_until_step(optimizer)
-    else:
+    elif distributed.zeros is not None:
         distributed.zeros.give()
 
 

@@ -90,7 +90,7 @@ def _place(weight: torch.Tensor) -> torch.Tensor | None:
         for hook in (weight._post_accumulate_grad_hooks or {}).values():
             owner = hook.owner() if isinstance(hook, Hook) else None
             if owner is not None:
-                return owner.grads.lend(hook.name)
+                return owner.lend(hook.name)
     return None
 
 

@@ -24,7 +24,7 @@ def local_sgd_by_changes(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -
         at = w + change
         change, left = change - lr * x.T @ (x @ at - y) / len(y), left - 1
         if left == 0 or (len(batches) - left) % every == 0:
-            w, change = w + sum(comm.allgather(change)) / comm.size, np.zeros_like(w)
+            w, change = w + comm.allreduce(change) / comm.size, np.zeros_like(w)
     return w
 
 

@@ -78,6 +78,10 @@ GIVEN: dict[str, Answer] = {
     "17.bits": "different: the transports add in another order",
     "17.pod": "that pod's",
     # 18 Sharding further
+    "18.holds": "8 GB",
+    "18.bytes": "twice as much",
+    "18.stage3": 2.0,
+    "18.measured": "1.5 P",
     # 19 Talking less
     "19.by_class": "about the same",
     "19.factors": 1050,

@@ -68,6 +68,9 @@ class Communicator(ABC):
         """As ``size``."""
         return self.size
 
+    def compute(self, seconds: float, label: str = "") -> None:  # noqa: B027
+        """Stands for computing. In the simulator it takes so long; on real ranks computing itself does."""
+
     # --- what each kind brings ------------------------------------------------------------------------
 
     @abstractmethod

@@ -17,6 +17,7 @@ from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.optimizer.deferred import settle
+from workbench.torch.sharded.optimizer import ShardedOptimizer
 from workbench.training.objects import broadcast_state
 
 
@@ -134,6 +135,15 @@ class ModelStateHandler(StateDictHandler):
 
 class OptimizerStateHandler(StateDictHandler):
     """Any torch optimizer, within a DistributedOptimizer or not."""
+
+    def __init__(self, value: Any) -> None:
+        if isinstance(value, ShardedOptimizer):
+            raise ValueError(
+                "hvd.elastic: a lost rank's part of gradients and parameters is nowhere else, so sharded='gradients' "
+                "and 'parameters' do not go with it. Use sharded='optimizer', or write checkpoints: "
+                "hvd.full_state_dict(model) and optimizer.state_dict()."
+            )
+        super().__init__(value)
 
     def restore(self) -> None:
         """Also forget the gradients of the step that failed."""

@@ -27,6 +27,7 @@ from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.grads_by_name import CHANGED
 from workbench.torch.optimizer.sharded import check_elementwise
+from workbench.torch.sharded.released import of_class
 from workbench.torch.tensors import Compression
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bo
         )
     if any(param.device.type != "cpu" for param in grads.params.values()):
         raise ValueError("overlap_forward=True is for parameters in the CPU's memory. On a GPU leave it out.")
-    check_elementwise(optimizer, "overlap_forward", "updates one parameter before another, and {} may need all at once")
+    check_elementwise(
+        optimizer, "overlap_forward=True", "updates one parameter before another, and {} may need all at once"
+    )
 
 
 class Deferred(torch.nn.Parameter):
@@ -72,7 +75,7 @@ class Deferred(torch.nn.Parameter):
         if func in _TELL_NO_VALUE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        for param in _deferred((args, kwargs)):
+        for param in of_class(Deferred, (args, kwargs)):
             param.update.finish()
         return func(*args, **kwargs)
 
@@ -85,17 +88,6 @@ class Deferred(torch.nn.Parameter):
         """As :meth:`__deepcopy__`."""
         self.update.finish()
         return self.__reduce_ex__(protocol)
-
-
-def _deferred(value: Any) -> Iterator[Deferred]:
-    """Those among a function's arguments."""
-    if type(value) is Deferred:
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for each in value:
-            yield from _deferred(each)
-    elif isinstance(value, dict):
-        yield from _deferred(list(value.values()))
 
 
 def settle(params: Iterable[torch.nn.Parameter]) -> None:

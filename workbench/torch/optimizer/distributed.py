@@ -7,7 +7,7 @@ for all of them and lets the wrapped optimizer do the rest.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,10 +22,11 @@ from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.sharded import begin_step, check_shardable, leave_lost_shards
+from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.tensors import Compression
+from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
 
-Named = Iterable[tuple[str, torch.nn.Parameter]]
 Groups = Sequence[Sequence[torch.nn.Parameter]]
 
 _ZERO_GRAD = (
@@ -48,7 +49,7 @@ _SCALER_SHARDED = (
 )
 
 
-class DistributedOptimizer(torch.optim.Optimizer):
+class DistributedOptimizer(Wrapping):
     """Wrap an optimizer so that every rank steps with the gradients of all.
 
     It shares the wrapped optimizer's ``param_groups`` and ``state``, so learning-rate schedulers,
@@ -70,11 +71,13 @@ class DistributedOptimizer(torch.optim.Optimizer):
         sparse_as_dense: turn sparse gradients into dense ones before the reduction, and back for SparseAdam, which
             takes no others; otherwise they are reduced as they are, in ``step()``.
         process_set: the ranks to average over; a rank outside of it trains on its own.
-        sharded: each rank updates its part of the parameters and keeps the optimizer's state for that part only (see
-            ``sharded.py``): less memory, less to compute, the same result. It begins with the second step. For SGD,
-            Adam and others that treat each element by itself, with op=Average, without compression and groups. On one
-            machine the parameters then are one memory for all its ranks: who changes them by hand does so on one rank.
-            ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+        sharded: True or "optimizer": each rank updates its part of the parameters and keeps the optimizer's state for
+            that part only (see ``sharded.py``): less memory, less to compute, the same result. It begins with the
+            second step. For SGD, Adam and others that treat each element by itself, with op=Average, without
+            compression and groups. On one machine the parameters then are one memory for all its ranks: who changes
+            them by hand does so on one rank. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
+            "gradients", "parameters": each rank also keeps its part only of the gradients, and of the parameters; see
+            :class:`~workbench.torch.sharded.optimizer.ShardedOptimizer`, which is made then.
         overlap_forward: ``step()`` waits for nothing, from the second on: a parameter is updated when it is looked at
             (see ``deferred.py``), and gradients that the next forward pass needs first overtake the rest on their way.
             Clear gradients with this object's ``zero_grad()``: the model's looks at all. A reduction that fails raises
@@ -97,6 +100,14 @@ class DistributedOptimizer(torch.optim.Optimizer):
 
     _distributed: GradientHooks
 
+    def __new__(cls, *args: Any, sharded: bool | str = False, **options: Any) -> Any:
+        """Of the class for this stage of sharding."""
+        if sharded in (False, True, "optimizer"):
+            return super().__new__(cls)
+        from workbench.torch.sharded.optimizer import ShardedOptimizer  # imports from this folder
+
+        return ShardedOptimizer(*args, sharded=sharded, **options)
+
     def __init__(
         self,
         optimizer: torch.optim.Optimizer,
@@ -110,16 +121,18 @@ class DistributedOptimizer(torch.optim.Optimizer):
         sparse_as_dense: bool = False,
         process_set: ProcessSet = global_process_set,
         *,
-        sharded: bool = False,
+        sharded: bool | str = False,
         overlap_forward: bool = False,
     ) -> None:
+        sharded = bool(sharded)  # any other stage than the optimizer's has made another object
         if gradient_predivide_factor != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor goes with op=Average only.")
-        if isinstance(optimizer, DistributedOptimizer):  # wrapped again, by a notebook's cell that is run again
+        if isinstance(optimizer, Wrapping):  # wrapped again, by a notebook's cell that is run again
             if optimizer._distributed.shards:
                 raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
             optimizer = optimizer._distributed.optimizer
-        params = _named(optimizer, named_parameters)
+        params = by_name(optimizer, named_parameters)
+        refuse_divided(params, sharded)
         if sharded:
             check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
@@ -132,32 +145,10 @@ class DistributedOptimizer(torch.optim.Optimizer):
             grads.sparse.keep_forms()
         self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded, overlap_forward)
 
-    @property  # type: ignore[misc]
-    def __class__(self) -> type:  # isinstance(optimizer, torch.optim.SGD) stays true
-        return (
-            type(self.__dict__["_distributed"].optimizer) if "_distributed" in self.__dict__ else DistributedOptimizer
-        )
-
     def __getattr__(self, name: str) -> Any:
-        # Optimizer.__init__ was not called: state, parameter groups and hooks are those of the wrapped optimizer.
-        if name == "_distributed":
-            raise AttributeError(name)
         if name == "state":
             self._distributed.deferral.finish()
-        return getattr(self._distributed.optimizer, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        # ``step`` stays here, for learning-rate schedulers replace it by one that counts.
-        if name in ("_distributed", "step"):
-            object.__setattr__(self, name, value)
-        else:
-            setattr(self._distributed.optimizer, name, value)
-
-    def __delattr__(self, name: str) -> None:
-        if name in self.__dict__:
-            object.__delattr__(self, name)
-        else:
-            delattr(self._distributed.optimizer, name)
+        return super().__getattr__(name)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Wait for all gradients, then step.
@@ -336,7 +327,7 @@ class DistributedOptimizer(torch.optim.Optimizer):
         """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
         self._distributed.deferral.finish()
         shards = self._distributed.shards
-        return shards.state_dict() if shards else self._distributed.optimizer.state_dict()
+        return shards.slices.state_dict() if shards else self._distributed.optimizer.state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
@@ -346,36 +337,8 @@ class DistributedOptimizer(torch.optim.Optimizer):
     def load_state_dict(self, state_dict: Any) -> None:
         """As the wrapped optimizer's, whose class knows how."""
         self._distributed.deferral.finish()
-        (self._distributed.shards or self._distributed.optimizer).load_state_dict(state_dict)
-
-    def __repr__(self) -> str:
-        return f"Distributed{self._distributed.optimizer!r}"
-
-    def __reduce__(self) -> Any:
-        raise TypeError("A DistributedOptimizer cannot be pickled: save its state_dict().")
-
-
-def _named(optimizer: torch.optim.Optimizer, named: Named | None) -> dict[str, torch.nn.Parameter]:
-    """The optimizer's parameters by name, in its order."""
-    params = [(g, i, p) for g, group in enumerate(optimizer.param_groups) for i, p in enumerate(group["params"])]
-    if named is None:
-        return {f"noname.{g}.{i}": param for g, i, param in params}
-    pairs = list(named)
-    if any(not isinstance(pair, tuple) or len(pair) != 2 or not isinstance(pair[0], str) for pair in pairs):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), usually model.named_parameters()."
-        )
-    names = [name for name, _ in pairs]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise ValueError(f"Parameter names in named_parameters must be unique. Found duplicates: {', '.join(twice)}.")
-    given = {param: name for name, param in reversed(pairs)}
-    unnamed = sum(param not in given for _, _, param in params)
-    if unnamed:
-        raise ValueError(
-            f"named_parameters was specified, but {unnamed} of the optimizer's parameters have no name in it."
-        )
-    return {given[param]: param for _, _, param in params}
+        shards = self._distributed.shards
+        (shards.slices if shards else self._distributed.optimizer).load_state_dict(state_dict)
 
 
 def _groups(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -98,6 +98,10 @@ class GradientHooks:
             self.reducer.check_not_sent(name)
         else:
             self.reducer.ready(name)
+
+    def lend(self, name: str) -> torch.Tensor | None:
+        """See :meth:`Grads.lend`."""
+        return self.grads.lend(name)
 
     def synchronize(self) -> None:
         """Reduce what is left, wait for all, and put the results into ``.grad``.
@@ -206,12 +210,21 @@ class GradientHooks:
 
     def _watch(self, name: str) -> None:
         param = self.grads.params[name]
-        for old in list((param._post_accumulate_grad_hooks or {}).values()):
-            if isinstance(old, Hook):
-                old.remove()
-                if (owner := old.owner()) is not None:
-                    owner.give_way()
+        take_over(param)
         self.hooks[name] = Hook(self, name, param)
+
+
+class Owner(Protocol):
+    """Of hooks."""
+
+    def ready(self, name: str) -> None:
+        """Backward has finished a gradient."""
+
+    def lend(self, name: str) -> torch.Tensor | None:
+        """A place for backward to write a gradient to, if there is one."""
+
+    def give_way(self) -> None:
+        """Another optimizer takes the parameters over."""
 
 
 class Hook:
@@ -224,7 +237,7 @@ class Hook:
 
     in_common = False
 
-    def __init__(self, owner: GradientHooks, name: str, param: torch.nn.Parameter) -> None:
+    def __init__(self, owner: Owner, name: str, param: torch.nn.Parameter) -> None:
         self.owner, self.name, self._param = weakref.ref(owner), name, weakref.ref(param)
         self._handle = param.register_post_accumulate_grad_hook(self)
 
@@ -243,4 +256,13 @@ class Hook:
             self.in_common, param.data = False, param.data.clone()
 
 
-__all__ = ["GradientHooks", "Hook"]
+def take_over(param: torch.nn.Parameter) -> None:
+    """If an optimizer has a hook on this parameter, it gives way to the one that will."""
+    for old in list((param._post_accumulate_grad_hooks or {}).values()):
+        if isinstance(old, Hook):
+            old.remove()
+            if (owner := old.owner()) is not None:
+                owner.give_way()
+
+
+__all__ = ["GradientHooks", "Hook", "take_over"]

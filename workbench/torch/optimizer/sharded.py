@@ -14,7 +14,6 @@ That is right for optimizers that treat each element by itself, and for no other
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any
 
@@ -27,9 +26,9 @@ from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.process_sets import ProcessSet
 from workbench.torch.optimizer.grads import GradBucket
+from workbench.torch.sharded.slices import Slice, Slices
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
-from workbench.training.objects import allgather_object
 
 if TYPE_CHECKING:
     from workbench.torch.optimizer.gradient_hooks import GradientHooks
@@ -75,22 +74,6 @@ def leave_lost_shards(hooks: GradientHooks) -> bool:
     return True
 
 
-@dataclass
-class Slice:
-    """This rank's part of one parameter.
-
-    Args:
-        start, stop: of its elements, in the order of the parameter's memory.
-        param: what the wrapped optimizer updates.
-        grad: its gradient, a part of a bucket.
-    """
-
-    start: int
-    stop: int
-    param: torch.nn.Parameter
-    grad: torch.Tensor
-
-
 class Shards:
     """The parts of all parameters that live in buckets.
 
@@ -111,24 +94,17 @@ class Shards:
         buckets: Sequence[GradBucket],
         process_set: ProcessSet,
     ) -> None:
-        self._optimizer, self._set, self._job = optimizer, process_set, api.world()
+        self._set, self._job = process_set, api.world()
         self.names = [name for name in params if any(name in bucket.views for bucket in buckets)]
         self._params = {name: params[name] for name in self.names}
-        self._index = {param: name for name, param in self._params.items()}
         self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
-        self._slices = {name: part for each in self._memory for name, part in each.slices.items()}
-        self._owned = {part.param for part in self._slices.values()}
-        self._whole = [list(group["params"]) for group in optimizer.param_groups]
-        for group in optimizer.param_groups:
-            group["params"] = [part for param in group["params"] for part in self._parts(param)]
-        for name, param in self._params.items():
-            state, part = optimizer.state.pop(param, None), self._slices.get(name)
-            if state and part:
-                optimizer.state[part.param] = {key: _cut(value, part, param) for key, value in state.items()}
+        self._grads = {name: grad for each in self._memory for name, grad in each.grads.items()}
+        self.slices = Slices(optimizer, process_set)
+        self.slices.cut(self._params, {name: part for each in self._memory for name, part in each.slices.items()})
 
     def owns(self, param: torch.Tensor) -> bool:
         """Is it one of the slices?"""
-        return param in self._owned
+        return self.slices.owns(param)
 
     def entry(self, bucket: GradBucket) -> Entry:
         """Reduces a bucket so that each rank has its chunk."""
@@ -139,8 +115,8 @@ class Shards:
     def choose(self) -> None:
         """Give the slices their gradients, but for parameters of which no rank has one: as in a serial run."""
         there = self._there()
-        for name, part in self._slices.items():
-            part.param.grad = part.grad if name in there else None
+        for name, part in self.slices.parts.items():
+            part.param.grad = self._grads[name] if name in there else None
 
     def complete(self) -> None:
         """Bring every rank's part of the gradients to all, for who wants to look at them or clip them."""
@@ -170,10 +146,7 @@ class Shards:
 
     def dissolve(self) -> None:
         """Give the optimizer whole parameters again, in memory of this rank alone; the state of slices is gone."""
-        for group, params in zip(self._optimizer.param_groups, self._whole, strict=False):
-            group["params"] = params
-        for part in self._owned:
-            self._optimizer.state.pop(part, None)
+        self.slices.dissolve()
         for param in self._params.values():
             param.data, param.grad = param.data.clone(), None
 
@@ -194,59 +167,6 @@ class Shards:
             elif param.grad is not None:
                 param.grad.zero_()
 
-    # --- checkpoints ----------------------------------------------------------------------------------
-
-    def state_dict(self) -> Any:
-        """The state of all ranks together, as the optimizer would have it on its own. All ranks call it."""
-        mine = {
-            name: (part.start, dict(self._optimizer.state[part.param]))
-            for name, part in self._slices.items()
-            if part.param in self._optimizer.state
-        }
-        everybody = allgather_object(mine, "sharded state", self._set)
-        found = self._optimizer.state_dict()
-        state: dict[int, Any] = {}
-        for number, param in enumerate(param for group in self._groups() for param in group):
-            name = self._index.get(param)
-            pieces = [rank[name] for rank in everybody if name in rank] if name else []
-            if pieces:
-                state[number] = _joined(pieces, param)
-            elif name is None and param in self._optimizer.state:
-                state[number] = dict(self._optimizer.state[param])
-        ends = np.cumsum([0, *map(len, self._groups())]).tolist()
-        groups = [
-            {**group, "params": list(range(ends[i], ends[i + 1]))} for i, group in enumerate(found["param_groups"])
-        ]
-        return {**found, "state": state, "param_groups": groups}
-
-    def load_state_dict(self, whole: Any) -> None:
-        """Take this rank's part of what :meth:`state_dict` gave; each rank takes it on its own."""
-        state, groups, number, slot = {}, [], 0, 0
-        for params, group in zip(self._groups(), whole["param_groups"], strict=True):
-            slots = []
-            for param in params:
-                for part in self._parts(param):
-                    if number in whole["state"]:
-                        piece = self._slices.get(self._index.get(param, ""))
-                        values = whole["state"][number].items()
-                        state[slot] = {key: _cut(value, piece, param) if piece else value for key, value in values}
-                    slots.append(slot)
-                    slot += len([part])
-                number += 1
-            groups.append({**group, "params": slots})
-        self._optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
-
-    def _groups(self) -> list[list[torch.nn.Parameter]]:
-        """The model's parameters in their groups, with those that were added later."""
-        return [*self._whole, *(group["params"] for group in self._optimizer.param_groups[len(self._whole) :])]
-
-    def _parts(self, param: torch.nn.Parameter) -> list[torch.nn.Parameter]:
-        """What stands for a parameter on this rank: its slice, nothing, or itself if it does not live in a bucket."""
-        name = self._index.get(param)
-        if name is None:
-            return [param]
-        return [self._slices[name].param] if name in self._slices else []
-
 
 class _Memory:
     """The parameters of one bucket, one behind the other as their gradients are.
@@ -254,7 +174,7 @@ class _Memory:
     Attributes:
         shared: is it the memory of all ranks?
         views: of all its parameters, by name.
-        slices: this rank's, by name.
+        slices, grads: this rank's parts of them, and of their gradients in the bucket, by name.
     """
 
     def __init__(self, bucket: GradBucket, params: Mapping[str, torch.nn.Parameter], process_set: ProcessSet) -> None:
@@ -268,6 +188,7 @@ class _Memory:
         self._array = memory.empty(plan.flags, bucket.array.dtype.name) if together is None else together
         self._flat = tensor_of(self._array, like)
         self.slices: dict[str, Slice] = {}
+        self.grads: dict[str, torch.Tensor] = {}
         self.views = bucket.shaped(self._array)
         for piece, start in zip(plan.pieces, plan.starts, strict=True):
             param, name = params[piece.name], piece.name
@@ -277,7 +198,8 @@ class _Memory:
             low, high = max(start, self._start), min(start + piece.length, self._stop)
             if low < high:
                 part = torch.nn.Parameter(self._flat[low:high])
-                self.slices[name] = Slice(low - start, high - start, part, bucket.flat[low:high])
+                self.slices[name] = Slice(low - start, high - start, part)
+                self.grads[name] = bucket.flat[low:high]
         api.barrier(process_set)  # nobody lets go of its own before all is copied
         for name, view in self.views.items():
             params[name].data = view.data
@@ -306,7 +228,7 @@ def check_shardable(optimizer: torch.optim.Optimizer, params: Iterable[torch.Ten
             "sharded=True is for parameters in the CPU's memory, which the ranks of a machine can share; on a GPU "
             "leave it out, or shard with torch's own fully_shard()."
         )
-    check_elementwise(optimizer, "sharded", "updates slices of parameters, and {} may need whole ones")
+    check_elementwise(optimizer, "sharded=True", "updates slices of parameters, and {} may need whole ones")
 
 
 def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -> None:
@@ -314,7 +236,7 @@ def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -
 
     Args:
         optimizer: a torch optimizer.
-        option: of DistributedOptimizer, which goes with others only.
+        option: of DistributedOptimizer with its value, which goes with others only.
         why: what that does, and what the optimizer, {}, may need.
     """
     known = next((kind for kind in ELEMENTWISE if isinstance(optimizer, kind)), None)
@@ -322,29 +244,4 @@ def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -
     if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
         names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
         what = why.format(type(optimizer).__name__)
-        raise ValueError(f"{option}=True {what}. Use one of {names}, or leave {option} out.")
-
-
-def _cut(value: Any, part: Slice, param: torch.Tensor) -> Any:
-    """This rank's part of a value of the state, if it has one number per element of the parameter."""
-    if isinstance(value, torch.Tensor) and value.shape == param.shape:
-        return in_memory_order(value, param)[part.start : part.stop].clone()
-    return value
-
-
-def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], param: torch.Tensor) -> dict[str, Any]:
-    """Undo :func:`_cut`."""
-    pieces = sorted(pieces, key=lambda piece: piece[0])
-    joined = dict(pieces[0][1])
-    for key, value in joined.items():
-        if isinstance(value, torch.Tensor) and value.dim():
-            flat = torch.cat([state[key] for _, state in pieces])
-            joined[key] = torch.empty_like(param, dtype=flat.dtype).copy_(flat.as_strided(param.shape, param.stride()))
-    return joined
-
-
-def in_memory_order(value: torch.Tensor, param: torch.Tensor) -> torch.Tensor:
-    """The elements in the order in which those of the parameter lie in memory."""
-    flat = torch.empty(param.numel(), dtype=value.dtype)
-    flat.as_strided(param.shape, param.stride()).copy_(value)
-    return flat
+        raise ValueError(f"{option} {what}. Use one of {names}, or leave {option.partition('=')[0]} out.")

@@ -1,0 +1,41 @@
+"""A step that one rank's exception breaks off, as a notebook's cell does; then all go on together."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+import workbench.torch as hvd
+from workbench.context import HOLDER
+from workbench.errors import CollectiveError
+
+
+def fail(*_: Any) -> None:
+    """A hook that raises."""
+    raise ArithmeticError("on purpose")
+
+
+def broken_off(step: Callable[[], Any], hooks: Sequence[Any]) -> None:
+    """Run a step, which this rank ends with :func:`fail` if it has set hooks; the others hear of it.
+
+    Args:
+        step: of all ranks.
+        hooks: are removed afterwards; none where another rank raises.
+    """
+    cell = HOLDER.get()
+    cell.cell_begins()
+    with pytest.raises(ArithmeticError if hooks else CollectiveError) as caught:
+        step()
+    for hook in hooks:
+        hook.remove()
+    if hooks:
+        cell.cell_raised(f"ArithmeticError: {caught.value}")
+        time.sleep(1.5)  # the next cell begins when all have ended theirs
+    else:
+        assert "ArithmeticError: on purpose" in str(caught.value)
+        time.sleep(2.0)
+    cell.cell_begins()
+    hvd.barrier()

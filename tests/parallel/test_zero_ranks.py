@@ -1,0 +1,265 @@
+"""sharded="gradients" and "parameters" against the serial run: weights, state, checkpoints, models."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
+from torch import nn
+from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
+
+import workbench.torch as hvd
+from workbench.torch.optimizer.sharded import ELEMENTWISE
+
+
+@pytest.mark.parametrize("passes", [1, 3])
+@pytest.mark.parametrize("zero", ZEROS)
+@pytest.mark.parametrize("make", MAKES)
+def test_patterns_of_use(make: str, zero: str, passes: int, n: int) -> None:
+    """Used by all, by some, in turns, by nobody for a while or for ever, frozen and unfrozen, tied, of any layout."""
+    pair = Pair(n, MAKES[make], sharded="gradients", backward_passes_per_step=passes)
+    for step in range(STEPS):
+        pair.step(step, zero, passes)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("kind", ELEMENTWISE, ids=lambda kind: kind.__name__)
+def test_every_optimizer(kind: type, n: int) -> None:
+    """All that treat each element by itself: weights and state are those of the serial run."""
+    pair = Pair(n, maker(kind), sharded="gradients")
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+
+
+@pytest.mark.parametrize(("kind", "more"), IMPLEMENTATIONS)
+def test_every_implementation(kind: type, more: dict[str, Any], n: int) -> None:
+    """torch's other ways to step over many parameters do so over slices."""
+    pair = Pair(n, maker(kind, **more), sharded="gradients")
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("nbytes", [1, 200])
+def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) -> None:
+    """One array for each parameter, and a few, over the data plane: parameters are cut anywhere, or not at all."""
+    job_with(BUCKET_BYTES=nbytes, EAGER_BYTES=0)
+    pair = Pair(n, MAKES["Adam"], sharded="gradients")
+    for step in range(STEPS):
+        pair.step(step)
+    pair.check_state()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_write_in_buckets(stage: str, n: int) -> None:
+    """Linear layers that would write to a bucket find none, and make gradients of their own."""
+    twins = Twins(stage, lambda: hvd.write_in_buckets(net(), 0), OPTIMIZERS["SGD"])
+    for step in range(3):
+        twins.step(step)
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_activation_checkpoints(stage: str, n: int) -> None:
+    """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
+    twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])
+    for step in range(3):
+        twins.step(step)
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_accumulation(stage: str, n: int) -> None:
+    """Passes add up in a rank's part, or within no_sync() in whole gradients that the next pass sends."""
+    for kept in (0, 1, 2):
+        twins = Twins(stage, net, OPTIMIZERS["Adam"])
+        for step in range(3):
+            twins.zero_grad()
+            for i in range(2):
+                if i < kept:
+                    with twins.optimizer.no_sync():
+                        twins.backward(10 * step + i)
+                else:
+                    twins.backward(10 * step + i)
+            twins.both_step()
+            twins.check()
+
+
+@pytest.mark.parametrize("norm_type", [1.0, 2.0, float("inf")])
+@pytest.mark.parametrize("stage", STAGES)
+def test_clipping(stage: str, norm_type: float, n: int) -> None:
+    """clip_grad_norm_ over all ranks' parts returns the serial norm, and clips as torch does."""
+    twins = Twins(stage, net, OPTIMIZERS["SGD"])
+    for step in range(3):
+        twins.zero_grad()
+        twins.backward(step)
+        mine = twins.optimizer.clip_grad_norm_(0.05, norm_type).item()
+        its = nn.utils.clip_grad_norm_(twins.twin.parameters(), 0.05, norm_type).item()
+        assert mine == pytest.approx(its, rel=1e-12)
+        assert its > 0.05
+        twins.both_step()
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_groups_and_a_scheduler(stage: str, n: int) -> None:
+    """Parameter groups keep their own rates, and a scheduler changes them."""
+
+    def make(params: Any) -> torch.optim.Optimizer:
+        params = list(params)
+        groups = [{"params": params[::2], "lr": 0.05}, {"params": params[1::2], "weight_decay": 0.3}]
+        return torch.optim.Adam(groups, lr=0.02)
+
+    twins = Twins(stage, net, make)
+    schedulers = [torch.optim.lr_scheduler.StepLR(one, 2, 0.5) for one in (twins.optimizer, twins.reference)]
+    for step in range(5):
+        twins.step(step)
+        for scheduler in schedulers:
+            scheduler.step()
+        twins.check()
+    twins.check_state()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
+    """Whole weights and state, loaded into new objects, train on as if nothing had been, and so in a serial run."""
+    twins = Twins(stage, net, OPTIMIZERS["Adam"])
+    for step in range(3):
+        twins.step(step)
+    weights, state = hvd.full_state_dict(twins.model), copy.deepcopy(twins.optimizer.state_dict())
+    others = Twins(stage, net, OPTIMIZERS["Adam"])
+    others.step(7)  # something else than what is loaded
+    hvd.load_full_state_dict(others.model, weights)
+    others.optimizer.load_state_dict(copy.deepcopy(state))
+    others.twin.load_state_dict(weights)
+    others.reference.load_state_dict(copy.deepcopy(state))
+    others.check()
+    for step in range(3, 5):
+        others.step(step)
+        others.check()
+    others.check_state()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
+    """full_state_dict(rank=0) gives the others nothing; keys and values are those of a model that is not divided."""
+    twins = Twins(stage, mixed, OPTIMIZERS["SGD"])
+    twins.step(0)
+    found = hvd.full_state_dict(twins.model, rank=0)
+    if rank:
+        assert found == {}
+    else:
+        assert list(found) == list(twins.twin.state_dict())
+        assert all(
+            torch.allclose(found[key].double(), value.double()) for key, value in twins.twin.state_dict().items()
+        )
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_the_first_rank_s_weights(stage: str, rank: int, n: int) -> None:
+    """Ranks that begin with different weights all go on with rank 0's."""
+
+    def own() -> nn.Module:
+        torch.manual_seed(100 + hvd.rank())
+        return nn.Linear(5, 3).double()
+
+    twins = Twins(stage, own, OPTIMIZERS["SGD"])
+    torch.manual_seed(100)
+    expected = nn.Linear(5, 3).double().state_dict()
+    found = hvd.full_state_dict(twins.model)
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_process_set(stage: str, rank: int, n: int) -> None:
+    """The members of a set share, and the rank outside trains alone."""
+    members = list(range(1, n))
+    few = hvd.add_process_set(members)
+    twins = Twins(stage, net, OPTIMIZERS["Adam"], members if rank in members else [rank], few)
+    for step in range(4):
+        twins.step(step)
+        twins.check()
+    twins.check_state()
+    assert hvd.remove_process_set(few)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_closure(stage: str, n: int) -> None:
+    """step(closure) returns the mean loss, and steps with the gradients that it computed."""
+    twins = Twins(stage, net, OPTIMIZERS["SGD"])
+    for step in range(2):
+        losses = []
+        for model, optimizer, ranks in twins.both():
+
+            def closure(model: Any = model, optimizer: Any = optimizer, ranks: Any = ranks, step: int = step) -> Any:
+                optimizer.zero_grad()
+                loss = twins.loss(model, step, ranks)
+                loss.backward()
+                return loss
+
+            losses.append(optimizer.step(closure).item())
+        assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_evaluation(stage: str, n: int) -> None:
+    """A forward pass without gradients computes the same; afterwards a divided parameter's memory is free again."""
+    twins = Twins(stage, net, OPTIMIZERS["SGD"])
+    x, _ = batch(3, range(n), n)
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert torch.allclose(twins.model(x), twins.twin(x), rtol=0, atol=1e-12)
+    if stage == "parameters":
+        assert sum(flat._whole.untyped_storage().nbytes() for flat in twins.optimizer._distributed.backward.flats) == 0
+    twins.step(0)
+    twins.check()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("stage", STAGES)
+def test_short_dtypes(stage: str, dtype: torch.dtype, n: int) -> None:
+    """Whole numbers are exact in every dtype: the closed form of a few steps of SGD."""
+    model = nn.Linear(37, 1, bias=False, dtype=dtype)
+    nn.init.zeros_(model.weight)
+    if stage == "parameters":
+        hvd.shard_parameters(model)
+    inner = torch.optim.SGD(model.parameters(), lr=1.0)
+    optimizer = hvd.DistributedOptimizer(inner, model.named_parameters(), sharded=stage)
+    for _ in range(4):
+        optimizer.zero_grad()
+        (model(torch.ones(1, 37, dtype=dtype)) * (2.0 * hvd.rank())).sum().backward()
+        optimizer.step()
+    assert hvd.full_state_dict(model)["weight"].flatten().tolist() == [-4.0 * (n - 1)] * 37
+
+
+def test_parameters_added_later(n: int) -> None:
+    """A group that is added is divided as well."""
+    pair = Pair(n, MAKES["Adam"], lambda bag: [*bag.parameters()][:4], sharded="gradients")
+    for step in range(STEPS):
+        if step == 4:
+            for bag, optimizer, _ in pair.both():
+                optimizer.add_param_group({"params": [*bag.parameters()][4:], "lr": 0.05})
+        for bag, optimizer, _ in pair.both():
+            optimizer.zero_grad()
+            bag.zero_grad()
+        pair.backward(step)
+        for _, optimizer, _ in pair.both():
+            optimizer.step()
+        for (name, mine), its in zip(pair.bag.named_parameters(), pair.twin.parameters(), strict=True):
+            assert torch.allclose(mine, its, rtol=0, atol=1e-12), (step, name)
+    pair.check_state()
+
+
+def test_the_first_stage_has_two_names(n: int) -> None:
+    """True and "optimizer" are the same."""
+    pair = Pair(n, MAKES["SGD"], sharded="optimizer")
+    for step in range(3):
+        pair.step(step)
+    assert (pair.optimizer._distributed.shards is not None) == (n > 1)

@@ -1,0 +1,268 @@
+"""Lesson 18, sharding further: who owns what, a step on one's own part, and parameters that come for a layer's turn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.simulator import Run
+
+Array = np.ndarray[Any, Any]
+USE_S = 1e-3
+"""What using a layer takes in the exercise."""
+
+
+def owners(sizes: Any, n: Any) -> Any:
+    """Return a list: for each of n ranks, its parts, a list of (parameter, start, stop).
+
+    sizes: how many elements each parameter has. All parameters lie one behind the other in one array, which is cut into
+    n chunks; the first (sum of sizes) % n of them get one element more. Rank r owns chunk r. (2, 5, 9) means elements
+    5 to 8 of parameter number 2. Parts in order, none of them empty.
+    """
+    ### BEGIN SOLUTION
+    total = sum(sizes)
+    lengths = [total // n + (rank < total % n) for rank in range(n)]
+    found = []
+    for rank in range(n):
+        low, parts, start = sum(lengths[:rank]), [], 0
+        high = low + lengths[rank]
+        for number, size in enumerate(sizes):
+            first, last = max(low, start), min(high, start + size)
+            if first < last:
+                parts.append((number, first - start, last - start))
+            start += size
+        found.append(parts)
+    return found
+    ### END SOLUTION
+
+
+def _told(function: Callable[..., Any], sizes: list[int], n: int) -> str:
+    """Nothing, or the first rank whose parts are wrong and what is wrong with them."""
+    yours = function(list(sizes), n)
+    if not isinstance(yours, (list, tuple)) or len(yours) != n:
+        return f"sizes {sizes}, {n} ranks: yours is {yours!r}, and it should be a list with an entry for each rank"
+    element = [(number, i) for number, size in enumerate(sizes) for i in range(size)]
+    lengths = [len(chunk) for chunk in np.array_split(np.arange(len(element)), n)]
+    ends = np.cumsum(lengths).tolist()
+    for rank, (end, length) in enumerate(zip(ends, lengths, strict=True)):
+        parts = [tuple(map(int, part)) for part in yours[rank]]
+        got = [(number, i) for number, start, stop in parts for i in range(start, stop)]
+        wanted = element[end - length : end]
+        where = f"sizes {sizes}, {n} ranks: rank {rank} owns {parts}"
+        if len(got) != len(wanted):
+            return f"{where}: {len(got)} elements, expected {len(wanted)}"
+        if got != wanted:
+            return f"{where}, expected elements {wanted[0]} to {wanted[-1]} as (parameter, element)"
+        if any(start >= stop for _, start, stop in parts):
+            return f"{where}: one of these parts is empty"
+        if len({number for number, _, _ in parts}) < len(parts):
+            return f"{where}: two parts of one parameter lie side by side; make them one"
+    return ""
+
+
+def one_rank(function: Callable[..., Any]) -> str:
+    """One rank owns all."""
+    return _told(function, [3, 2], 1)
+
+
+def even(function: Callable[..., Any]) -> str:
+    """Parameters that end where chunks end."""
+    return _told(function, [4, 4], 2) or _told(function, [2, 2, 2, 2], 4)
+
+
+def across(function: Callable[..., Any]) -> str:
+    """A parameter that two ranks share, and a rank with parts of three."""
+    return _told(function, [6, 2], 2) or _told(function, [1, 2, 1, 8], 3)
+
+
+def uneven(function: Callable[..., Any]) -> str:
+    """Totals that n does not divide: the first chunks get one element more."""
+    return _told(function, [5], 2) or _told(function, [3, 4], 4) or _told(function, [10, 1], 3)
+
+
+def few_elements(function: Callable[..., Any]) -> str:
+    """More ranks than elements: some own nothing."""
+    return _told(function, [1, 1], 4)
+
+
+def any_sizes(function: Callable[..., Any]) -> str:
+    """Any sizes, 100 of them."""
+    random = np.random.default_rng(18)
+    cases = [(random.integers(1, 9, random.integers(1, 6)).tolist(), int(random.integers(1, 7))) for _ in range(100)]
+    return next((wrong for sizes, n in cases if (wrong := _told(function, sizes, n))), "")
+
+
+def reduce_scatter_step(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
+    """Return this rank's shard of the weights after one step: shard - lr · (mean gradient of its elements).
+
+    grad: this rank's gradient of ALL weights. shard: the weights that this rank owns: chunk number rank of
+    np.array_split(all weights, n). Each rank sends n - 1 messages of one chunk: half of what an allreduce sends.
+    """
+    n, rank = comm.size, comm.rank
+    chunks = np.array_split(grad.copy(), n)
+    ### BEGIN SOLUTION
+    right, left = (rank + 1) % n, (rank - 1) % n
+    for step in range(n - 1):  # one chunk earlier than in lesson 03, so that rank r ends with chunk r
+        mine = (rank - step - 2) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step - 1) % n], dest=right, source=left)
+    ### END SOLUTION
+    return shard - lr * chunks[rank] / n
+
+
+def _stepped(n: int, length: int) -> Case:
+    random = np.random.default_rng([n, length, 18])
+    shards = np.array_split(random.normal(size=length), n)
+    inputs = [(random.normal(size=length), shards[rank].copy(), 0.5) for rank in range(n)]
+    return Case(n, f"{length:,} weights", inputs)
+
+
+def _new_shards(case: Case) -> list[Array]:
+    mean = sum(grad for grad, _, _ in case.inputs) / case.n
+    pairs = zip(np.array_split(mean, case.n), case.inputs, strict=True)
+    return [shard - lr * chunk for chunk, (_, shard, lr) in pairs]
+
+
+def _half(case: Case, run: Run) -> Sequence[Bound]:
+    nbytes, sent = case.inputs[0][0].nbytes, run.sent()
+    best = (case.n - 1) / case.n * nbytes
+    return [
+        Bound("messages per rank", max(count for count, _ in sent), case.n - 1, case.n - 1),
+        Bound("bytes per rank", max(size for _, size in sent), best, best * 1.02),
+    ]
+
+
+def gather_parameters(comm: Any, shards: Any, x: Any) -> Any:
+    """Return what a network gives for x: each layer is x = np.tanh(W @ x). Hold one layer's whole W at a time.
+
+    shards: for each layer, this rank's rows of W: part number rank of np.array_split(W, n). Gather W when the layer's
+    turn comes, in a ring: n - 1 messages, in each of which a rank passes on what came last. comm.compute(0.001) stands
+    for using a layer: call it once for each, when W is there. After that W is let go of.
+    """
+    n, rank = comm.size, comm.rank
+    ### BEGIN SOLUTION
+    for rows in shards:
+        parts = {rank: rows}
+        for step in range(n - 1):
+            came = (rank - step - 1) % n
+            parts[came] = comm.sendrecv(parts[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n)
+        comm.compute(0.001)
+        x = np.tanh(np.concatenate([parts[each] for each in range(n)]) @ x)
+    return x
+    ### END SOLUTION
+
+
+def _layers(n: int, widths: Sequence[int]) -> Case:
+    random = np.random.default_rng([n, *widths])
+    layers = [random.normal(size=(out, into)) for into, out in pairwise(widths)]
+    inputs = [
+        ([np.array_split(weights, n)[rank].copy() for weights in layers], random.normal(size=widths[0]))
+        for rank in range(n)
+    ]
+    return Case(n, f"widths {', '.join(map(str, widths))}", inputs)
+
+
+def _outputs(case: Case) -> list[Array]:
+    layers = [np.concatenate(parts) for parts in zip(*(shards for shards, _ in case.inputs), strict=True)]
+    found = []
+    for _, x in case.inputs:
+        for weights in layers:
+            x = np.tanh(weights @ x)
+        found.append(x)
+    return found
+
+
+def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
+    """What is held is seen from outside: a layer has come when its messages have, and is let go of when it is used."""
+    shards = case.inputs[0][0]
+    whole = sum(sum(np.asarray(one[0][layer]).nbytes for one in case.inputs) for layer in range(len(shards)))
+    best = (case.n - 1) / case.n * whole
+    uses = [sum(one.rank == rank for one in run.computed) for rank in range(case.n)]
+    wrong_uses = max(abs(len(shards) - count) for count in uses)
+    sent = max(size for _, size in run.sent())
+    told = [
+        Bound("calls of comm.compute too many or too few", wrong_uses, 0, 0),
+        Bound("bytes from the busiest rank", sent, best, best * 1.02),
+    ]
+    if sent > best * 1.02:  # then bytes do not tell which layers have come
+        return told
+    held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
+    return [*told, Bound("layers held at once", held, 1, 1)]
+
+
+def _held(case: Case, run: Run, rank: int) -> int:
+    """At most so many whole layers are on a rank, if each is let go of when it has been used."""
+    if case.n == 1:
+        return 1
+    sizes = [
+        sum(np.asarray(one[0][layer]).nbytes for i, one in enumerate(case.inputs) if i != rank)
+        for layer in range(len(case.inputs[0][0]))
+    ]
+    begun = sorted(one.begin for one in run.computed if one.rank == rank)
+    most = 0
+    for used, begin in enumerate(begun):
+        came = sum(one.nbytes for one in run.messages if one.dest == rank and one.end <= begin + 1e-12)
+        layers, total = 0, 0.0
+        while layers < len(sizes) and came >= total + 0.98 * sizes[layers]:
+            total += sizes[layers]
+            layers += 1
+        most = max(most, layers - used)
+    return most
+
+
+TASKS = [
+    PlainTask(
+        "18.owners",
+        "which rank owns what",
+        owners,
+        (
+            "Forget the parameters first: rank r owns elements low to high of one long array, with lengths as "
+            "np.array_split makes them.",
+            "Each parameter lies from start to start + size in that array. What of it lies between low and high?",
+            "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
+            "start)",
+        ),
+        properties=[one_rank, even, across, uneven, few_elements, any_sizes],
+        points=2,
+    ),
+    CommTask(
+        "18.reduce_scatter_step",
+        "a step on the part that a rank owns",
+        reduce_scatter_step,
+        (
+            "It is the first half of the ring of lesson 03. There rank r ended with chunk r + 1; here it must be chunk "
+            "r, for that is what it owns. What has to be sent first, then?",
+            "In step s rank r sends chunk r - s - 1, and adds what comes from the left to chunk r - s - 2; all modulo "
+            "n.",
+            "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
+            "dest=(rank + 1) % n, source=(rank - 1) % n)",
+        ),
+        cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
+        expected=_new_shards,
+        bounds=_half,
+        scored=_stepped(4, 100_000),
+        shown=_stepped(4, 100_000),
+        points=2,
+    ),
+    CommTask(
+        "18.gather_parameters",
+        "a layer's parameters, when its turn comes",
+        gather_parameters,
+        (
+            "A loop over the layers. In it: gather this layer's W, use it, and go on to the next.",
+            "In step s of the ring, rank r sends rank (r - s)'s rows, its own at first, and those of rank r - s - 1 "
+            "come from the left. All ranks' rows, one below the other in the order of the ranks, are W.",
+            "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
+            "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
+        ),
+        cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
+        expected=_outputs,
+        bounds=_one_at_a_time,
+        scored=_layers(4, [64, 64, 64, 64]),
+        shown=_layers(4, [64, 64, 64, 64]),
+        points=2,
+    ),
+]

@@ -1,0 +1,197 @@
+"""When gradients are sent and waited for: hooks on parameters, the end of each backward pass, and what ``step()`` does.
+
+A flat array of gradients is sent when its last gradient is ready, and at the end of the backward pass whatever is left.
+So each rank sends each array once in every backward pass, whichever parameters it has used: none waits for ever. What
+comes back is added to this rank's part, so any number of passes may be made before a step, in the same memory.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+
+from workbench.context import HOLDER
+from workbench.errors import CollectiveError
+from workbench.torch.optimizer.gradient_hooks import Hook, take_over
+from workbench.torch.sharded.flat import Flat
+
+_IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
+# So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
+# one of their parameters sends them at the end of its pass, and may need this one to come to that.
+_PATIENCE_S = 1.0
+_MOMENT_S = 0.05  # who waits for longer at a time is taken for blocked, and the ranks for waiting for each other
+
+
+def nothing(*_: Any) -> None:
+    """What happens where nobody is to be told."""
+
+
+class Backward:
+    """The backward passes over the parameters of some flat arrays.
+
+    Args:
+        flats: in the order in which they are sent where several are left.
+        completed: is told of an array of which all gradients of this pass are ready.
+        ended: is told of the end of a pass.
+
+    Attributes:
+        keeping: gradients stay on this rank; see ``no_sync()``.
+        replaced: another optimizer has taken the parameters over.
+        owner: a weak reference to whoever steps.
+    """
+
+    owner: Callable[[], Any] = nothing
+
+    def __init__(
+        self,
+        flats: Sequence[Flat],
+        completed: Callable[[Flat], None] = nothing,
+        ended: Callable[[], None] = nothing,
+    ) -> None:
+        self.flats: list[Flat] = []
+        self.keeping, self.replaced = False, False
+        self._completed, self._ended = completed, ended
+        self._flat_of: dict[str, Flat] = {}
+        self._hooks: dict[str, Hook] = {}
+        self._flying: deque[Flat] = deque()
+        self._unsent: dict[Flat, set[str]] = {}
+        self._patience_s = _PATIENCE_S
+        self._pass, self._passes, self._kept, self._failures = -1, 0, False, _failures()
+        self.add(flats)
+
+    def add(self, flats: Sequence[Flat]) -> None:
+        """Watch over more arrays."""
+        self.flats += flats
+        self._flat_of |= {name: flat for flat in flats for name in flat.params}
+        self.watch()
+
+    def watch(self) -> list[Flat]:
+        """Set hooks on parameters that were frozen until now; their arrays, in which these have not been sent."""
+        new = {name: flat for name, flat in self._flat_of.items() if name not in self._hooks and name in flat.trained}
+        for name, flat in new.items():
+            take_over(flat.params[name])
+            self._hooks[name] = Hook(self, name, flat.params[name])
+        return list(dict.fromkeys(new.values()))
+
+    # --- amid a backward pass -------------------------------------------------------------------------
+
+    def touch(self) -> None:
+        """Something happens in a backward pass: if it is a new one, begin it."""
+        now = torch._C._current_graph_task_id()
+        if now == self._pass:
+            return
+        self._forget_failed_cell()
+        self._pass = now
+        self._patience_s = _PATIENCE_S
+        self.watch()
+        self._unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
+        engine: Any = torch.autograd.Variable._execution_engine
+        engine.queue_callback(partial(self._end, now))
+
+    def ready(self, name: str) -> None:
+        """A gradient of this pass is complete."""
+        self.touch()
+        flat = self._flat_of[name]
+        if not self.keeping:
+            flat.take(name)
+        waiting = self._unsent.get(flat, set())
+        waiting.discard(name)
+        if not waiting and flat in self._unsent:
+            self._complete(flat)
+
+    def lend(self, name: str) -> torch.Tensor | None:
+        """No place: a gradient's array is there only while it is filled."""
+        return None
+
+    def is_complete(self, flat: Flat) -> bool:
+        """Have all gradients of this pass come?"""
+        return flat not in self._unsent
+
+    def _complete(self, flat: Flat) -> None:
+        del self._unsent[flat]
+        if not self.keeping:
+            self._send(flat)
+        self._completed(flat)
+
+    def _send(self, flat: Flat) -> None:
+        for name in flat.params:  # also what stayed in .grad within no_sync()
+            flat.take(name)
+        flat.send()
+        self._flying.append(flat)
+        while len(self._flying) > _IN_FLIGHT:
+            moment = min(_MOMENT_S, self._patience_s)
+            if self._flying[0].finish(moment):
+                self._flying.popleft()
+            elif moment:
+                self._patience_s -= moment
+            else:
+                break
+
+    def _end(self, which: int) -> None:
+        """A backward pass is over, but for an inner one's, which has ended before."""
+        if which != self._pass:
+            return
+        self._pass = -1
+        for flat in list(self._unsent):
+            self._complete(flat)
+        self._kept = self.keeping
+        self._passes += not self.keeping
+        self._ended()
+
+    # --- between passes -------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """Before a step: send what has not been sent, and wait for all.
+
+        Raises:
+            CollectiveError: a reduction failed.
+        """
+        new = self.watch()
+        rest = self.flats if self._kept or not self._passes else new
+        self._passes, self._kept = 0, False
+        for flat in rest:
+            if flat.trained:
+                self._send(flat)
+        self._flying.clear()
+        for flat in self.flats:
+            flat.finish()
+
+    @property
+    def begun(self) -> bool:
+        """Has there been a backward pass since the last step?"""
+        return self._passes > 0 or self._kept
+
+    def drop(self) -> None:
+        """Drop all gradients. What is in flight is waited for, and may have failed."""
+        for flat in self.flats:
+            with suppress(CollectiveError):
+                flat.finish()
+            flat.forget()
+        self._flying.clear()
+        self._unsent, self._pass, self._passes, self._kept = {}, -1, 0, False
+        self._failures = _failures()
+
+    def give_way(self) -> None:
+        """Another optimizer takes the parameters over."""
+        for hook in self._hooks.values():
+            hook.remove()
+        self.replaced = True
+
+    def _forget_failed_cell(self) -> None:
+        """After a cell that failed, the ranks may have sent unlike parts of a step: it is given up."""
+        if self._failures != _failures():
+            self.drop()
+
+
+def _failures() -> int:
+    """Of cells and collectives, until now."""
+    context = HOLDER.find()
+    return context.failures if context else 0
+
+
+__all__ = ["Backward"]

@@ -1,0 +1,285 @@
+"""Parameters one behind the other in one array, of which each rank owns a part.
+
+One such array is what a reduce-scatter and an allgather move at once: in stage 2 a bucket of parameters, in stage 3
+those of a layer. :class:`Flat` moves; when it does so, others say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench import api
+from workbench.collectives.ring import chunk_lengths
+from workbench.core.handle import Handle
+from workbench.core.messages import Kind
+from workbench.errors import CollectiveError, WaitTimeoutError
+from workbench.process_sets import ProcessSet, is_alone
+from workbench.torch.sharded.released import Released
+from workbench.torch.sharded.slices import Slice
+from workbench.torch.tensors import Array, dtype_name
+
+_SPARSE = (
+    "The gradient of {!r} is sparse, and sharded={!r} takes dense ones only. Make its layer without sparse=True, or "
+    "leave sharded out."
+)
+
+
+@dataclass(frozen=True)
+class Members:
+    """Who shares. A rank outside of the process set is alone.
+
+    Args:
+        rank, size: this rank's number among them; how many they are.
+        process_set: of them.
+    """
+
+    rank: int
+    size: int
+    process_set: ProcessSet
+
+    @staticmethod
+    def of(process_set: ProcessSet) -> Members:
+        """The members of a process set."""
+        if is_alone(process_set):
+            return Members(0, 1, process_set)
+        return Members(int(process_set.rank() or 0), int(process_set.size() or 1), process_set)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a parameter is in the array: ``start`` to ``stop``; ``like`` has its shape and strides, and no memory."""
+
+    start: int
+    stop: int
+    like: torch.Tensor
+
+    def of(self, flat: torch.Tensor) -> torch.Tensor:
+        """The parameter's part of the array, in its shape."""
+        offset = flat.storage_offset() + self.start
+        # .data: to torch it is no view then, and counts its changes by itself.
+        return flat.as_strided(self.like.shape, self.like.stride(), offset).data
+
+
+class Flat:
+    """Some parameters of one dtype.
+
+    Args:
+        params: by name; from now on their memory is the array's. The first rank's values are taken by all.
+        members: who shares.
+        kept: stage 2, each rank keeps the whole array. Else it keeps its part, and the whole only when gathered.
+        stage: the user's word for it, for errors.
+
+    Attributes:
+        name: equal on two ranks only if the parameters are.
+        places: by parameter's name.
+        mine: this rank's part of the parameters.
+        grad: this rank's part of their averaged gradients; None before there are any.
+        there: names of parameters of which this rank has had a gradient since the last step.
+        gathered: is the whole array there?
+        home: the model whose parameters they are, in stage 3.
+    """
+
+    home: Any = None
+
+    def __init__(self, params: Mapping[str, torch.nn.Parameter], members: Members, kept: bool, stage: str) -> None:
+        self.params, self.members, self._stage = dict(params), members, stage
+        self.places: dict[str, Place] = {}
+        start = 0
+        for name, param in self.params.items():
+            like = torch.empty_like(param, device="meta", requires_grad=False)
+            self.places[name] = Place(start, start + param.numel(), like)
+            start += param.numel()
+        self.name = _name(self.places)
+        lengths = chunk_lengths(start, members.size)
+        self._start, self._length = sum(lengths[: members.rank]), start
+        self._stop = self._start + lengths[members.rank]
+        self.grad: torch.Tensor | None = None
+        self.there: set[str] = set()
+        self._buffer: torch.Tensor | None = None
+        self._sent: tuple[torch.Tensor, Handle | None] | None = None
+        self._take_over(kept)
+
+    def _take_over(self, kept: bool) -> None:
+        """Copy the first rank's values into the array, and let the parameters be there, or nowhere."""
+        first = next(iter(self.params.values()))
+        self._whole = torch.empty(self._length, dtype=first.dtype)
+        for name, place in self.places.items():
+            place.of(self._whole).copy_(self.params[name].detach())
+        if self.members.size > 1:
+            array, root = bare(self._whole), (self.members.process_set.ranks or [0])[0]
+            entry = self._entry(Kind.BROADCAST, array, "first parameters", target=array, root=root)
+            api.submit([entry], at_once=True)[0].wait()
+        part = self._whole[self._start : self._stop]
+        self.mine = part if kept else part.clone()
+        self._views = {name: place.of(self._whole) for name, place in self.places.items()}
+        self.gathered = True
+        self._show()
+        if not kept:
+            self.release()
+
+    def slices(self) -> dict[str, Slice]:
+        """What the optimizer is to update, by name."""
+        found = {}
+        for name, place in self.places.items():
+            low, high = max(place.start, self._start), min(place.stop, self._stop)
+            if low < high:
+                part = torch.nn.Parameter(self.mine[low - self._start : high - self._start])
+                found[name] = Slice(low - place.start, high - place.start, part)
+        return found
+
+    @property
+    def trained(self) -> list[str]:
+        """Names of parameters that are not frozen now."""
+        return [name for name, param in self.params.items() if param.requires_grad]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the whole array."""
+        return self._length * self.mine.element_size()
+
+    # --- gradients ------------------------------------------------------------------------------------
+
+    def take(self, name: str) -> None:
+        """Move a gradient from ``.grad`` into the array that is sent next; its own memory is free then."""
+        grad = self.params[name].grad
+        if grad is None:
+            return
+        if grad.layout is not torch.strided:
+            raise ValueError(_SPARSE.format(name, self._stage))
+        if self._buffer is None:
+            self._buffer = torch.zeros(self._length, dtype=self.mine.dtype)
+        with torch.no_grad():
+            self.places[name].of(self._buffer).add_(grad)
+        self.params[name].grad = None
+        self.there.add(name)
+
+    def send(self) -> None:
+        """Begin to reduce-scatter what was taken; zeros of what was not."""
+        self.finish()
+        sent = self._buffer if self._buffer is not None else torch.zeros(self._length, dtype=self.mine.dtype)
+        self._buffer, handle = None, None
+        if self.members.size > 1:
+            array = bare(sent)
+            entry = self._entry(Kind.REDUCESCATTER, array, "gradients", target=array, op=api.Average)
+            handle = api.submit([entry], at_once=True)[0]
+        self._sent = sent, handle
+
+    def finish(self, timeout_s: float | None = None) -> bool:
+        """Wait for what was sent, add this rank's part to :attr:`grad`, and let go of the rest.
+
+        Returns:
+            False if it is still on its way after ``timeout_s``.
+        """
+        if self._sent is None:
+            return True
+        sent, handle = self._sent
+        try:
+            if handle is not None:
+                handle.wait(timeout_s)
+        except WaitTimeoutError:
+            return False
+        except CollectiveError:
+            self._sent = None
+            raise
+        self._sent = None
+        mine = sent[self._start : self._stop]
+        self.grad = mine.clone() if self.grad is None else self.grad.add_(mine)
+        return True
+
+    def forget(self) -> None:
+        """Drop the gradients, wherever they are. What is in flight must be finished before."""
+        self._buffer, self._sent, self.grad = None, None, None
+        self.there.clear()
+        for param in self.params.values():
+            param.grad = None
+
+    def part_of_grad(self, name: str) -> torch.Tensor | None:
+        """Of a parameter of which this rank owns a part, that part's gradient."""
+        if self.grad is None:
+            return None
+        place = self.places[name]
+        return self.grad[max(place.start, self._start) - self._start : min(place.stop, self._stop) - self._start]
+
+    # --- parameters -----------------------------------------------------------------------------------
+
+    def publish(self) -> None:
+        """Stage 2, after the update: every rank gets the others' parts."""
+        if self.members.size > 1:
+            self._gather()
+
+    def gather(self) -> None:
+        """Stage 3: bring the whole array here, and let the parameters be in it. All ranks call it."""
+        if self.gathered:
+            return
+        self._whole.untyped_storage().resize_(self.nbytes)
+        if self.members.size > 1:
+            self._gather()
+        else:
+            self._whole.copy_(self.mine)
+        self.gathered = True
+        self._show()
+
+    def release(self) -> None:
+        """Stage 3: free the whole array. What autograd has saved of it is there again when it is gathered."""
+        if not self.gathered:
+            return
+        self.gathered = False
+        for param in self.params.values():
+            # Whoever goes past the class's guard computes with NaN, and not with memory that is gone.
+            param.data = torch.full((), float("nan"), dtype=param.dtype).expand(param.shape)
+            param.__class__, param.owner = Released, self  # type: ignore[attr-defined]
+        self._whole.untyped_storage().resize_(0)
+
+    def keep_changes(self) -> None:
+        """Stage 3: this rank's part of the gathered parameters is what they are from now on."""
+        self.mine.copy_(self._whole[self._start : self._stop])
+
+    def moved(self) -> str:
+        """The name of a parameter whose memory is no longer the array's, or nothing."""
+        for name, view in self._views.items():
+            if self.gathered and self.params[name].data_ptr() != view.data_ptr():
+                return name
+        return ""
+
+    def _show(self) -> None:
+        for name, param in self.params.items():
+            param.__class__ = torch.nn.Parameter
+            param.data = self._views[name]
+
+    def _gather(self) -> None:
+        entry = self._entry(Kind.ALLGATHER, bare(self.mine), "parameters", target=bare(self._whole))
+        api.submit([entry], at_once=True)[0].wait()
+
+    def _entry(self, kind: Kind, source: Array, what: str, **about: Any) -> Any:
+        name, dtype = f"{what} of {self.name}", dtype_name(self.mine if hasattr(self, "mine") else self._whole)
+        return api.entry(kind, source, name, dtype=dtype, process_set=self.members.process_set, **about)
+
+
+def bare(tensor: torch.Tensor) -> Array:
+    """An array over a one-dimensional tensor's memory, which the caller keeps alive.
+
+    Not ``tensor.numpy()``: torch frees and resizes no memory of which numpy knows.
+    """
+    nbytes = tensor.numel() * tensor.element_size()
+    kind = "uint16" if tensor.dtype is torch.bfloat16 else dtype_name(tensor)
+    if not nbytes:
+        return np.empty(0, kind)
+    raw: Any = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
+    return np.frombuffer(raw, kind)
+
+
+def _name(places: Mapping[str, Place]) -> str:
+    """Equal on two ranks only if names, shapes, strides and dtypes are."""
+    names = list(places)
+    alike = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in places.items()]
+    return f"{len(names)} parameters, {names[0]} to {names[-1]}, {zlib.crc32(repr(alike).encode()):08x}"
+
+
+__all__ = ["Flat", "Members", "Place", "bare"]

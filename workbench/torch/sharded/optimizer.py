@@ -1,0 +1,211 @@
+"""``DistributedOptimizer(..., sharded="gradients")`` and ``sharded="parameters"``: ZeRO 2 and 3.
+
+A step: wait for the gradients (``backward.py``), ask which parameters any rank has a gradient of, let the wrapped
+optimizer step on this rank's slices, and in stage 2 bring every rank's slices to all (``steps.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from workbench.api import Average, ReduceOp
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.torch.ops import allreduce_async
+from workbench.torch.optimizer.sharded import check_elementwise
+from workbench.torch.sharded.norm import clip_factor, total_norm
+from workbench.torch.sharded.steps import GRADIENTS, PARAMETERS, Sharded
+from workbench.torch.tensors import Compression
+from workbench.torch.wrapping import Named, Wrapping, by_name
+from workbench.training.compression import Compressor
+
+_STAGES = (False, True, "optimizer", GRADIENTS, PARAMETERS)
+_SCALER = (
+    "GradScaler would look at a part of the gradients only, and the ranks would disagree about infinities. "
+    "Use bfloat16, which needs no GradScaler, or leave sharded out."
+)
+
+
+class ShardedOptimizer(Wrapping):
+    """Wrap an optimizer so that each rank keeps and updates its part of the parameters.
+
+    ``hvd.DistributedOptimizer(..., sharded="gradients")`` or ``"parameters"`` makes it. All ranks make it alike.
+
+    ``"gradients"``: a bucket of gradients is reduce-scattered when its last one is ready; each rank keeps its part and
+    frees the rest. After the step the ranks gather each other's parts of the parameters.
+
+    ``"parameters"``: ``hvd.shard_parameters(model)`` comes before. Parameters are gathered for each layer's forward and
+    backward pass.
+
+    What differs from other DistributedOptimizers. The model's ``.grad`` is None after backward: :meth:`clip_grad_norm_`
+    clips. Gradients are used up by ``step()``, so ``zero_grad()`` may be left out. Any number of backward passes may
+    come before a step; each is sent, unless within :meth:`no_sync`. ``state_dict()`` is whole, and a collective.
+
+    Args:
+        optimizer: SGD, Adam or another of ``torch.optim`` that treats each element by itself.
+        named_parameters: ``model.named_parameters()``.
+        backward_passes_per_step: accepted, and not needed.
+        process_set: the ranks that share, with ``"gradients"``; else ``shard_parameters`` has been told.
+        sharded: ``"gradients"`` or ``"parameters"``.
+        compression, op, gradient_predivide_factor, num_groups, groups, sparse_as_dense, overlap_forward: refused, but
+            for their defaults.
+
+    Raises:
+        ValueError: what does not go with it, by name.
+        MismatchError: the ranks have different parameters.
+    """
+
+    _distributed: Sharded
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        named_parameters: Named | None = None,
+        compression: Compressor = Compression.none,
+        backward_passes_per_step: int = 1,
+        op: ReduceOp = Average,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        groups: Any = None,
+        sparse_as_dense: bool = False,
+        process_set: ProcessSet = global_process_set,
+        *,
+        sharded: bool | str = GRADIENTS,
+        overlap_forward: bool = False,
+    ) -> None:
+        if sharded not in (GRADIENTS, PARAMETERS):
+            raise ValueError(f"sharded={sharded!r}: give one of {', '.join(map(repr, _STAGES))}.")
+        if isinstance(optimizer, Wrapping):
+            raise ValueError("This is a DistributedOptimizer already: make a new torch optimizer, and wrap that one.")
+        refused = {
+            "compression": compression is not Compression.none,
+            f"op={op.value}": op is not Average,
+            "gradient_predivide_factor": gradient_predivide_factor != 1.0,
+            "groups": bool(num_groups) or groups is not None,
+            "sparse_as_dense": sparse_as_dense,
+            "overlap_forward": overlap_forward,
+        }
+        if wrong := [name for name, is_wrong in refused.items() if is_wrong]:
+            raise ValueError(f"sharded={sharded!r} does not go with {', '.join(wrong)}. Leave one of them out.")
+        if backward_passes_per_step < 1:
+            raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: must be ≥ 1.")
+        check_elementwise(optimizer, f"sharded={sharded!r}", "updates slices of parameters, and {} may need whole ones")
+        self._distributed = Sharded(optimizer, by_name(optimizer, named_parameters), str(sharded), process_set)
+
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """Wait for this rank's part of the gradients, update its part of the parameters.
+
+        Args:
+            closure: evaluates the model again and returns the loss, of which all ranks get the mean.
+
+        Raises:
+            CollectiveError: a reduction failed; no parameter has changed.
+            RuntimeError: another DistributedOptimizer has taken the parameters over, or the job has ended.
+        """
+        mine, loss = self._distributed, None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = self._mean(closure())
+        if not mine.synchronized or mine.backward.begun:
+            mine.reduce()
+        mine.optimizer.step()
+        mine.publish()
+        return loss
+
+    def _mean(self, loss: Any) -> Any:
+        """Over the ranks; anything but a number as it is."""
+        mine = self._distributed
+        if mine.members.size == 1 or not isinstance(loss, (float, torch.Tensor)):
+            return loss
+        here = torch.as_tensor(loss).detach().contiguous()
+        mean = allreduce_async(here, name="closure", process_set=mine.members.process_set).wait()
+        return mean.item() if isinstance(loss, float) else mean
+
+    def synchronize(self) -> None:
+        """Wait until this rank's part of all gradients is there; ``step()`` then takes them as they are."""
+        self._distributed.reduce()
+
+    @contextmanager
+    def skip_synchronize(self) -> Iterator[None]:
+        """Accepted, for scripts that have it, and not needed: ``step()`` knows that :meth:`synchronize` was called."""
+        yield
+
+    def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
+        """Scale all gradients so that their norm over all ranks' parts is ``max_norm`` at most. All ranks call it.
+
+        It stands where ``torch.nn.utils.clip_grad_norm_`` stands in a serial script: between backward and step.
+
+        Args:
+            max_norm: the most.
+            norm_type: 1, 2, … or infinity.
+
+        Returns:
+            The norm before, the same on all ranks.
+        """
+        mine = self._distributed
+        self.synchronize()
+        grads = [part.param.grad for part in mine.slices.parts.values() if part.param.grad is not None]
+        norm = total_norm(grads, norm_type, mine.members)
+        with torch.no_grad():
+            for grad in grads:
+                grad.mul_(clip_factor(norm, max_norm).to(grad.dtype))
+        return norm
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within it, backward adds up whole gradients on this rank, and nothing travels; the next backward sends them.
+
+        It saves messages and costs the memory of all gradients. Without it, each backward sends, and costs none.
+        """
+        backward = self._distributed.backward
+        before, backward.keeping = backward.keeping, True
+        try:
+            yield
+        finally:
+            backward.keeping = before
+
+    def abandon_step(self) -> None:
+        """End a step that was broken off by an error: what is in flight is waited for, and all gradients dropped."""
+        self._distributed.backward.drop()
+        self._distributed.synchronized = False
+
+    def set_backward_passes_per_step(self, passes: int) -> None:
+        """Accepted, and not needed: any number of passes may come before a step."""
+        if passes < 1:
+            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop gradients that no step has used."""
+        self._distributed.zero(set_to_none)
+        for param in self._distributed.whole.values():
+            param.grad = None if set_to_none or param.grad is None else param.grad.zero_()
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        raise RuntimeError(_SCALER)
+
+    @property
+    def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
+        flats = self._distributed.backward.flats
+        return {param: name for flat in flats for name, param in flat.params.items()}
+
+    def state_dict(self) -> Any:
+        """As the wrapped optimizer's on its own, with the parts of all ranks; all ranks call it."""
+        return self._distributed.slices.state_dict()
+
+    def load_state_dict(self, state_dict: Any) -> None:
+        """Take this rank's part of a whole state; each rank does so on its own."""
+        self._distributed.slices.load_state_dict(state_dict)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As the wrapped optimizer's; all ranks call it. With ``"parameters"`` they must be the sharded model's."""
+        mine = self._distributed
+        mine.optimizer.add_param_group(param_group)
+        number = len(mine.optimizer.param_groups) - 1
+        mine.add({f"noname.{number}.{i}": each for i, each in enumerate(mine.optimizer.param_groups[-1]["params"])})
+
+
+__all__ = ["ShardedOptimizer"]

@@ -1,0 +1,172 @@
+"""What the wrapped optimizer steps on when a rank updates a part of each parameter, and its state as a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from workbench.process_sets import ProcessSet
+from workbench.training.objects import allgather_object
+
+
+@dataclass
+class Slice:
+    """This rank's part of one parameter.
+
+    Args:
+        start, stop: of its elements, in the order of the parameter's memory.
+        param: what the wrapped optimizer updates.
+    """
+
+    start: int
+    stop: int
+    param: torch.nn.Parameter
+
+
+class Slices:
+    """The parts of an optimizer's parameters. To it they are parameters like others, so it makes state for them alone.
+
+    Args:
+        optimizer: the wrapped one.
+        process_set: who shares; None: nobody, this rank has all.
+
+    Attributes:
+        parts: this rank's, by name.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None) -> None:
+        self._optimizer, self._set = optimizer, process_set
+        self._whole: list[list[torch.nn.Parameter]] = []
+        self._index: dict[torch.nn.Parameter, str] = {}
+        self._likes: dict[str, torch.Tensor] = {}
+        self._owned: set[torch.nn.Parameter] = set()
+        self.parts: dict[str, Slice] = {}
+
+    def cut(
+        self,
+        params: Mapping[str, torch.nn.Parameter],
+        parts: Mapping[str, Slice],
+        likes: Mapping[str, torch.Tensor] | None = None,
+    ) -> None:
+        """In the groups that are not cut yet, slices take the places of parameters.
+
+        Args:
+            params: that are divided, by name.
+            parts: of these, this rank's.
+            likes: tensors with the shape and strides of each parameter, if it has not got them itself.
+        """
+        self._index |= {param: name for name, param in params.items()}
+        self._likes |= params if likes is None else likes
+        self.parts |= parts
+        self._owned |= {part.param for part in parts.values()}
+        for group in self._optimizer.param_groups[len(self._whole) :]:
+            self._whole.append(list(group["params"]))
+            group["params"] = [each for param in group["params"] for each in self._stand_for(param)]
+        for name, param in params.items():
+            state, part = self._optimizer.state.pop(param, None), self.parts.get(name)
+            if state and part:
+                like = self._likes[name]
+                self._optimizer.state[part.param] = {key: _cut(value, part, like) for key, value in state.items()}
+
+    def owns(self, param: torch.Tensor) -> bool:
+        """Is it one of the slices?"""
+        return param in self._owned
+
+    def dissolve(self) -> None:
+        """Give the optimizer whole parameters again; the state of slices is gone."""
+        for group, params in zip(self._optimizer.param_groups, self._whole, strict=False):
+            group["params"] = params
+        for part in self._owned:
+            self._optimizer.state.pop(part, None)
+
+    # --- checkpoints ----------------------------------------------------------------------------------
+
+    def state_dict(self) -> Any:
+        """The state of all ranks together, as the optimizer would have it on its own. All ranks call it."""
+        mine = {
+            name: (part.start, dict(self._optimizer.state[part.param]))
+            for name, part in self.parts.items()
+            if part.param in self._optimizer.state
+        }
+        everybody = [mine] if self._set is None else allgather_object(mine, "sharded state", self._set)
+        found = self._optimizer.state_dict()
+        state: dict[int, Any] = {}
+        for number, param in enumerate(param for group in self._groups() for param in group):
+            name = self._index.get(param)
+            pieces = [rank[name] for rank in everybody if name in rank] if name else []
+            if name and pieces:
+                state[number] = _joined(pieces, self._likes[name])
+            elif name is None and param in self._optimizer.state:
+                state[number] = dict(self._optimizer.state[param])
+        ends = np.cumsum([0, *map(len, self._groups())]).tolist()
+        groups = [
+            {**group, "params": list(range(ends[i], ends[i + 1]))} for i, group in enumerate(found["param_groups"])
+        ]
+        return {**found, "state": state, "param_groups": groups}
+
+    def load_state_dict(self, whole: Any) -> None:
+        """Take this rank's part of what :meth:`state_dict` gave; each rank takes it on its own."""
+        state, groups, number, slot = {}, [], 0, 0
+        for params, group in zip(self._groups(), whole["param_groups"], strict=True):
+            slots = []
+            for param in params:
+                for part in self._stand_for(param):
+                    if number in whole["state"]:
+                        state[slot] = self._mine(param, whole["state"][number])
+                    slots.append(slot)
+                    slot += len([part])
+                number += 1
+            groups.append({**group, "params": slots})
+        self._optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
+
+    def _mine(self, param: torch.nn.Parameter, values: Mapping[str, Any]) -> dict[str, Any]:
+        """This rank's part of a parameter's state."""
+        name = self._index.get(param, "")
+        part = self.parts.get(name)
+        if part is None:
+            return dict(values)
+        return {key: _cut(value, part, self._likes[name]) for key, value in values.items()}
+
+    def _groups(self) -> list[list[torch.nn.Parameter]]:
+        """The model's parameters in their groups, with those that were added later."""
+        return [*self._whole, *(group["params"] for group in self._optimizer.param_groups[len(self._whole) :])]
+
+    def _stand_for(self, param: torch.nn.Parameter) -> list[torch.nn.Parameter]:
+        """What stands for a parameter on this rank: its slice, nothing, or itself if it is not divided."""
+        name = self._index.get(param)
+        if name is None:
+            return [param]
+        return [self.parts[name].param] if name in self.parts else []
+
+
+def _cut(value: Any, part: Slice, like: torch.Tensor) -> Any:
+    """This rank's part of a value of the state, if it has one number per element of the parameter."""
+    if isinstance(value, torch.Tensor) and value.shape == like.shape:
+        return in_memory_order(value, like)[part.start : part.stop].clone()
+    return value
+
+
+def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], like: torch.Tensor) -> dict[str, Any]:
+    """Undo :func:`_cut`."""
+    pieces = sorted(pieces, key=lambda piece: piece[0])
+    joined = dict(pieces[0][1])
+    for key, value in joined.items():
+        if isinstance(value, torch.Tensor) and value.dim():
+            flat = torch.cat([state[key] for _, state in pieces])
+            whole = torch.empty_strided(like.shape, like.stride(), dtype=flat.dtype)
+            joined[key] = whole.copy_(flat.as_strided(like.shape, like.stride()))
+    return joined
+
+
+def in_memory_order(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """The elements in the order in which those of a parameter lie in memory."""
+    flat = torch.empty(like.numel(), dtype=value.dtype)
+    flat.as_strided(like.shape, like.stride()).copy_(value)
+    return flat
+
+
+__all__ = ["Slice", "Slices", "in_memory_order"]

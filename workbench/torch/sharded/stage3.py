@@ -1,0 +1,246 @@
+"""Stage 3: a layer's parameters are gathered before its forward pass and before its backward pass, and freed after.
+
+A *unit* is a module whose parameters come and go together. Its hooks::
+
+    forward begins ──► gather ──► forward ──► free
+    the gradient of its output is there ──► gather ──► backward ──► gradients are sent (backward.py) ──► free
+
+What autograd has saved of a parameter are views of the gathered array. So freeing resizes that array's storage to 0
+bytes, and gathering again fills the same storage: the views are right again.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.autograd.graph import register_multi_grad_hook
+from torch.utils._pytree import tree_leaves
+
+from workbench.process_sets import ProcessSet, global_process_set
+from workbench.torch.compiled import not_traced
+from workbench.torch.optimizer.gradient_hooks import take_over
+from workbench.torch.sharded.alike import check_alike, divisible
+from workbench.torch.sharded.backward import Backward
+from workbench.torch.sharded.flat import Flat, Members
+
+STAGE = "parameters"
+_WHOLE = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
+
+
+class ShardedModel:
+    """A model whose parameters are divided.
+
+    Args:
+        model: its modules get hooks, its parameters other memory.
+        units: modules whose parameters are gathered together.
+        process_set: who shares.
+
+    Attributes:
+        flats, units: the arrays; the modules.
+        backward: sends the gradients.
+        held: somebody looks at whole parameters: none is freed.
+    """
+
+    def __init__(self, model: torch.nn.Module, units: Sequence[torch.nn.Module], process_set: ProcessSet) -> None:
+        self.members, self.held = Members.of(process_set), False
+        names = {param: name for name, param in model.named_parameters()}
+        whole = {name: param for param, name in names.items()}
+        check_alike(whole, self.members, [name for name, each in model.named_modules() if each in units])
+        self._owned = {param: name for name, param in divisible(whole, STAGE).items()}
+        for param in whole.values():
+            take_over(param)
+        self._flat_of: dict[torch.nn.Parameter, Flat] = {}
+        chosen = {*units, model}
+        self.units = [Unit(self, each, self._flats(each, chosen)) for each in model.modules() if each in chosen]
+        self.flats = list(dict.fromkeys(flat for unit in self.units for flat in unit.flats))
+        self._users = {flat: [unit for unit in self.units if flat in unit.flats] for flat in self.flats}
+        self.backward = Backward(self.flats, self._completed, self._ended)
+
+    def _flats(self, unit: torch.nn.Module, units: set[torch.nn.Module]) -> list[Flat]:
+        """Of a unit: new ones, and those of other units that have some of its parameters, which are tied."""
+        mine = list(dict.fromkeys(param for param in _parameters(unit, units) if param in self._owned))
+        alike: dict[Any, dict[str, torch.nn.Parameter]] = {}
+        for param in mine:
+            if param not in self._flat_of:
+                alike.setdefault((param.dtype, param.requires_grad), {})[self._owned[param]] = param
+        for params in alike.values():
+            flat = Flat(params, self.members, kept=False, stage=STAGE)
+            flat.home = self
+            self._flat_of |= dict.fromkeys(params.values(), flat)
+        return list(dict.fromkeys(self._flat_of[param] for param in mine))
+
+    def free(self, flats: Iterable[Flat]) -> None:
+        """Free those that no unit needs."""
+        for flat in flats:
+            if not self.held and not any(unit.needs_them for unit in self._users[flat]):
+                flat.release()
+
+    def _completed(self, flat: Flat) -> None:
+        for unit in self._users[flat]:
+            unit.end_backward_if_done()
+
+    def _ended(self) -> None:
+        for unit in self.units:
+            unit.end_backward()
+        self.free(self.flats)
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Within it all parameters are whole on all ranks; afterwards each rank keeps its part of what they are."""
+        self.held = True
+        try:
+            for flat in self.flats:
+                flat.gather()
+            yield
+            for flat in self.flats:
+                flat.keep_changes()
+        finally:
+            self.held = False
+            self.free(self.flats)
+
+
+class Unit:
+    """A module whose parameters come and go together.
+
+    Args:
+        home: the model.
+        module: gets hooks.
+        flats: its parameters.
+    """
+
+    def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[Flat]) -> None:
+        self._home, self.flats = weakref.proxy(home), list(flats)
+        self._running, self._inputs, self._in_backward = 0, 0, False
+        if flats:
+            module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
+            module.register_forward_hook(self._after, always_call=True)
+
+    @property
+    def needs_them(self) -> bool:
+        """Is its forward or backward pass going on?"""
+        return self._running > 0 or self._in_backward
+
+    @not_traced
+    def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
+        """Its forward pass begins."""
+        self._running += 1
+        self._gather()
+        inputs = [each for each in tree_leaves((args, kwargs)) if _has_gradient(each)]
+        if torch.is_grad_enabled() and inputs:
+            self._inputs += 1
+            register_multi_grad_hook(inputs, self._inputs_done, mode="all")
+
+    @not_traced
+    def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
+        """Its forward pass has ended, be it with an error. Amid backward, of a checkpoint, that needs them still."""
+        self._running = max(0, self._running - 1)  # also called where another hook failed before _before
+        outputs = [each for each in tree_leaves(output) if _has_gradient(each)]
+        if torch.is_grad_enabled() and outputs:
+            register_multi_grad_hook(outputs, self._before_backward, mode="any")
+        self._home.free(self.flats)
+
+    @not_traced
+    def _before_backward(self, _: torch.Tensor) -> None:
+        """The gradient of an output is there: what computes those of parameters and inputs comes next."""
+        self._home.backward.touch()
+        self._in_backward = True
+        self._gather()
+
+    @not_traced
+    def _inputs_done(self, _: Any) -> None:
+        """The gradients of all inputs of one call are there: nothing of it is left to be computed."""
+        self._inputs -= 1
+        self.end_backward_if_done()
+
+    def end_backward_if_done(self) -> None:
+        """Free the parameters if all gradients of parameters and inputs are there."""
+        if self._in_backward and self._inputs <= 0 and all(map(self._home.backward.is_complete, self.flats)):
+            self._in_backward = False
+            self._home.free(self.flats)
+
+    def end_backward(self) -> None:
+        """The whole backward pass is over."""
+        self._in_backward, self._inputs = False, 0
+
+    def _gather(self) -> None:
+        for flat in self.flats:
+            flat.gather()
+
+
+def default_units(model: torch.nn.Module) -> list[torch.nn.Module]:
+    """Every module with parameters of its own; what is inside of an attention belongs to that."""
+    inside = {each for one in model.modules() if isinstance(one, _WHOLE) for each in one.modules() if each is not one}
+    return [each for each in model.modules() if each not in inside and any(True for _ in each.parameters(False))]
+
+
+def _parameters(unit: torch.nn.Module, units: set[torch.nn.Module]) -> Iterator[torch.nn.Parameter]:
+    """Its own, and those of modules in it that are in no other unit."""
+    yield from unit.parameters(recurse=False)
+    for child in unit.children():
+        if child not in units:
+            yield from _parameters(child, units)
+
+
+def _has_gradient(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def home_of(params: Iterable[torch.nn.Parameter]) -> ShardedModel | None:
+    """The sharded model that they belong to, if any."""
+    flat = next((param.owner for param in params if hasattr(param, "owner")), None)
+    return None if flat is None else flat.home
+
+
+def shard_parameters(
+    model: torch.nn.Module,
+    units: Sequence[torch.nn.Module] | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.nn.Module:
+    """Divide the parameters of a model among the ranks: each keeps one n-th, and gathers a layer's when it runs.
+
+    Call it before the optimizer is made, on all ranks. All take the first rank's values. The model then computes what
+    it did. While a parameter is not gathered, its shape can be looked at, and its values cannot: an error says so.
+
+    Args:
+        model: in the CPU's memory; may have frozen, tied and unused parameters, and be run under
+            ``torch.utils.checkpoint`` with ``use_reentrant=False``.
+        units: modules whose parameters are gathered together, for their forward and backward pass; what is in none of
+            them is gathered for the whole model's. Default: each module that has parameters of its own. Give the module
+            whose ``forward`` uses a parameter of a module inside of it without calling that.
+        process_set: who shares; a rank outside keeps all.
+
+    Returns:
+        The model.
+
+    Raises:
+        MismatchError: the ranks have different models.
+        ValueError: on a GPU, not initialized, complex, sharded already, or a unit that is not in the model.
+
+    Example:
+        >>> import workbench.torch as hvd
+        >>> hvd.init()
+        >>> model = hvd.shard_parameters(torch.nn.Linear(2, 1))
+        >>> optimizer = hvd.DistributedOptimizer(
+        ...     torch.optim.Adam(model.parameters()), model.named_parameters(), sharded="parameters"
+        ... )
+        >>> model(torch.ones(1, 2)).sum().backward()
+        >>> optimizer.step()
+        >>> sorted(hvd.full_state_dict(model))
+        ['bias', 'weight']
+        >>> hvd.shutdown()
+    """
+    if home_of(model.parameters()) is not None:
+        raise ValueError("shard_parameters(): the parameters of this model are divided already.")
+    chosen = default_units(model) if units is None else list(units)
+    missing = [type(each).__name__ for each in chosen if each not in set(model.modules())]
+    if missing:
+        raise ValueError(f"shard_parameters(units=…): {', '.join(missing)} is no module of this model.")
+    ShardedModel(model, chosen, process_set)
+    return model
+
+
+__all__ = ["ShardedModel", "home_of", "shard_parameters"]
