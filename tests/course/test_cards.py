@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pytest
 from wrong_answers import load
 
-from workbench.course import exercise
+from workbench.course import exercise, progress_file
 from workbench.course.cards import Card, PlainCard, cause
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import is_blank
@@ -147,7 +147,7 @@ def test_the_cause_is_remembered(tmp_path: Path) -> None:
     cause("11.ring", card("11.ring").right)
     exercise.BOARD = exercise.Board()  # the fixture restores it
     assert exercise.BOARD.entry("11.ring").cause
-    assert (tmp_path / exercise.FILE).exists()
+    assert (tmp_path / progress_file.FILE).exists()
 
 
 def test_guesses_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

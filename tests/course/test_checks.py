@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from wrong_answers import wrong_answers
 
-from workbench.course import build, exercise
+from workbench.course import build, exercise, progress_file
 from workbench.course.judging import judge
 from workbench.course.judging.task import CommTask, PlainTask
 from workbench.course.tasks import NoSuchExerciseError, names, task
@@ -108,8 +108,8 @@ def test_two_notebooks_keep_each_other_s_progress(tmp_path: Path) -> None:
 )
 def test_a_broken_progress_file_does_no_harm(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever lies in the file, exercises are judged, and progress is kept from then on."""
-    exercise.FILE.parent.mkdir()
-    exercise.FILE.write_text(text)
+    progress_file.FILE.parent.mkdir()
+    progress_file.FILE.write_text(text)
     assert "✗" not in judged("02.shift_right", task("02.shift_right").reference, capsys)
     kept = exercise.Board().entry("02.shift_right")
     assert (kept.attempts, kept.passed) == (1, True)

@@ -12,11 +12,9 @@ Nothing here raises a traceback at a learner whose function is not done, wrong, 
 
 from __future__ import annotations
 
-import fcntl
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import wraps
 from pathlib import Path
@@ -26,16 +24,16 @@ from workbench import cluster
 from workbench.common.junit import Case, document
 from workbench.common.junit import suite as _suite
 from workbench.common.text import count
-from workbench.course import drawing
+from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
 from workbench.course.judging.deadline import within
 from workbench.course.judging.real_ranks import Engines
 from workbench.course.judging.task import CommTask, is_blank
+from workbench.course.predictions import book
 from workbench.course.simulator import DeadlockError
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
 
-FILE = Path(".workbench") / "progress.json"
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
 
@@ -78,32 +76,22 @@ class Board:
     def entry(self, name: str) -> Entry:
         """The entry of an exercise; the file is read at the first call."""
         if self.path is None:
-            self.path = FILE.resolve()
+            self.path = progress_file.FILE.resolve()
             self.entries = _read(self.path)
         return self.entries.setdefault(name, Entry())
 
     def save(self, name: str) -> None:
         """Write what this kernel knows of an exercise into the file, beside what others have written there."""
-        if self.path is None:
-            return
-        with suppress(OSError):  # a folder that is only read: then nothing is remembered
-            self.path.parent.mkdir(exist_ok=True)
-            with self.path.with_suffix(".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                known = {**_read(self.path), name: self.entries[name]}
-                fresh = self.path.with_suffix(".new")
-                fresh.write_text(json.dumps({key: asdict(entry) for key, entry in sorted(known.items())}))
-                fresh.replace(self.path)
+        if self.path is not None:
+            entry = asdict(self.entries[name])
+            progress_file.update(self.path, lambda contents: contents.update({name: entry}))
 
 
 def _read(path: Path) -> dict[str, Entry]:
     """The entries in a file; what is no entry is left out."""
-    try:
-        known = json.loads(path.read_text())
-    except (OSError, ValueError):
-        return {}
-    found = known.items() if isinstance(known, dict) else ()
-    return {name: _entry(value) for name, value in found if isinstance(value, dict)}
+    found = progress_file.read(path)
+    found.pop(progress_file.PREDICTIONS, None)
+    return {name: _entry(value) for name, value in found.items() if isinstance(value, dict)}
 
 
 def _entry(value: dict[str, Any]) -> Entry:
@@ -234,6 +222,13 @@ def progress(lesson: str = "") -> None:
         print(f"{name:28} {_state(name):8} {task(name).title}{_tries(name)}")
     done = sum(BOARD.entries.get(name, Entry()).done(name) for name in chosen)
     print(f"{done} of {len(chosen)} done")
+    for line in book.lines(_guesses(), lesson):
+        print(line)
+
+
+def _guesses() -> dict[str, book.Guess]:
+    """The predictions of all lessons."""
+    return book.read(BOARD.path) if BOARD.path else {}
 
 
 def _tries(name: str) -> str:
@@ -299,6 +294,7 @@ def _as_json(entries: dict[str, Entry]) -> dict[str, Any]:
         "of": len(entries),
         "points": points,
         "of_points": sum(task(name).points for name in entries),
+        "predictions": book.as_json(_guesses()),
     }
 
 
