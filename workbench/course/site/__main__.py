@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from workbench.config import child_environment
 from workbench.course.build import ROOT
 from workbench.course.site.stage import stage
 
@@ -22,7 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     source = out.with_name(out.name + ".source")
     stage(source, options.instructors)
     words = ["-b", "html", "-d", str(source / ".doctrees"), "-W", "--keep-going", "-q"]
-    done = subprocess.run([sys.executable, "-m", "sphinx", *words, str(source), str(out)], check=False)
+    command = [sys.executable, "-m", "sphinx", *words, str(source), str(out)]
+    # TensorFlow, whose docstrings are read, says nothing about itself.
+    done = subprocess.run(command, env=child_environment(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"), check=False)
     if done.returncode == 0:
         print(f"Open {out / 'index.html'}")
     return done.returncode

@@ -16,6 +16,7 @@ _LINK = re.compile(r"\[([^\]\n]+)\]\((?![a-z]+:|#)([^)\s]+)\)")
 _FENCED = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _HEADING = re.compile(r"^#+(?= )", re.MULTILINE)
 _PLAYED = re.compile(r"^(?:player\.)?play\(", re.MULTILINE)
+_HIDDEN = re.compile(r'class="wb-(?:predict|reveal)"')
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
@@ -38,6 +39,8 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
             cell.source = levels.closed(_within_the_site(cell.source, kind, pages))
         for output in cell.get("outputs", []):
             _show(output, cell.source, pictures)
+        if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]  # a call that says what the form says
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
     cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
     links = navigation(lessons, stem, kind)
