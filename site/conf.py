@@ -17,6 +17,7 @@ myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as written, rather than an object at some address
 napoleon_google_docstring = True
 
 html_theme = "furo"
