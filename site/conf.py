@@ -6,7 +6,7 @@ from typing import Any
 
 project = "workbench"
 html_title = "workbench"
-copyright = "the workbench project, Apache 2.0"  # noqa: A001 - Sphinx's name
+copyright = "the workbench project, Apache 2.0"
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 exclude_patterns = ["files", "**/README.md"]
 
@@ -18,6 +18,7 @@ myst_heading_anchors = 3
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True  # as written, rather than an object at some address
+add_module_names = False  # each page is one module's
 napoleon_google_docstring = True
 
 html_theme = "furo"

@@ -17,20 +17,15 @@ from labs import BROWSER, FLAGS, environment
 
 from workbench.course.build import ROOT
 
-AXE = "axe_playwright_python"
-THEMES = ("light", "dark")
 _needs = [name for name in ("sphinx", "myst_nb", "furo", "playwright") if not importlib.util.find_spec(name)]
 _why = f"not installed: {', '.join(_needs)} (make setup installs the extra site)" if _needs else "no chromium"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """All of this folder needs what builds the site, and a browser."""
-    here = [item for item in items if Path(__file__).parent in item.path.parents]
-    for item in here:
-        item.add_marker(pytest.mark.skipif(bool(_needs) or not BROWSER, reason=_why))
-        item.add_marker(pytest.mark.course)
-        item.add_marker(pytest.mark.slow)
-        item.add_marker(pytest.mark.xdist_group("site"))
+    """What looks at pages needs what builds them, and a browser."""
+    for item in items:  # of all folders
+        if Path(__file__).parent in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skipif(bool(_needs) or not BROWSER, reason=_why))
 
 
 @pytest.fixture(scope="session")
@@ -85,9 +80,17 @@ class Visit:
         page.set_default_timeout(15_000)
         page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         page.on("console", lambda told: self.wrong.append(told.text) if told.type in ("error", "warning") else None)
-        page.on("requestfailed", lambda request: self.wrong.append(f"failed: {request.url}"))
+        page.on("requestfailed", self._failed)
         page.on("request", self._requested)
-        page.on("response", lambda reply: self.wrong.append(f"{reply.status}: {reply.url}") if not reply.ok else None)
+        page.on("response", self._replied)
+
+    def _failed(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page was left before its icon had come
+            self.wrong.append(f"{request.failure}: {request.url}")
+
+    def _replied(self, reply: Any) -> None:
+        if reply.status >= 400:
+            self.wrong.append(f"{reply.status}: {reply.url}")
 
     def _requested(self, request: Any) -> None:
         if not request.url.startswith((self.address, "data:", "blob:")):
@@ -114,9 +117,3 @@ def visit(browser: Any, address: str) -> Iterator[Callable[..., Visit]]:
     for each in open_:
         each.page.close()
     assert wrong == [[] for _ in open_]
-
-
-def pages(site: Path) -> list[str]:
-    """All pages, without those that have no text of their own."""
-    found = sorted(str(path.relative_to(site).with_suffix("")) for path in site.rglob("*.html"))
-    return [name for name in found if name not in ("search", "genindex", "py-modindex") and "_static" not in name]

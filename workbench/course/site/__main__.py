@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from workbench.config import child_environment
@@ -21,11 +22,16 @@ def main(arguments: list[str] | None = None) -> int:
     name = "site-instructors" if options.instructors else "site"
     out = options.out or ROOT / "build" / name
     source = out.with_name(out.name + ".source")
+    if missing := [name for name in ("sphinx", "myst_nb", "furo") if not find_spec(name)]:
+        print(f"make site needs {', '.join(missing)}: make setup EXTRAS=torch,lessons,site,dev", file=sys.stderr)
+        return 1
     stage(source, options.instructors)
     words = ["-b", "html", "-d", str(source / ".doctrees"), "-W", "--keep-going", "-q"]
     command = [sys.executable, "-m", "sphinx", *words, str(source), str(out)]
     # TensorFlow, whose docstrings are read, says nothing about itself.
-    done = subprocess.run(command, env=child_environment(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"), check=False)
+    done = subprocess.run(
+        command, env=child_environment(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0"), check=False
+    )
     if done.returncode == 0:
         print(f"Open {out / 'index.html'}")
     return done.returncode

@@ -39,8 +39,12 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
             cell.source = levels.closed(_within_the_site(cell.source, kind, pages))
         for output in cell.get("outputs", []):
             _show(output, cell.source, pictures)
+        # A call that says what the form says: its code is there for who wants it.
         if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
-            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]  # a call that says what the form says
+            cell.metadata["tags"] = [
+                *cell.metadata.get("tags", []),
+                "hide-input",
+            ]
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
     cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
     links = navigation(lessons, stem, kind)
@@ -51,11 +55,11 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
 
 
 class Levels:
-    """The headings of a page, none more than one level below the one before: exercises lack some of a lesson's.
+    r"""The headings of a page, none more than one level below the one before: exercises lack some of a lesson's.
 
     Example:
-        >>> Levels().closed("# A\\n### B\\n### C\\n# D")
-        '# A\\n## B\\n## C\\n# D'
+        >>> Levels().closed("# A\n### B\n### C\n# D")
+        '# A\n## B\n## C\n# D'
     """
 
     def __init__(self) -> None:
@@ -94,7 +98,7 @@ def _within_the_site(source: str, kind: str, pages: Collection[str]) -> str:
     """Links to what is no page become the name of the file in a checkout."""
 
     def kept(found: re.Match[str]) -> str:
-        path, _, anchor = found[2].partition("#")
+        path = found[2].partition("#")[0]
         target = _resolved(kind, path)
         if target.removesuffix(".ipynb") in pages:
             return found[0]

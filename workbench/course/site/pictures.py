@@ -1,8 +1,8 @@
 """SVGs within a page: their colours follow the page's theme, and what they name is theirs alone.
 
-In a notebook an SVG asks the system whether it is dark (``prefers-color-scheme``). A page has a switch of its own, so the
-rules are written anew: for the page's dark theme, and for the system's where the page follows it. An SVG's style and ids
-hold for the whole page, so each style is bound to a class, and each id gets a prefix.
+In a notebook an SVG asks the system whether it is dark (``prefers-color-scheme``). A page has a switch of its own, so
+the rules are written anew: for the page's dark theme, and for the system's where the page follows it. An SVG's style
+and ids hold for the whole page, so each style is bound to a class, and each id gets a prefix.
 """
 
 from __future__ import annotations

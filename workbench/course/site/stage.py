@@ -11,7 +11,7 @@ import nbformat
 from workbench.course.build import ROOT
 from workbench.course.site.links import course
 from workbench.course.site.notebooks import page
-from workbench.course.site.reference import api_pages, benchmark_page
+from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
 
 _OBSERVE = ROOT / "workbench" / "observe"
 _EXPORT = re.compile(r"^export default \{ render \};\s*$", re.MULTILINE)
@@ -38,9 +38,11 @@ def stage(target: Path, instructors: bool = False) -> None:
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
             file.write(_FOR_INSTRUCTORS)
-    for name, text in {**api_pages(), "benchmarks.md": benchmark_page(target / "_static")}.items():
+    for name, text in {**api_pages(), **benchmark_pages()}.items():
         (target / name).parent.mkdir(exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
+    for path in benchmark_files():
+        shutil.copy(path, target / "files")
     shutil.copy(_OBSERVE / "player.css", target / "_static")
     (target / "_static" / "player.js").write_text(as_script((_OBSERVE / "player.js").read_text("utf-8"), "wbPlayer"))
 
