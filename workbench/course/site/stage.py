@@ -26,13 +26,12 @@ solutions/*
 
 
 def stage(target: Path, instructors: bool = False) -> None:
-    """Write the folder anew.
+    """Write the folder.
 
     Args:
-        target: the folder.
+        target: the folder, which is not there yet.
         instructors: with the solutions; else none of them, nor their text, is in it.
     """
-    shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(ROOT / "site", target, ignore=shutil.ignore_patterns("__pycache__"))
     notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])))
     if instructors:
