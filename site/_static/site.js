@@ -1,4 +1,4 @@
-// What pages need beyond the theme: players, and a way for the keyboard into what scrolls.
+// What pages need beyond the theme: players, dark widgets, and a way for the keyboard into what scrolls.
 
 (() => {
   // A page that is a file may not read other files, so there the search lists titles without excerpts.
@@ -31,7 +31,18 @@
     }
   }
 
+  // What is dark in JupyterLab is dark here: the widgets' style asks for its attribute.
+  const SYSTEM = matchMedia("(prefers-color-scheme: dark)");
+  function theme() {
+    const chosen = document.body.dataset.theme;
+    const dark = chosen === "dark" || (chosen !== "light" && SYSTEM.matches);
+    document.body.dataset.jpThemeLight = String(!dark);
+  }
+
   document.addEventListener("DOMContentLoaded", () => {
+    theme();
+    SYSTEM.addEventListener("change", theme);
+    new MutationObserver(theme).observe(document.body, { attributeFilter: ["data-theme"] });
     name();
     document.querySelectorAll("[data-player]").forEach(play);
     reach();

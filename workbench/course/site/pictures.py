@@ -24,9 +24,9 @@ class Pictures:
     Example:
         >>> pictures = Pictures()
         >>> pictures.shown('<svg><style>.a{fill:red}</style><g id="b"/></svg>')
-        '<style>.wbs-11f94a{.a{fill:red}}</style><div class="wb-picture wbs-11f94a"><svg><g id="p1-b"/></svg></div>'
+        '<style>.wbs-baf38b{.a{fill:red}}</style><div class="wb-picture wbs-baf38b"><svg><g id="p1-b"/></svg></div>'
         >>> pictures.shown('<svg><style>.a{fill:red}</style></svg>')
-        '<div class="wb-picture wbs-11f94a"><svg></svg></div>'
+        '<div class="wb-picture wbs-baf38b"><svg></svg></div>'
     """
 
     def __init__(self) -> None:
