@@ -115,7 +115,8 @@ for n in (2, 4, 8, 16, 32):
 # ## Broadcast along a tree
 #
 # Write the tree yourself, for any root and any n. `show` draws your function, `check` judges it, `hint` helps,
-# `solution` tells; all of that works without any engines.
+# `solution` tells; all of that works without any engines. In the picture a digit says whose value a rank has after each
+# step, and the first wrong one is red, with its line; `show("02.tree_broadcast", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 # exercise: 02.tree_broadcast

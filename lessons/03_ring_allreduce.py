@@ -156,7 +156,9 @@ for length in (1, 1_000, 100_000):
 check("03.reduce_scatter")
 
 # %% [markdown] tags=["exercise"]
-# What happens when? Look at it:
+# What happens when? Step through your own run. The digits in a field are the ranks whose values are in that sum; one
+# that stands there twice was added twice, and a small digit is the chunk that it really belongs to. The first wrong
+# step is red, with the line of yours that made it. `show("03.reduce_scatter", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 show("03.reduce_scatter")
@@ -172,6 +174,9 @@ show("03.reduce_scatter")
 
 # %% tags=["exercise"]
 check("03.ring_allreduce")
+
+# %% tags=["exercise"]
+show("03.ring_allreduce")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 25 minutes. Let them draw the four ranks' chunks on paper for two steps before they write a line.

@@ -105,6 +105,10 @@ step(4)
 # Each rank drew weights of its own, and only rank 0 found the checkpoint. So rank 0 gives its weights to all, after the
 # checkpoint was read. The optimizer has a state as well, here the momentum. It is forgotten more often, because at the
 # first start, without a checkpoint, it is empty on all ranks and nothing shows.
+#
+# Who writes `torch.manual_seed(0)` on all ranks instead gets the same weights, but also the same augmentation and the
+# same dropout on each rank: n ranks then draw what one would. Broadcast the weights, and seed with
+# `seed + hvd.rank()` what each rank draws for itself; workers of a `DataLoader` by `worker_init_fn` (lesson 05).
 
 # %%
 step(5)

@@ -15,6 +15,8 @@ import numpy as np
 from workbench.course.figures import number
 from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
+from workbench.course.judging.why import why
+from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
 from workbench.errors import DeadlineError
@@ -93,12 +95,15 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
-            yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
+            said = f"{about(case)}{where}: {told(error)}"
+            # Chunks of one length may be added though they do not belong together; of others numpy complains.
+            cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
+            yield Stage("right" if cause else "runs", False, f"{cause}\n{said}" if cause else said)
             return
         wrong = _wrong(task, case, run) or _changed(function, case, inputs)
         if wrong:
             yield Stage("runs", True)
-            yield Stage("right", False, f"{about(case)}: {wrong}")
+            yield Stage("right", False, "\n".join([*why(task, function, case, run), f"{about(case)}: {wrong}"]))
             return
         ran = True
     yield Stage("runs", True)

@@ -10,26 +10,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.course.judging.case import Case
+from workbench.course.judging.ratio import Factor
+from workbench.course.provenance.coding import Coded
+from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
+from workbench.observe.figure import Figure
 
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 BLANK = "raise NotImplementedError  # your code here"
 """What stands where the learner's code is to go."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call on n ranks.
-
-    Args:
-        n: ranks.
-        label: what is special about it: ``length 1``.
-        inputs: by rank, the arguments after ``comm``.
-    """
-
-    n: int
-    label: str
-    inputs: Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +39,19 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A usual mistake, and what helps then.
+
+    Args:
+        verdict: words of which one is in what ``check()`` says of it.
+        hint: what ``hint()`` says first.
+    """
+
+    verdict: tuple[str, ...]
+    hint: str
+
+
+@dataclass(frozen=True)
 class Task:
     """An exercise.
 
@@ -58,6 +61,7 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
+        mistakes: the usual ones, the first that fits a verdict counts.
     """
 
     name: str
@@ -65,8 +69,14 @@ class Task:
     reference: Callable[..., Any]
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
+    mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
 
     asks_cause = False  # a card's does, see ``course/cards.py``
+
+    def helps(self, verdict: str) -> str:
+        """The hint that fits what check() has said; empty if none does."""
+        fits = (one.hint for one in self.mistakes if any(words in verdict for words in one.verdict))
+        return next(fits, "")
 
     def solution(self) -> str:
         """The reference's source, as a learner would have written it."""
@@ -114,6 +124,10 @@ class CommTask(Task):
         scored: the case whose bounds are shown.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
+        coded: how it is run with inputs that tell where a number comes from.
+        weighed: how the samples of a mean are weighed.
+        factors: by which a wrong number may differ from the right one, besides 2, n and their like.
+        start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
 
     cases: Callable[[], Sequence[Case]] = field(kw_only=True)
@@ -122,6 +136,10 @@ class CommTask(Task):
     scored: Case | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
+    coded: Coded | None = field(default=None, kw_only=True)
+    weighed: Weighed | None = field(default=None, kw_only=True)
+    factors: Sequence[Factor] = field(default=(), kw_only=True)
+    start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -132,10 +150,12 @@ class PlainTask(Task):
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
         deadline_s: of each property.
+        draw: makes the picture of ``show()``.
     """
 
     properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
     deadline_s: float = field(default=30.0, kw_only=True)
+    draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
 
 def is_blank(function: Callable[..., Any]) -> bool:
@@ -158,3 +178,6 @@ def is_blank(function: Callable[..., Any]) -> bool:
         return True
     places = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
+
+
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Task", "is_blank"]
