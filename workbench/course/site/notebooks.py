@@ -41,10 +41,7 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
             _show(output, cell.source, pictures)
         # A call that says what the form says: its code is there for who wants it.
         if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
-            cell.metadata["tags"] = [
-                *cell.metadata.get("tags", []),
-                "hide-input",
-            ]
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
     cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
     links = navigation(lessons, stem, kind)
@@ -67,7 +64,11 @@ class Levels:
 
     def closed(self, text: str) -> str:
         """The text with its headings so."""
-        return _HEADING.sub(lambda found: "#" * self._level(len(found[0])), text)
+        parts = _FENCED.split(text)  # a comment in code is none
+        return "".join(part if part.startswith("`") else _HEADING.sub(self._heading, part) for part in parts)
+
+    def _heading(self, found: re.Match[str]) -> str:
+        return "#" * self._level(len(found[0]))
 
     def _level(self, level: int) -> int:
         self._open = [each for each in self._open if each < level] + [level]

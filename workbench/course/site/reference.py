@@ -26,8 +26,8 @@ API = {
     "workbench.errors": "Errors",
 }
 _NEEDS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "jax": "jax", "cluster": "ipyparallel"}
-# Each has the names of workbench.torch, so a reference by name alone means that one.
 _OF_API = ("ProcessSet", "ReduceOp")
+# Each has the names of workbench.torch, so a reference by name alone means that one.
 _SAME_NAMES = {"workbench.tensorflow", "workbench.keras", "workbench.jax", "workbench.elastic"}
 _RESULTS = ROOT / "benchmarks" / "results"
 

@@ -51,6 +51,10 @@ def notebooks(target: Path, kinds: tuple[str, ...]) -> None:
     lessons = course(ROOT / "lessons")
     found = [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
     pages = {f"{path.parent.name}/{path.stem}" for path in found}
+    if strangers := {path.stem for path in found} - {lesson.stem for lesson in lessons}:
+        raise ValueError(
+            f"Notebooks without a lesson: {', '.join(sorted(strangers))}. Remove them, or add lessons/*.py."
+        )
     for path in found:
         kind, stem = path.parent.name, path.stem
         for folder in (target / kind, target / "files" / kind):
