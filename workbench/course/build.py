@@ -28,6 +28,7 @@ from traitlets.config import Config
 
 from workbench.config import child_environment
 from workbench.course.outputs import joined, keep_equal, patterns
+from workbench.course.site.links import course, navigation
 from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -58,7 +59,7 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
     if kind != "notebooks":
         graded: set[str] = set()
         cells = [_head(notebook), *(_filled(cell, kind == "solutions", graded) for cell in cells)]
-    notebook.cells = cells
+    notebook.cells = [*cells, _links(lesson, kind)]
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -93,6 +94,12 @@ def _head(notebook: Any) -> Any:
     """The lesson's title, for its exercises."""
     title = next(line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("# "))
     return nbformat.v4.new_markdown_cell(f"{title}: exercises")
+
+
+def _links(lesson: Path, kind: str) -> Any:
+    """The last cell: to the lessons before and after, to the exercises and back."""
+    text = navigation(course(lesson.parent), lesson.stem, kind)
+    return nbformat.v4.new_markdown_cell(text, metadata={"workbench": {"links": True}})
 
 
 def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:

@@ -188,22 +188,23 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         Traffic: ring 24 messages, naive 40 messages; best possible 24
     """
     top = max([*values.values(), best or 0.0, 1e-12])
+    left = max(160.0, 20 + 7.8 * max(map(len, values), default=0))
     parts = []
     for i, (name, value) in enumerate(values.items()):
         y, width = 48 + 30 * i, 520 * value / top
         pattern = _INKS[i % len(_INKS)]
-        parts.append(_label(150, y + 15, name, 13, "end"))
-        parts.append(f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
-        parts.append(_label(168 + width, y + 15, f"{number(value)}", 12))
+        parts.append(_label(left - 10, y + 15, name, 13, "end"))
+        parts.append(f'<rect x="{left:g}" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
+        parts.append(_label(left + 8 + width, y + 15, f"{number(value)}", 12))
     if best is not None:
-        x = 160 + 520 * best / top
+        x = left + 520 * best / top
         parts.append(
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'
         )
     listed = ", ".join(f"{name} {number(value)} {unit}" for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
-    return _picture(text, 790, 64 + 30 * len(values), parts)
+    return _picture(text, left + 630, 64 + 30 * len(values), parts)
 
 
 def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str = "Coverage") -> Figure:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from textwrap import wrap
 from xml.sax.saxutils import escape
 
@@ -295,7 +295,30 @@ def _mark(mark: Mark, tracks: Sequence[Track], tops: Sequence[float], bottom: fl
     yield f'<g class="wbt-moment"{_times(mark.us, mark.us)}><title>{clean(mark.text)}</title>'
     yield f'<rect class="wbt-mark" x="{x - 0.5:.2f}" y="{above:g}" width="1" height="{below - above:g}"/>'
     late = x > (LEFT + WIDTH) / 2
-    yield _text(x + (-4 if late else 4), y, mark.text, "end" if late else "", size=10, kind="mark") + "</g>"
+    words = mark.text if mark.told else ""
+    yield _text(x + (-4 if late else 4), y, words, "end" if late else "", size=10, kind="mark") + "</g>"
+
+
+def uncrowded(marks: Sequence[Mark], tracks: Sequence[Track]) -> list[Mark]:
+    """The same marks; where words would cover those of an earlier one, only the pointer tells them.
+
+    Example:
+        >>> marks = [Mark(0, "one"), Mark(1, "two"), Mark(1, "two", rank=0), Mark(90, "three")]
+        >>> [mark.told for mark in uncrowded(marks, [])]
+        [True, False, True, True]
+    """
+    end = max(length(tracks), *(mark.us for mark in marks), 0.0) or 1.0
+    taken: dict[int, list[tuple[float, float]]] = {}
+    found = []
+    for mark in marks:
+        x, width = _x(mark.us, end), _LETTER * len(mark.text) + 4
+        begin = x - width if x > (LEFT + WIDTH) / 2 else x
+        others = taken.setdefault(mark.rank, [])
+        told = all(begin + width < other[0] or other[1] < begin for other in others)
+        if told:
+            others.append((begin, begin + width))
+        found.append(replace(mark, told=told))
+    return found
 
 
 def _marker(x: float, y: float, tooltip: str) -> str:
