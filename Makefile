@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu test-engines legacy-test coverage check lab lessons lock clean
+.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu test-engines legacy-test coverage check lab lessons site lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,7 +42,7 @@ test-gpu: setup ## the tests that need a GPU and cupy; without them it says so a
 	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
 
 test-engines: check ## clusters of Spark and Ray on this machine, and the chart as pods; installs them, and Java
-	@EXTRAS=torch,tensorflow,jax,lessons,dev,spark,ray,kubernetes .ci/setup
+	@EXTRAS=torch,tensorflow,jax,lessons,site,dev,spark,ray,kubernetes .ci/setup
 	@.ci/system engines
 	@.ci/test -n 1 -m 'engines or pods' $(ARGS)
 
@@ -60,6 +60,9 @@ lab: setup ## JupyterLab on the notebooks, for this machine and you alone
 
 lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
+
+site: setup ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions)
+	@.venv/bin/python -m workbench.course.site $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)
 	@.ci/setup lock

@@ -46,6 +46,25 @@ rank, size = hvd.rank(), hvd.size()
 x = np.full(3, float(rank))
 print(f"rank {rank} of {size} has x = {x}")
 
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "01.kernel",
+    "The next cell looks for rank without %%px. What does it find?",
+    choices=["0", "0, 1, 2 and 3", "nothing: rank has no value here"],
+)
+
+# %%
+print(globals().get("rank", "there is no rank in this process"))
+
+# %%
+reveal(
+    "01.kernel",
+    "0" if "rank" in globals() else "nothing: rank has no value here",
+    "Without %%px a cell runs in the notebook's kernel, a fifth process. What the engines define is theirs.",
+)
+
 # %% [markdown]
 # ## A collective needs everybody
 #
@@ -68,9 +87,18 @@ if rank == 0:
 # %% [markdown]
 # ## Mistake 1: a collective inside `if rank == 0`
 #
-# The most common one. In MPI alone this cell would hang until you restart everything. Here the coordinator, on rank 0,
-# hears from every rank when its cell has ended; a rank that is idle cannot come any more, so whoever waits for it is
-# told. Read the error from the top: who waits, who does not come, in which line, and what to do.
+# The most common one.
+
+# %%
+predict(
+    "01.alone",
+    "Rank 0 alone calls allreduce, inside an if. What happens in the next cell?",
+    choices=[
+        "rank 0 gets its own number back",
+        "the cell hangs, and only a restart of the kernel ends it",
+        "an error says who waits, and which ranks do not come",
+    ],
+)
 
 # %% tags=["raises-exception"]
 # %%px
@@ -78,8 +106,17 @@ mean = x.mean()
 if rank == 0:
     mean = hvd.allreduce(mean, name="mean")
 
+# %%
+reveal(
+    "01.alone",
+    "an error says who waits, and which ranks do not come",
+    "In MPI alone this cell would hang until you restart everything. Here the coordinator, on rank 0, hears from every "
+    "rank when its cell has ended; an idle rank cannot come any more, so whoever waits for it is told.",
+)
+
 # %% [markdown]
-# The next cell works. Nothing has to be restarted. **Your turn:** take the `if` away and run the cell again.
+# Read the error from the top: who waits, who does not come, in which line, and what to do. The next cell works. Nothing
+# has to be restarted. **Your turn:** take the `if` away and run the cell again.
 
 # %%
 # %%px
@@ -104,13 +141,31 @@ print(hvd.allreduce(x * settings["lr"], name="step"))
 # %% [markdown]
 # ## Mistake 3: the same things in another order
 #
-# Every rank calls both collectives, but rank 3 in another order. Rank 0 waits for *loss*, which rank 3 would submit
-# after *accuracy*, which rank 0 would submit after *loss*: the ranks wait for each other.
+# Every rank calls both collectives, *loss* and *accuracy*, but rank 3 in another order.
+
+# %%
+predict(
+    "01.order",
+    "Ranks 0 to 2 sum up loss, then accuracy; rank 3 the other way round. What happens?",
+    choices=[
+        "both sums are right: names are matched",
+        "loss and accuracy are added to each other",
+        "the ranks wait for each other",
+    ],
+)
 
 # %% tags=["raises-exception"]
 # %%px
 for name in ["accuracy", "loss"] if rank == 3 else ["loss", "accuracy"]:
     hvd.allreduce(x, name=name)
+
+# %%
+reveal(
+    "01.order",
+    "the ranks wait for each other",
+    "Rank 0 waits for loss, which rank 3 would submit after accuracy, which rank 0 would submit after loss. In MPI "
+    "alone, where nothing has a name, the two would be added to each other, without an error.",
+)
 
 # %% [markdown]
 # Only *waiting* in another order is a mistake. Submit first, then wait, and any order will do. That is how gradients

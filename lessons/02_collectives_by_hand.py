@@ -81,6 +81,17 @@ run = simulate(8, broadcast, star_broadcast)
 print("results:", run.results)
 drawing.space_time(run, "Star")
 
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "02.rounds",
+    "32 ranks: the star takes 31 messages, one after the other. If each rank that has the value passes it on, how many "
+    "rounds does it take until all have it? (A round is the time of one message.)",
+    number="rounds",
+    tolerance=0,
+)
+
 # %% [markdown]
 # These are n − 1 messages, and no fewer will do, since n − 1 ranks have to get something. But they leave one after the
 # other, and all that time the ranks that have the value already do nothing. They could pass it on: then 2 ranks have it
@@ -111,11 +122,20 @@ for n in (2, 4, 8, 16, 32):
     assert messages == [n - 1, n - 1]
     assert rounds == [n - 1, (n - 1).bit_length()]
 
+# %%
+reveal(
+    "02.rounds",
+    rounds[1],
+    "The number of ranks that have the value doubles in each round: 1, 2, 4, 8, 16, 32. Twice as many ranks cost one "
+    "round more.",
+)
+
 # %% [markdown] tags=["exercise"]
 # ## Broadcast along a tree
 #
 # Write the tree yourself, for any root and any n. `show` draws your function, `check` judges it, `hint` helps,
-# `solution` tells; all of that works without any engines.
+# `solution` tells; all of that works without any engines. In the picture a digit says whose value a rank has after each
+# step, and the first wrong one is red, with its line; `show("02.tree_broadcast", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 # exercise: 02.tree_broadcast
@@ -172,6 +192,14 @@ drawing.space_time(run, "Reduce along a tree")
 
 
 # %%
+predict(
+    "02.allgather",
+    "Eight ranks, a piece of 80 kB each. Which of the three ways takes the longest time?",
+    choices=["everybody to everybody", "gather and broadcast", "ring"],
+)
+
+
+# %%
 def everybody_to_everybody(comm, piece):
     pieces = [piece] * comm.size
     for step in range(1, comm.size):
@@ -214,6 +242,14 @@ for name, run in runs.items():
     )
 
 # %%
+reveal(
+    "02.allgather",
+    max(runs, key=lambda name: runs[name].time_s),
+    "It has the fewest messages, 14 against 56. But whole lists of eight pieces go over the link of rank 0, one after "
+    "the other, while most ranks wait.",
+)
+
+# %%
 drawing.space_time(runs["ring"], "Allgather round a ring")
 
 # %% [markdown]
@@ -230,6 +266,14 @@ drawing.bars(sent, "kB", "Allgather on 8 ranks, sent by the busiest", best=7 * 8
 #
 # Why `sendrecv`, and not just a send and then a receive? Try it. Everybody gives an array to the right neighbour, and
 # takes the left one's:
+
+
+# %%
+predict(
+    "02.hang",
+    "Everybody first sends to the right, then receives from the left. When does that hang?",
+    choices=["always", "never", "with an odd number of ranks", "with large messages only"],
+)
 
 
 # %%
@@ -274,6 +318,15 @@ def passes(length):
 
 for length in (1, 1_000, 1_024, 1_025, 100_000):
     print(f"{8 * length:7,} bytes: {passes(length)}")
+
+# %%
+small, large = passes(1), passes(100_000)
+reveal(
+    "02.hang",
+    "with large messages only" if (small, large) == ("passes", "hangs") else "never" if large == "passes" else "always",
+    "A small message leaves whether or not its receiver is ready. A large one waits for it, and here every receiver is "
+    "still in its own send.",
+)
 
 # %% [markdown]
 # The test that finds this early is to forbid the early departure, `eager_bytes=0`. The same in MPI is `Ssend`, the

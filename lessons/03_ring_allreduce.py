@@ -76,6 +76,15 @@ drawing.space_time(run, "The naive way")
 # %%
 drawing.ring_chunks(4)
 
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "03.bytes",
+    "Four ranks, an array of 800 kB on each. How many bytes does each rank send, in both halves together?",
+    choices=["200 kB", "800 kB", "1,200 kB", "2,400 kB"],
+)
+
 # %% [markdown]
 # The same picture, to be played. A framed chunk has just come. Before each *Step*, say which chunks will move, and
 # where to.
@@ -94,6 +103,22 @@ def ring(comm, length=100_000):
 run = simulate(4, ring)
 print("sums:", run.results)
 drawing.space_time(run, "The ring")
+
+# %%
+sent = {f"{nbytes / 1000:,.0f} kB" for _, nbytes in run.sent()}
+reveal(
+    "03.bytes",
+    *sent,
+    "2(n − 1) = 6 messages of a quarter of the array: 6 · 200 kB. Every rank sends the same, so the set has one value.",
+)
+
+# %%
+predict(
+    "03.growth",
+    "And on 16 ranks, with the same 800 kB on each: how many times as many bytes does each rank send as on 4?",
+    number="times",
+    tolerance=0.05,
+)
 
 # %% [markdown]
 # Played, each message appears when it is on its way. The pointer on a bar tells how long it took.
@@ -121,6 +146,15 @@ for n in (2, 4, 8, 16):
     )
 
 # %%
+four, sixteen = (max(sent for _, sent in simulate(n, ring).sent()) for n in (4, 16))
+reveal(
+    "03.growth",
+    sixteen / four,
+    "2(n − 1)/n is 1.5 for 4 ranks, 1.875 for 16, and never 2: more ranks send smaller chunks. On rank 0 of the naive "
+    "way it is five times as much.",
+)
+
+# %%
 n = 16
 sent = {name: max(sent for _, sent in simulate(n, one).sent()) for name, one in (("naive", naive), ("ring", ring))}
 drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * (n - 1) / n * size)
@@ -128,8 +162,16 @@ drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * 
 # %% [markdown]
 # ## When the ring is not the best
 #
-# It needs 2(n − 1) messages one after the other, each with its latency α. For a small array latency is all there is,
-# and a tree, up and down again in 2⌈log2 n⌉ rounds, is faster:
+# It needs 2(n − 1) messages one after the other, each with its latency α. A tree, up and down again, has 2⌈log2 n⌉
+# rounds. For a small array latency is all there is:
+
+
+# %%
+predict(
+    "03.small",
+    "Eight bytes on 16 ranks: how many times as long as the tree does the ring take?",
+    choices=["half as long", "as long", "almost 4 times as long", "almost 16 times as long"],
+)
 
 
 # %%
@@ -140,6 +182,15 @@ def tree(comm, length):
 for length in (1, 1_000, 100_000):
     faster = {name: simulate(16, one, length).time_s for name, one in (("tree", tree), ("ring", ring))}
     print(f"{8 * length:7,} bytes on 16 ranks: the {min(faster, key=faster.get)} is faster")
+
+# %%
+longer = simulate(16, ring, 1).time_s / simulate(16, tree, 1).time_s
+choices = {0.5: "half as long", 1: "as long", 4: "almost 4 times as long", 16: "almost 16 times as long"}
+reveal(
+    "03.small",
+    choices[min(choices, key=lambda times: abs(times - longer))],
+    f"{longer:.2f} times: 30 messages one after the other against 8. With eight bytes each costs its latency only.",
+)
 
 # %% [markdown] tags=["exercise"]
 # First run this cell. `show` draws your function, `check` judges it, `hint` helps, `solution` tells; all of that works
@@ -156,7 +207,9 @@ for length in (1, 1_000, 100_000):
 check("03.reduce_scatter")
 
 # %% [markdown] tags=["exercise"]
-# What happens when? Look at it:
+# What happens when? Step through your own run. The digits in a field are the ranks whose values are in that sum; one
+# that stands there twice was added twice, and a small digit is the chunk that it really belongs to. The first wrong
+# step is red, with the line of yours that made it. `show("03.reduce_scatter", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 show("03.reduce_scatter")
@@ -172,6 +225,9 @@ show("03.reduce_scatter")
 
 # %% tags=["exercise"]
 check("03.ring_allreduce")
+
+# %% tags=["exercise"]
+show("03.ring_allreduce")
 
 # %% [markdown] tags=["instructor"]
 # **Instructor.** 25 minutes. Let them draw the four ranks' chunks on paper for two steps before they write a line.

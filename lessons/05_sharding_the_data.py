@@ -69,12 +69,39 @@ drawing.coverage([shards(epoch) for epoch in range(4)], SAMPLES, "Sample × epoc
 # together: some samples are seen twice or three times (struck through), others not at all (white).
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "05.seeds",
+    "Three ranks take 8 of 24 samples each, every rank from a shuffle with a seed of its own. How many of the 24 does "
+    "nobody see in the first epoch?",
+    number="samples",
+    tolerance=0.3,
+)
+
+# %%
 wrong = [[shard_indices(SAMPLES, rank, RANKS, epoch=epoch, seed=rank) for rank in range(RANKS)] for epoch in range(4)]
 drawing.coverage(wrong, SAMPLES, "A seed for each rank")
 
+# %%
+reveal(
+    "05.seeds",
+    SAMPLES - len(set(np.concatenate(wrong[0]))),
+    "A sample is missed by one rank with probability 2/3, by all three with (2/3)³ = 30 %: about 7 of 24, and about as "
+    "many are seen twice.",
+)
+
 # %% [markdown]
 # **An epoch that never changes.** The sampler is an object that a `DataLoader` holds; `set_epoch()` has to be called
-# before each epoch. Without it every rank sees its own part only, for ever, and always in the same order.
+# before each epoch. And if nobody calls it?
+
+# %%
+predict(
+    "05.forgotten",
+    "Without set_epoch(): how many of the 24 samples has rank 0 seen after four epochs?",
+    number="samples",
+    tolerance=0,
+)
 
 # %%
 samplers = [ShardedSampler(SAMPLES, rank, RANKS) for rank in range(RANKS)]
@@ -90,6 +117,13 @@ for name, epochs in (("forgotten", forgotten), ("called", called)):
     seen = set().union(*(epoch[0] for epoch in epochs))
     print(f"set_epoch() {name}: in four epochs rank 0 has seen {len(seen)} of {SAMPLES} samples")
 drawing.coverage(forgotten, SAMPLES, "set_epoch() forgotten")
+
+# %%
+reveal(
+    "05.forgotten",
+    len(set().union(*(epoch[0] for epoch in forgotten))),
+    "Its own third, in the same order, for ever. No error says so: all ranks together see all samples in each epoch.",
+)
 
 # %% [markdown]
 # ## The uneven end
@@ -159,11 +193,18 @@ print("steps:", simulate(3, agreed, 145, 16).results)
 
 # %% [markdown]
 # Or whoever has no more data says so: `join()` waits for the others, and contributes zeros to their allreduces until
-# all have come. Nothing is left out and nothing repeated. But the average divides by the number of *all* ranks, also of
-# those that have only zeros to give: below, in the last step, one rank of three still has data. In that step its batch
-# is the 49th sample alone, which counts as much as 16 samples of another step.
+# all have come. Nothing is left out and nothing repeated. Below, in the last step, one rank of three still has data. In
+# that step its batch is the 49th sample alone.
 #
 # `run_threads` starts the whole runtime on three threads of this process.
+
+
+# %%
+predict(
+    "05.join",
+    "In the last step rank 0 alone has data; its gradient is 1, and ranks 1 and 2 have joined. What is the average?",
+    choices=["1", "1/3", "0", "not a number"],
+)
 
 
 # %%
@@ -176,8 +217,18 @@ def joined():
     return averages
 
 
-for rank, averages in enumerate(hvd.run_threads(3, joined)):
+all_averages = hvd.run_threads(3, joined)
+for rank, averages in enumerate(all_averages):
     print(f"rank {rank}: {[round(one, 3) for one in averages]}")
+
+# %%
+last = all_averages[0][-1]
+reveal(
+    "05.join",
+    "1" if last == 1 else "1/3" if round(last, 3) == 0.333 else "0" if last == 0 else "not a number",
+    "Who has joined gives zeros, and still counts: the sum is divided by 3. So this one sample counts as much as 16 of "
+    "another step.",
+)
 
 # %% [markdown]
 # ## A mean over uneven shards

@@ -53,6 +53,17 @@ for nbytes in (40, 4_000, 20_000, 400_000, 4_000_000):
 
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "07.packed",
+    "48 arrays of 80 bytes each, on four ranks: how many times as fast is one message with all of them?",
+    number="times",
+    tolerance=0.25,
+)
+
+
+# %%
 def one_by_one(comm, count, length):
     return [comm.allreduce(np.ones(length)) for _ in range(count)]
 
@@ -68,6 +79,15 @@ for length in (10, 1_000, 100_000):
         f"48 × {8 * length:7,} bytes: {len(alone.messages)} messages in {alone.time_s * 1e3:6.2f} ms, packed "
         f"{len(fused.messages)} in {fused.time_s * 1e3:6.2f} ms: {alone.time_s / fused.time_s:5.2f} times as fast"
     )
+
+# %%
+alone, fused = (simulate(4, way, 48, 10) for way in (one_by_one, packed))
+reveal(
+    "07.packed",
+    alone.time_s / fused.time_s,
+    "80 bytes take 20 µs of latency and 0.08 µs for the bytes. 48 messages pay the latency 48 times. With 800 kB each "
+    "there is hardly a difference.",
+)
 
 # %% [markdown]
 # The bytes are the same. Packing saves latency, so it helps the small ones; for the large ones it hardly matters.
@@ -117,6 +137,14 @@ for threshold in (0, 10_000, 100_000, 400_000, 64 << 20):
 mixed = [Response(f"{dtype} {i}", Kind.ALLREDUCE, dtype, (10,)) for i in range(3) for dtype in ("float32", "float64")]
 for batch in plan(mixed, threshold_bytes=1000):
     print([response.name for response in batch])
+
+# %%
+predict(
+    "07.threshold",
+    "Thresholds from 1,000 to 1,024,000 bytes: with which one is the step shortest, if messages may travel during "
+    "backward?",
+    choices=["the smallest: everything leaves at once", "one between", "the largest: all in one message"],
+)
 
 # %% [markdown]
 # ## Why not everything in one?
@@ -182,6 +210,17 @@ ways = {f"{one:,} bytes": finish_time(buckets_of(one), ready, alpha, beta) for o
 ways = {name: round(seconds * 1e3, 3) for name, seconds in ways.items()}
 drawing.bars(ways, "ms", "A step", best=round((ready[-1] + alpha + beta * sizes[-1]) * 1e3, 3))
 
+# %%
+extremes = {
+    min(thresholds): "the smallest: everything leaves at once",
+    max(thresholds): "the largest: all in one message",
+}
+reveal(
+    "07.threshold",
+    extremes.get(best, "one between"),
+    f"{best:,} bytes. A smaller one pays the latency more often; a larger one waits for its last tensor.",
+)
+
 # %% [markdown]
 # The first 6 gradients, with too small a threshold, a good one, and all in one:
 
@@ -193,6 +232,25 @@ drawing.space_time(simulate(2, step, buckets_of(best, responses[:6]), ready), f"
 
 # %%
 drawing.space_time(simulate(2, step, buckets_of(64 << 20, responses[:6]), ready), "All in one")
+
+# %% [markdown]
+# ### Set it yourself
+#
+# The same for a ring of n ranks, with the package's own buckets: 50 layers, 100 MB of gradients, 100 ms of computing, a
+# third of it forward. What the network does after backward has ended is **exposed**: the ranks wait for it, shown in
+# red. The **efficiency** is the part of the step in which they compute.
+
+# %%
+from workbench.course.calculators import explore
+
+explore.step()
+
+# %% [markdown]
+# With the sliders (without a kernel, the three pictures above are all there is):
+#
+# - Where is the best bucket at α = 200 µs? And at 20 µs: how much does it matter there?
+# - The third setting is bandwidth-bound. Does any bucket help? What does?
+# - Set the bucket to 100 MB. What does the line above the picture say, and why?
 
 # %% [markdown]
 # ## On two real ranks
@@ -259,7 +317,14 @@ drawing.bars(bars, "ms", "A round on two real ranks, by threshold")
 # ## The response cache
 #
 # Before a tensor moves, each rank announces it to rank 0: name, dtype, shape, operation. In a training the same
-# gradients come in every step. So what was agreed upon once gets a number, and from then on the number is announced:
+# gradients come in every step, so what was agreed upon once need not be said again:
+
+# %%
+predict(
+    "07.announced",
+    "In the first step this rank announces its 62 gradients in about 5,600 bytes. In every later one: in how many?",
+    choices=["5,600 bytes, as in the first", "about 2,800 bytes", "less than 300 bytes"],
+)
 
 # %%
 from dataclasses import replace
@@ -282,7 +347,33 @@ print("the first announcement begins:", first[:89].decode())
 print(f"in the first step {len(first)} bytes for {len(requests)} gradients, in every later one {len(later)}")
 
 # %%
+reveal(
+    "07.announced",
+    "less than 300 bytes"
+    if len(later) < 300
+    else "about 2,800 bytes"
+    if len(later) < 4000
+    else "5,600 bytes, as in the first",
+    "Name, dtype, shape and operation of each were agreed upon in the first step. Now a number stands for them.",
+)
+
+# %%
 engines.down()
+
+# %% [markdown]
+# ## Calculated and measured
+#
+# The calculator of above, held against this machine. Two ranks measure their α, β and a network of 14 layers without
+# communication. From these alone a step is calculated, for three sizes of buckets. Then each is trained.
+
+# %% tags=["nbval-ignore-output"]
+from workbench.course.calculators import measured_step
+
+measured_step.measured(ranks=2)
+
+# %% [markdown]
+# What the calculator leaves out is in the last column: on one machine, a step also pays for ranks that share cores and
+# memory, for waking up, and for whatever else runs here. `exposed` counts what communication adds to computing alone.
 
 # %% [markdown] tags=["exercise"]
 # ## Pack them

@@ -48,11 +48,27 @@ for stopwatch in stopwatches:
     print(inspect.getsource(stopwatch))
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "08.stopwatch",
+    "Which of the three says what four ranks really gain?",
+    choices=["from_the_beginning", "own_work", "whole_steps"],
+)
+
+# %%
 for stopwatch in stopwatches:
     one, four = (simulate(n, stopwatch).results[0] for n in (1, 4))
     print(
         f"{stopwatch.__name__:18}  1 rank {one * 1e3:4.1f} ms, 4 ranks {four * 1e3:4.1f} ms, speed-up {one / four:.2f}"
     )
+
+# %%
+reveal(
+    "08.stopwatch",
+    "whole_steps",
+    "The other two differ from it in both directions: own_work promises twice as much, from_the_beginning less.",
+)
 
 # %% [markdown]
 # Three figures of one program, all read on rank 0. Which is right?
@@ -142,6 +158,13 @@ weak = in_turns(convolutional, 288, 3, together=2)
 # exercise; here its solution is used.
 
 # %%
+predict(
+    "08.tiny",
+    "The tiny network, 650 parameters, batch 32: how fast is it on two ranks?",
+    choices=["nearly twice as fast as on one", "about as fast as on one", "slower than on one"],
+)
+
+# %%
 from statistics import median
 
 from workbench.course.tasks import task
@@ -149,8 +172,20 @@ from workbench.course.tasks import task
 speedup = task("08.speedup").reference
 rounds, weak = engines.client[0].pull(["rounds", "weak"], block=True)
 measured = {name: speedup(alone, together) for name, (alone, together) in rounds.items()}
-print("the tiny network is slower on two ranks:", measured["tiny"][0] < 1)
 print("the larger one gains more:", measured["convolutional"][0] > measured["tiny"][0])
+
+# %%
+times = measured["tiny"][0]
+reveal(
+    "08.tiny",
+    "slower than on one"
+    if times < 0.9
+    else "about as fast as on one"
+    if times < 1.3
+    else "nearly twice as fast as on one",
+    "Its step computes for a fraction of a millisecond. To announce gradients, to agree and to send takes longer than "
+    "the half that the other rank takes off.",
+)
 
 # %% tags=["nbval-ignore-output"]
 for name, (times, efficiency) in measured.items():
@@ -271,10 +306,26 @@ for n in (1, 2, 4, 8, 16, 32, 64):
     )
 
 # %%
+predict(
+    "08.best",
+    "The same network on 1.25 GB/s and 50 µs, with a fixed global batch: with how many ranks is a step shortest?",
+    number="ranks",
+    tolerance=0.3,
+)
+
+# %%
 slower = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=50e-6, beta_s=8e-10)
 best = max(range(1, 513), key=slower.speedup)
 print(f"1.25 GB/s: best with n = {best}, speed-up {slower.speedup(best):.2f}; with 512 ranks {slower.speedup(512):.2f}")
 draw({"10 GB/s": large, "1.25 GB/s": slower}, [1, 2, 4, 8, 16, 32], title="Equal global batch, in the model")
+
+# %%
+reveal(
+    "08.best",
+    best,
+    f"And then it is only {slower.speedup(best):.2f} times as fast as one rank. Each rank more takes less off G/n, and "
+    "adds two latencies.",
+)
 
 # %% [markdown]
 # - **Strong scaling:** the global batch stays, each rank has less to do. G/n shrinks, C(n) tends to 2βK and then

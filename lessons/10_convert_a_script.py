@@ -40,19 +40,42 @@ print(steps[0].read_text())
 # %% [markdown]
 # ## What do two copies of it do?
 #
-# `workbench run -np 2 python 00_serial.py` starts it twice. Nothing fails, and that is the trouble: each process trains
-# alone. `watch` runs a script in the same way on two ranks, and also alone, and looks at what they do, by hooks
-# that torch has for everybody: which samples go into the model, the weights at the first and at the last step, the
-# first gradient, files, output. The script is not changed.
+# `workbench run -np 2 python 00_serial.py` starts it twice. `watch` runs a script in the same way on two ranks, and
+# also alone, and looks at what they do, by hooks that torch has for everybody: which samples go into the model, the
+# weights at the first and at the last step, the first gradient, files, output. The script is not changed.
 #
 # As on two machines, each rank has a folder of its own, and random numbers of its own. Each script runs twice; the
 # second time, rank 0 finds the checkpoint of the first, and rank 1 finds nothing.
+
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "10.copies",
+    "Two ranks start the serial script as it is. What happens?",
+    choices=[
+        "an error: init() was not called",
+        "each rank takes half of the samples, without averaging gradients",
+        "two trainings, each on all samples, and no error",
+    ],
+)
 
 # %%
 from workbench.course.training.conversion import difference, table, turned_green, watch
 
 seen = watch(steps, n=2)
 print(seen[0])
+
+# %%
+alone = [name for name, wrong in seen[0].lights().items() if not wrong]
+reveal(
+    "10.copies",
+    "each rank takes half of the samples, without averaging gradients"
+    if "Each sample once per epoch, in a new order" in alone
+    else "two trainings, each on all samples, and no error",
+    "Sample 0 was seen twice, and one step of both together takes 144 samples. The script does not know that there is "
+    "another rank.",
+)
 
 # %% [markdown]
 # Not one light is green. Each of the nine steps turns one on.
@@ -120,10 +143,25 @@ step(6)
 # ### 7. The gradients
 #
 # Now everything is alike but the gradients: each rank has those of its own samples. `DistributedOptimizer` averages
-# them before each step. Two lights go on at once, for now the result is that of one process.
+# them before each step.
+
+# %%
+predict(
+    "10.seventh",
+    "Four lights are still off: gradients, accuracy, saving, and the weights at the end. How many does step 7 turn on?",
+    number="lights",
+    tolerance=0,
+)
 
 # %%
 step(7)
+
+# %%
+reveal(
+    "10.seventh",
+    len(turned_green(seen[6], seen[7])),
+    "With the average of the gradients the result is that of one process. Nothing else was missing for that.",
+)
 
 # %% [markdown]
 # ### 8. The metrics
@@ -162,8 +200,14 @@ print("no step turns a light off:", all(not turned_green(b, a) for a, b in pairw
 # %% [markdown]
 # ## One line less
 #
-# The finished script without step 6 runs without an error. Its accuracy is lower, but only who knows the other figure
-# sees that. The lights tell:
+# What if step 6 is left out of the finished script?
+
+# %%
+predict(
+    "10.forgotten",
+    "The finished script, but without step 6, the broadcast of the optimizer's state. What happens?",
+    choices=["an error", "the same accuracy: the weights were broadcast", "no error, and a lower accuracy"],
+)
 
 # %%
 import tempfile
@@ -175,6 +219,16 @@ with tempfile.TemporaryDirectory() as folder:
     found = watch([forgetful])[0]
 print(f"accuracy {found.ranks[0].reported:.0%}; with step 6 {seen[9].ranks[0].reported:.0%}")
 print("\n".join(f"✗ {name}" for name, wrong in found.lights().items() if wrong))
+
+# %%
+reveal(
+    "10.forgotten",
+    "no error, and a lower accuracy"
+    if found.ranks[0].reported < seen[9].ranks[0].reported
+    else "the same accuracy: the weights were broadcast",
+    "Only who knows the other accuracy sees that something is wrong. The lights tell: rank 0 alone has read the "
+    "momentum from the checkpoint.",
+)
 
 # %% [markdown]
 # The ranks begin with the same weights but another momentum, so after the first step their weights differ, and nothing

@@ -67,10 +67,26 @@ rank = hvd.rank()
 # Read it from the top: the first line says *who* is missing and *which* tensor waits for them; then one line for each
 # group of ranks says where it stands; the last line guesses why. Here rank 2 makes a step more than the others.
 
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "11.named",
+    "Rank 2 makes a step more than the others, and waits. Which ranks does the error name as missing?",
+    choices=["rank 2: the mistake is there", "ranks 0, 1 and 3: they do not come", "none: it cannot know"],
+)
+
 # %% tags=["raises-exception"]
 # %%px
 for step in range(4 if rank == 2 else 3):
     loss = hvd.allreduce(np.array(1.0 / (step + 1)), name="loss")
+
+# %%
+reveal(
+    "11.named",
+    "ranks 0, 1 and 3: they do not come",
+    "An error names those who do not come. Whether the mistake is theirs or that of those who wait, it cannot know.",
+)
 
 # %% [markdown]
 # Now you know the line, the tensor, and that ranks 0, 1 and 3 have *finished*: they did not fail, they are not slow.
@@ -131,8 +147,21 @@ who_has("late")
 # %% [markdown]
 # ## Fingerprints, where there is no error at all
 #
-# Every rank draws weights of its own, then all train together. All collectives are complete, all losses fall. The
-# models are four different ones, and nothing says so, unless you ask:
+# Every rank draws weights of its own, then all train together. All collectives are complete, all losses fall. Is it one
+# model? Nothing says so, unless you ask:
+
+
+# %%
+predict(
+    "11.apart",
+    "Four ranks begin with weights that differ by 1, 2 and 3 from rank 0's. After three steps with averaged gradients, "
+    "without a broadcast?",
+    choices=[
+        "one model: the average brings them together",
+        "four models, as far apart as at the beginning",
+        "four models, further apart with each step",
+    ],
+)
 
 
 # %%
@@ -152,6 +181,18 @@ if rank == 0:
     for title, prints in (("without", without), ("with", with_broadcast)):
         print(f"{title} a broadcast: one model: {bool(prints)}, first that differs: {prints.first or 'none'}, by")
         print("    ", ", ".join(f"{difference:g}" for difference in prints.largest))
+
+# %%
+apart, begin = max(engines.client[0].pull("list(without.largest)", block=True)), 3.0
+reveal(
+    "11.apart",
+    "one model: the average brings them together"
+    if apart < 0.1
+    else "four models, as far apart as at the beginning"
+    if apart < 1.1 * begin
+    else "four models, further apart with each step",
+    "All ranks subtract the same average, so what was different stays different, to the last digit.",
+)
 
 # %% [markdown]
 # A fingerprint costs a checksum of the weights on each rank. Take one after the first step, and one at the end of each

@@ -72,6 +72,15 @@ for rank, node in enumerate(nodes):
 # Here is what becomes of that and of two other choices on our four ranks.
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "12.pinned",
+    "Ranks 2 and 3 are on node b, which has two GPUs. What does rank 2 get from set_device(hvd.rank())?",
+    choices=["GPU 0 of a", "GPU 0 of b", "an error: there is no such GPU"],
+)
+
+# %%
 choices = {
     "nothing, so number 0": lambda me: 0,
     "set_device(rank)": lambda me: me.rank,
@@ -79,6 +88,15 @@ choices = {
 }
 for name, choose in choices.items():
     print(f"{name:24}", ", ".join(pinned(nodes, choose, gpus=2)))
+
+# %%
+got = pinned(nodes, choices["set_device(rank)"], gpus=2)[2]
+reveal(
+    "12.pinned",
+    "an error: there is no such GPU" if got == "invalid device ordinal" else got,
+    "Node b numbers its GPUs 0 and 1, and rank 2 asks for number 2. On one machine, where rank and local rank are the "
+    "same, nobody would have noticed.",
+)
 
 # %% [markdown]
 # Without pinning, two ranks share a GPU: half the speed, or out of memory, while the others idle. With `rank` all is
@@ -120,26 +138,56 @@ print("sums:", run.results)
 picture(blocks, run, "Flat ring, ranks node by node")
 
 # %% [markdown]
-# Only two of the four links are slow. But in each of its 2(n − 1) steps everybody passes a chunk on, over the slow
-# links as well, and the next step needs what has come from there. So the ring goes at the pace of the slowest link:
+# Only two of the four links are slow: they have a tenth of the bandwidth.
+
+# %%
+predict(
+    "12.slowest",
+    "If all four links were slow: how long would the flat ring take, compared with now, where only two are?",
+    choices=["as long as now", "about a third longer", "twice as long", "ten times as long"],
+)
 
 # %%
 alpha_s, beta_s = blocks.between
 only_slow = 2 * (4 - 1) * (alpha_s + beta_s * 8_000_000 / 4)
 print(f"flat ring {run.time_s * 1e3:.2f} ms; if all links were slow: {only_slow * 1e3:.2f} ms")
 
+# %%
+longer = only_slow / run.time_s
+choices = {1: "as long as now", 1.33: "about a third longer", 2: "twice as long", 10: "ten times as long"}
+reveal(
+    "12.slowest",
+    choices[min(choices, key=lambda times: abs(times - longer))],
+    "In each of its 2(n − 1) steps everybody passes a chunk on, over the slow links as well, and the next step needs "
+    "what has come from there. So the ring goes at the pace of the slowest link.",
+)
+
 # %% [markdown]
-# And it matters where the ranks are. Many launchers can deal them out to the nodes in turns. Then *every* link of the
-# ring is a slow one:
+# And it matters where the ranks are. Many launchers can deal them out to the nodes in turns:
+
+# %%
+predict(
+    "12.turns",
+    "Ranks 0 and 2 are on node a now, 1 and 3 on b. How many times as many bytes leave each node as before?",
+    number="times",
+    tolerance=0,
+)
 
 # %%
 turns = Topology(["a", "b", "a", "b"])
-picture(turns, simulate(4, flat, turns.nodes, link=turns), "Flat ring, ranks dealt out in turns")
+dealt = simulate(4, flat, turns.nodes, link=turns)
+picture(turns, dealt, "Flat ring, ranks dealt out in turns")
+
+# %%
+reveal(
+    "12.turns",
+    turns.left(dealt)["a"] / blocks.left(run)["a"],
+    "Every link of the ring joins two nodes now. With L ranks per node it is L times as many bytes.",
+)
 
 # %% [markdown]
-# Twice the bytes leave each node; with L ranks per node it is L times as much. All of that goes through the network
-# card that the ranks of a node share. (The model gives each pair of ranks a link of its own, so its clock does not show
-# that; the counted bytes do.)
+# All of these bytes go through the network card that the ranks of a node share. (The model gives each pair of ranks a
+# link of its own, so its clock does not show that; the counted bytes do.)
 #
 # ## Two levels
 #

@@ -106,12 +106,13 @@ def judge(framework, w, b):
     weights = np.concatenate([w.ravel(), b])
     replicas = hvd_numpy.allgather(weights[None], name=f"judge {framework}")
     off = max(abs(w - w_alone).max(), abs(b - b_alone).max())
+    all_off.append(float(off))
     if hvd_numpy.rank() == 0:
         print("✓" if (replicas == replicas[0]).all() else "✗", f"{framework}: the same bits on all ranks")
         print("✓" if off < 1e-5 else f"✗ ({off})", f"{framework}: the weights of one process, within 1e-5")
 
 
-hvd_numpy = hvd
+hvd_numpy, all_off = hvd, []
 guess = (digits.test_x.reshape(-1, 64) @ w_alone + b_alone).argmax(axis=1)
 print(
     f"one process: {len(batches(len(x), 0, 1, BATCH))} steps, {(guess == digits.test_y).mean():.0%} of the test digits"
@@ -119,6 +120,21 @@ print(
 
 # %% [markdown]
 # ## PyTorch
+
+# %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "14.same",
+    "The same 15 steps in PyTorch, TensorFlow, Keras and JAX, on two ranks each, in float32. What is the largest "
+    "difference of a weight from numpy on one process, in the worst of the four?",
+    choices=[
+        "the same bits",
+        "less than 1e-5",
+        "about 1e-3: each has its own arithmetic",
+        "about 0.1: other trainings",
+    ],
+)
 
 # %%
 # %%px
@@ -248,9 +264,27 @@ judge("JAX", *params)
 
 # %% [markdown]
 # ## All in one job
-#
-# `hvd.init()` was called in each cell, and the ranks met once: below the four modules there is one job, one queue of
-# tensors, and one coordinator. So a script may use two frameworks, say JAX for one model and PyTorch for another.
+
+# %%
+worst = max(engines.client[0]["all_off"])
+bounds = {"about 0.1: other trainings": 1e-2, "about 1e-3: each has its own arithmetic": 1e-5, "less than 1e-5": 1e-300}
+reveal(
+    "14.same",
+    next((choice for choice, least in bounds.items() if worst >= least), "the same bits"),
+    "The gradients are the same numbers, summed up in another order. A framework is a way to write a training, not "
+    "another training.",
+)
+
+# %% [markdown]
+# `hvd.init()` was called in each of the cells, by another module each time.
+
+# %%
+predict(
+    "14.jobs",
+    "Two engines, four modules, four calls of init(). How many jobs are there?",
+    number="jobs",
+    tolerance=0,
+)
 
 # %%
 # %%px
@@ -265,6 +299,14 @@ sums = [
     float(workbench.jax.allreduce(jax.numpy.ones(()), op=workbench.jax.Sum)),
 ]
 print(f"rank {hvd.rank()} of {hvd.size()}: a sum of ones by each framework: {sums}")
+
+# %%
+reveal(
+    "14.jobs",
+    1,
+    "Below the four modules there is one job, one queue of tensors, and one coordinator. So a script may use two "
+    "frameworks, say JAX for one model and PyTorch for another.",
+)
 
 # %%
 engines.down()

@@ -33,6 +33,7 @@ import numpy as np
 from workbench.collectives.ring import ring_allreduce
 from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import Kill, RankDiedError, simulate
 from workbench.course.tasks import task
 from workbench.course.training import logical_shards
@@ -48,12 +49,28 @@ from workbench.course.training.failing_job import failing_job
 # belongs to it; and from that, other jobs.
 
 # %%
+predict(
+    "15.mtbf",
+    "16,384 GPUs, 419 interruptions in 54 days. How long does one GPU with all that belongs to it run until it fails?",
+    number="years",
+    tolerance=0.2,
+)
+
+# %%
 DAY_S = 86400
 mtbf_s = 54 * DAY_S / 419 * 16384
 print(f"one rank fails once in {mtbf_s / DAY_S / 365:.1f} years")
 for n in (8, 512, 16384):
     mean_h = mtbf_s / n / 3600
     print(f"{n:6,} ranks: once in {mean_h:8,.1f} hours; a day without a failure: {math.exp(-24 / mean_h):7.2%}")
+
+# %%
+reveal(
+    "15.mtbf",
+    mtbf_s / DAY_S / 365,
+    "54 days · 16,384 / 419. A machine that fails once in six years is a good machine; thousands of them fail every "
+    "few hours.",
+)
 
 # %% [markdown]
 # The last column takes failures to come *without memory*: the time to the next one is exponential, however long the
@@ -139,6 +156,14 @@ print("    …")
 print(inspect.getsource(failing_job).rpartition('"""\n')[2])
 
 # %%
+predict(
+    "15.interval",
+    "16,384 such GPUs; a commit takes one minute. After how many minutes of work should they commit?",
+    number="minutes",
+    tolerance=0.3,
+)
+
+# %%
 n = 16384
 job_s = mtbf_s / n
 young_s = math.sqrt(2 * commit_s * job_s)
@@ -158,6 +183,13 @@ figures.curves(
     x=[every * step_s / 60 for every in tried],
 )
 
+# %%
+reveal(
+    "15.interval",
+    young_s / 60,
+    f"√(2·C·M), with C = 1 minute and M = {job_s / 60:.0f} minutes, the job's own mean time between failures.",
+)
+
 # %% [markdown]
 # The curve is flat at the bottom: half or twice the best interval wastes a quarter more, not twice as much. But who
 # takes the MTBF of one rank commits once in 41 hours, and such a job never gets anywhere:
@@ -174,16 +206,32 @@ for words, every in (
 # %% [markdown]
 # ## Go on with the same bits
 #
-# The survivors could divide each batch by n − 1 instead of n. It would be a right training, but not the same one:
-# floating-point sums depend on their order, and so on who adds up what.
+# The survivors could divide each batch by n − 1 instead of n. It would be a right training. Would it be the same one?
+
+# %%
+predict(
+    "15.bits",
+    "1,200 float64 numbers are added up by one rank, by three and by four. Which sums have the same bits?",
+    choices=["all three", "those of one and of four: 4 is a power of two", "no two of them"],
+)
 
 # %%
 print("one after the other:", (0.1 + 0.2) + 0.3, "   the other way:", 0.1 + (0.2 + 0.3))
 
 values = np.random.default_rng(0).normal(size=1200)
 sums = {n: sum(float(sum(values[rank::n])) for rank in range(n)) for n in (1, 3, 4)}
-print("1, 3 and 4 ranks have the same sum to 1e-9:", max(sums.values()) - min(sums.values()) < 1e-9)
-print("and the same bits:", len(set(sums.values())) == 1)
+print(f"1, 3 and 4 ranks: largest difference of their sums {max(sums.values()) - min(sums.values()):.0e}")
+
+# %%
+reveal(
+    "15.bits",
+    "all three"
+    if len(set(sums.values())) == 1
+    else "those of one and of four: 4 is a power of two"
+    if sums[1] == sums[4]
+    else "no two of them",
+    "Sums of floats depend on their order, and so on who adds up what. The last bits differ.",
+)
 
 # %% [markdown]
 # After some thousand steps, such a last bit is another model. You cannot tell any more whether a difference comes from

@@ -72,17 +72,38 @@ for name, paper in MODELS.items():
 # (two thirds of a step: it does twice the work of forward).
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "16.bandwidth",
+    "Inception V3 has 95 MB of gradients: 61 ms on the line, of a step of 451 ms. If they travel beside backward, what "
+    "efficiency does the bandwidth alone allow? (Published: 90 %.)",
+    number="%",
+    tolerance=0.02,
+)
+
+# %%
 print("bandwidth alone  one after the other   beside backward   published")
 for name, paper in MODELS.items():
     compute_s, line_s = paper.step_s, 2 * 4 * parameters(paper.model()) / line
     beside_s = compute_s / 3 + max(compute_s * 2 / 3, line_s)
     print(f"{name:16} {compute_s / (compute_s + line_s):20.0%} {compute_s / beside_s:17.0%} {published[name]:11.0%}")
 
+# %%
+inception = MODELS["Inception V3"]
+line_s = 2 * 4 * parameters(inception.model()) / line
+beside_s = inception.step_s / 3 + max(inception.step_s * 2 / 3, line_s)
+reveal(
+    "16.bandwidth",
+    100 * inception.step_s / beside_s,
+    "All of the 61 ms hide behind 301 ms of backward. So no bandwidth explains why 10 % are missing.",
+)
+
 # %% [markdown]
-# Neither column is the published one. Look at the small models first. Beside backward, their gradients cost nothing at
-# all: they are gone before backward has ended. So no bandwidth explains why 10 % are missing. Something else costs time
-# that everybody pays: stragglers, input, the framework. Nobody has published how much. So it is a *constant to be
-# fitted*: `common`, the part of a step that is lost in any case.
+# Neither column is the published one. Look at the small models first. Beside backward, their gradients cost nothing
+# at all: they are gone before backward has ended. Something else costs time that everybody pays: stragglers, input,
+# the framework. Nobody has published how much. So it is a *constant to be fitted*: `common`, the part of a step that
+# is lost in any case.
 #
 # With that part taken off, VGG-16 is still too fast. So its line does not carry all of its 25 Gbit/s. That is a second
 # constant: `line`, the part of the bandwidth that is reached. Which pairs explain all three figures?
@@ -291,16 +312,52 @@ small = simulate(spans(resnet.model(), resnet.step_s), reduce_s)
 step_picture(small.events, small.step_s, "ResNet-101 as published")
 
 # %%
+predict(
+    "16.layer",
+    "VGG-16 has 13 convolutions and 3 linear layers. What part of its gradients belongs to the largest layer alone?",
+    number="%",
+    tolerance=0.15,
+)
+
+# %%
 for layer in sorted(layers, key=lambda layer: -layer.values)[:3]:
     share = layer.values / sum(each.values for each in layers)
     work = (layer.forward_s + layer.backward_s) / vgg.step_s
     print(f"{layer.name}: {share:4.0%} of the gradients, {work:4.1%} of the computing")
+
+# %%
+reveal(
+    "16.layer",
+    100 * max(layer.values for layer in layers) / sum(layer.values for layer in layers),
+    "fc6: a matrix of 25,088 × 4,096. It is used once per image, while a convolution's few weights are used at every "
+    "pixel. So it has most of the bytes and hardly any of the work.",
+)
 
 # %% [markdown]
 # VGG-16's last layers have most of its gradients, and hardly any work. They are ready first, when backward has just
 # begun: that is the best moment. But all others queue behind them. The first layers' gradients are ready last and
 # travel last, and the next step waits for them. So the ranks wait at the end of the step while the network works, and
 # the network idles during forward while the ranks work.
+#
+# Set the network yourself: 512 ranks in one ring, each with a wire of its own, and a network with VGG-16's layers. The
+# 10 % that are lost in any case are not in it.
+
+# %%
+from workbench.course.calculators import explore
+from workbench.course.calculators.steps import Training
+
+rate = 0.85 * line
+wired = Training(512, 5e-6, 1 / rate, 4 * parameters(vgg.model()), 16 << 20, vgg.step_s, "like VGG-16")
+settings = {
+    "α = 5 µs, 25 Gbit/s": wired,
+    "α = 5 µs, 100 Gbit/s": replace(wired, beta_s=0.25 / rate),
+    "α = 50 µs, 100 Gbit/s": replace(wired, alpha_s=50e-6, beta_s=0.25 / rate),
+}
+explore.step(wired, settings, "VGG-16 on 512 ranks")
+
+# %% [markdown]
+# Four times the bandwidth hides nearly everything. With ten times the latency, as over TCP, that is lost again: each
+# bucket pays α in each of the ring's 1,022 steps.
 #
 # ## 5. Beat 68 %
 #
@@ -334,6 +391,14 @@ print(inspect.getsource(played._send))
 
 
 # %%
+predict(
+    "16.front",
+    "As published: 67.5 %. In the contest's rules, which of these is the best for VGG-16?",
+    choices=["backward's order", "all in one", "front first", "… in halves"],
+)
+
+
+# %%
 def score(messages):
     return vgg.step_s / play(layers, messages, reduce_s).step_s * 0.9  # common = 0.10, as above
 
@@ -345,6 +410,14 @@ halves = [[(i, a, b)] for [(i, _, n)] in front_first for a, b in ((0, n // 2), (
 tries = {"backward's order": backward_order, "all in one": in_one, "front first": front_first, "… in halves": halves}
 for name, messages in tries.items():
     print(f"{name:17} {len(messages):3} messages, efficiency {score(messages):.1%}")
+
+# %%
+reveal(
+    "16.front",
+    max(tries, key=lambda name: score(tries[name])),
+    "The next step begins with the front layers, so their gradients are the urgent ones, though they are ready last. "
+    "Cut in halves they pay twice as many latencies, and nothing passes between.",
+)
 
 # %% [markdown]
 # The order matters, and so do the pieces: a large message blocks what is urgent, and every message pays the ring's

@@ -76,14 +76,25 @@ if hvd.rank() == 0:
 # a process for each rank, with its number, the place to meet, and the secret as variables.
 
 # %%
+from workbench.course.predictions import predict, reveal
+
+predict(
+    "17.bits",
+    "Started by workbench run over sockets, by mpiexec over MPI, and by hand: how do the trained weights compare?",
+    choices=["the same bits", "equal up to rounding", "different: the transports add in another order"],
+)
+
+# %%
 run = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", "--gloo", sys.executable, "train.py"]
 done = subprocess.run(run, capture_output=True, text=True, timeout=60)
-print(done.stdout.partition("<stdout>:")[2].strip())
+told = [done.stdout.partition("<stdout>:")[2].strip()]
+print(told[-1])
 
 # %%
 mpiexec = [*mpi.command(2), sys.executable, "train.py"]
 done = subprocess.run(mpiexec, capture_output=True, text=True, timeout=60, env=mpi.environment(1))
-print(done.stdout.strip())
+told.append(done.stdout.strip())
+print(told[-1])
 
 # %%
 common = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
@@ -97,11 +108,26 @@ ranks = [
     )
     for rank in range(2)
 ]
-print(ranks[0].communicate(timeout=60)[0].strip())
+told.append(ranks[0].communicate(timeout=60)[0].strip())
+print(told[-1])
 print("exit codes:", [rank.wait(60) for rank in ranks])
 
+# %%
+same = len({each.rpartition(" ")[2] for each in told}) == 1
+rounded = len({each.partition(",")[0] for each in told}) == 1
+reveal(
+    "17.bits",
+    "the same bits"
+    if same
+    else "equal up to rounding"
+    if rounded
+    else "different: the transports add in another order",
+    "The launcher starts processes and says where they meet. Two numbers have one sum, whoever carries them. (With "
+    "more ranks their order counts as well: lesson 15.)",
+)
+
 # %% [markdown]
-# The same bits. `init()` has looked at the variables that each launcher sets. Those that we have set by hand are
+# `init()` has looked at the variables that each launcher sets. Those that we have set by hand are
 # torchrun's; `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` others. Finding them is your
 # second exercise.
 #
@@ -139,6 +165,13 @@ print(four()["mpijob"])
 # %%
 print(four()["jobset"])
 
+# %%
+predict(
+    "17.pod",
+    "One pod of the JobSet above fails. Which processes are started again?",
+    choices=["that pod's", "those of all pods", "none: somebody has to start the job again"],
+)
+
 # %% [markdown]
 # **Spark and Ray** are clusters that run Python functions. There the description is a call, in a program of theirs:
 #
@@ -164,7 +197,17 @@ print(four()["jobset"])
 # Three divisions of labour recur. **Who owns the processes** decides what a kill means: an agent ends with its
 # launcher, a pod's torchrun does not. **Who knows the hosts** decides whether they can change. **Who restarts** decides
 # what a failure costs: one process, or all of them.
-#
+
+# %%
+limit = int(four()["jobset"].partition("maxRestarts: ")[2].split()[0])
+reveal(
+    "17.pod",
+    "those of all pods" if limit else "none: somebody has to start the job again",
+    f"It says maxRestarts: {limit}. With a larger number all pods would start again: a JobSet knows pods, not ranks, "
+    "and the ranks of a job that is not elastic all need each other.",
+)
+
+# %% [markdown]
 # ## Hosts that come and go
 #
 # An elastic job asks a program for its hosts, once a second: one `host:slots` a line. The operator writes such a

@@ -38,6 +38,7 @@ LONG = (
     "test_data_service.py",
     "test_exercise_in_jupyterlab.py",
     "test_as_horovod.py",
+    "test_pages.py",
 )
 
 

@@ -52,8 +52,9 @@ CONDA_NAMES = {
     "nvidia-nccl-cu13": "nccl",
 }
 VARIANTS = ("cuda12", "cuda13", "spark", "ray")
-# Helm as a Python package is on PyPI alone; without it the tests of the chart are skipped.
-NOT_IN_CONDA = {"helm-python-sdk"}
+# On PyPI alone: Helm as a Python package, and axe-core; without them the tests of the chart and of the site's
+# accessibility are skipped.
+NOT_IN_CONDA = {"axe-playwright-python", "helm-python-sdk"}
 
 
 def marker_environment(python: str, platform: str) -> dict[str, str]:
@@ -290,7 +291,7 @@ def test_extras_that_the_setup_installs_exist(checkout: Checkout) -> None:
 
 def test_setup_remembers_choices(checkout: Checkout) -> None:
     """Choices hold until others are made: a plain set-up after ``MPI=system EXTRAS=dev`` keeps both."""
-    assert ".[torch,tensorflow,jax,lessons,dev,mpich]" in checkout.installed()
+    assert ".[torch,tensorflow,jax,lessons,site,dev,mpich]" in checkout.installed()
     assert ".[dev] " in checkout.installed(MPI="system", EXTRAS="dev")
     assert checkout.setup() == (0, [])
     (checkout.root / "requirements.lock").write_text("torch==1.0\n")
@@ -363,7 +364,7 @@ def test_setup_uses_pip_where_uv_is_not_to_be_had(checkout: Checkout) -> None:
     """Without uv the same packages come through pip, under the same pins."""
     call = checkout.installed(FAKE_UV="")
     assert call.startswith("python -m pip install --constraint requirements.lock")
-    assert call.endswith("--editable .[torch,tensorflow,jax,lessons,dev,mpich]")
+    assert call.endswith("--editable .[torch,tensorflow,jax,lessons,site,dev,mpich]")
 
 
 def test_every_installation_is_constrained(checkout: Checkout) -> None:

@@ -108,7 +108,8 @@ def test_an_exercise_is_done(notebook: Notebook, tmp_path: Path) -> None:
     notebook.paste(BLANK, right.replace("chunks[mine] +=", "chunks[mine] ="))
     assert notebook.run(BLANK) == ""
     told = notebook.run(CHECK)
-    assert "✗ right: n = 2, length 1: rank" in told
+    assert "✗ right: n = 2: rank 0, chunk 1: yours = rank 1; rank 0 missing" in told
+    assert "first wrong in step 1, on rank 0: what was there of rank 0 is lost" in told
     assert "✓ runs" in told
 
     notebook.paste(BLANK, right)
@@ -118,7 +119,8 @@ def test_an_exercise_is_done(notebook: Notebook, tmp_path: Path) -> None:
         *["✓ runs", "✓ right:", "✓ no dea", "✓ score:", "– real r"]
     ]
     notebook.run(SHOW)
-    figure = notebook.page.locator(".jp-Notebook .jp-OutputArea-output[data-mime-type='image/svg+xml'] img")
+    figure = notebook.page.locator(".jp-Notebook .wbp svg")  # the learner's own run, to be played
+    figure.wait_for()
     assert figure.count() == 1
     assert figure.bounding_box()["width"] > 400
     assert notebook.page.evaluate(TOO_WIDE) == []

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 from labs import in_browser
+from wrong_answers import load
 
 from workbench import api
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import drawing
+from workbench.course.provenance.explain import replay
+from workbench.course.provenance.picture import grid
 from workbench.course.simulator import Run, simulate
+from workbench.course.tasks import task
 from workbench.observe import player
 from workbench.observe.figure import Figure
 from workbench.observe.notebook_timeline import timeline
@@ -142,6 +146,22 @@ def test_steps_are_the_ends_of_messages(show: Callable[..., Page]) -> None:
     seen.slide(120)
     seen.press("Rewind: back to the beginning")
     assert seen.time == 0
+
+
+def test_a_learners_wrong_ring_is_played(show: Callable[..., Page]) -> None:
+    """Up to the first wrong step nothing is red; there the field is, and the line below says what is wrong."""
+    coded = task("03.ring_allreduce").coded
+    run = replay(load("w03").adds_in_the_second_half_too, coded, 4, 8)
+    seen = show(grid(run, "yours"))
+    red = "() => [...document.querySelectorAll('rect.wbt-wrong')].map(each => getComputedStyle(each).visibility)"
+    for step in range(4):
+        assert set(seen.page.evaluate(red)) == {"hidden"}, step
+        seen.press("Step on")
+    assert seen.page.evaluate(red).count("visible") == 1
+    assert seen.line.startswith("step 4: on rank 0 rank 0 is added a second time, in line 9: chunks[")
+    for _ in range(3):
+        seen.press("Step on")
+    assert seen.line.startswith("returned: rank 0, chunk 0: yours = rank 0 twice")
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 7])

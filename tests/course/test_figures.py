@@ -59,3 +59,65 @@ def test_an_early_irecv_does_not_wait() -> None:
         (message,) = run.messages
         assert (message.awaited < message.begin) is not ahead
         assert ("wait for rank 0" in drawing.space_time(run).svg) is not ahead
+
+
+@pytest.mark.parametrize("matched", ["before the wait", "in the wait"])
+def test_an_irecv_waits_where_its_wait_does(matched: str) -> None:
+    """Its rank goes on after the irecv; from wait() on until the message begins it waits. So does an isend's."""
+
+    def exchange(comm: Any) -> None:
+        if comm.rank == 0:
+            comm.compute(3e-3)
+            comm.send(np.zeros(10_000), dest=1)
+            comm.compute(3e-3)
+            comm.recv(source=1)
+        else:
+            request = comm.irecv(source=0)
+            comm.compute(1e-3)
+            request.wait()
+            sent = comm.isend(np.zeros(10_000), dest=0)
+            comm.compute(1e-3 if matched == "in the wait" else 9e-3)
+            sent.wait()
+
+    run = simulate(2, exchange)
+    came, went = run.messages
+    assert came.awaited == pytest.approx(1e-3)
+    assert came.begin == pytest.approx(3e-3)
+    late = went.held < went.begin
+    assert late is (matched == "in the wait")
+    assert not late or went.held == pytest.approx(came.end + 1e-3)
+
+
+def test_names_of_bars_lie_above_the_arrows() -> None:
+    """An arrow that crosses a bar does not cross the letters on it: they are drawn later, with a rim."""
+    run = simulate(4, lambda comm: comm.bcast(np.ones(100_000)))
+    root = ElementTree.fromstring(drawing.space_time(run).svg)
+    kinds = [each.get("class") for each in root if each.get("class") in ("wbt-message", "wbt-name")]
+    assert kinds == sorted(kinds)
+    assert {"wbt-message", "wbt-name"} == set(kinds)
+    for name in root.iter(f"{SVG}g"):
+        if name.get("class") == "wbt-name":
+            assert name.get("paint-order") == "stroke"
+
+
+def test_a_long_title_of_a_space_time_picture_is_whole() -> None:
+    """It has a second line, and all else lies lower."""
+    figure = drawing.space_time(
+        simulate(4, lambda comm: comm.bcast(1.0)), "A title that needs more room than one line " * 2
+    )
+    root = ElementTree.fromstring(figure.svg)
+    lines = [each.text or "" for each in root if each.tag == f"{SVG}text" and each.get("font-size") == "12"]
+    assert " ".join(" ".join(lines).split()) == " ".join(figure.alt.split())
+    assert len(lines) == 2
+    legend = [float(each.get("y", "0")) for each in root if each.tag == f"{SVG}rect" and each.get("rx") == "2"]
+    assert min(legend) > 18 + 14
+
+
+def test_each_colour_of_a_coverage_is_explained() -> None:
+    """Every rank's colour, a sample of nobody's, and one of several ranks."""
+    root = ElementTree.fromstring(drawing.coverage([[[0], [1, 1], [2, 0]]], samples=5).svg)
+    words = [each.text for each in root.iter(f"{SVG}text")]
+    for name in ("rank 0", "rank 1", "rank 2", "nobody", "several ranks"):
+        assert name in words
+    fills = [each.get("fill") for each in root.iter(f"{SVG}rect")]
+    assert all(fills.count(fill) >= 2 for fill in drawing._INKS[:2])

@@ -10,11 +10,14 @@ from typing import Any
 import nbformat
 import psutil
 import pytest
+from submissions import living, write
 
-from workbench.course import build, grading
+from workbench.course import build
+from workbench.course.grading.cells import exercises_in
 from workbench.course.tasks import names, task
-from workbench.launch.grade.grade import Grading, notebooks
+from workbench.launch.grade.grade import Grading, How
 from workbench.launch.grade.results import NotebookResult, State
+from workbench.launch.grade.submissions import notebooks, read
 
 LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
 SETUP = """import os, sys, time
@@ -23,12 +26,6 @@ from workbench.course.exercise import catch_up, check, exercise, hint, show"""
 SOLVED = {name: task(name).cell(solved=True) for name in ("02.shift_right", "03.reduce_scatter", "03.ring_allreduce")}
 OF_LESSON = [name for name in names() if name.startswith("03.")]
 FOREVER = '@exercise("{}")\ndef f(*arguments):\n    while True: pass'
-
-
-def write(path: Path, *cells: str) -> str:
-    """A notebook of code cells."""
-    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells]), path)
-    return str(path)
 
 
 def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda cells: None) -> str:
@@ -41,7 +38,7 @@ def built(path: Path, kind: str, change: Callable[[list[Any]], None] = lambda ce
 
 def graded(path: str, deadline_s: float = 50.0, step_s: float = 20.0) -> NotebookResult:
     """The sheet of one notebook."""
-    return Grading(path, deadline_s, step_s).run()
+    return Grading(read(path), How(deadline_s, step_s)).run()
 
 
 def states(sheet: NotebookResult) -> dict[str, str]:
@@ -75,7 +72,8 @@ def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
     cells = [SETUP, '@exercise("03.ring_allreduce")\ndef mine(comm, x):\n    return x', 'check("03.reduce_scatter")']
     sheet = graded(write(tmp_path / "kim.ipynb", *cells))
     assert states(sheet) == {"03.ring_allreduce": "✗", "03.reduce_scatter": "–"}
-    assert sheet.exercises["03.ring_allreduce"].text.startswith("right: n = 2, length 1: rank 0, index 0: yours")
+    said = sheet.exercises["03.ring_allreduce"].text
+    assert said.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0; rank 1 missing")
     assert sheet.exercises["03.reduce_scatter"].text == "no cell defines it"
 
 
@@ -158,16 +156,7 @@ def test_bad_cells_cost_themselves_only(tmp_path: Path, new_children: Callable[[
     assert told["1 / 0"].startswith("ZeroDivisionError")
     assert len(told) == 8, told  # these, input(), the odd exception and the typing error
     assert new_children() == []
-    assert not sleepers("987654")
-
-
-def sleepers(word: str) -> list[int]:
-    """Living processes with a word in their command line."""
-    found = []
-    for process in psutil.process_iter(["cmdline", "status"]):
-        if word in (process.info["cmdline"] or []) and process.info["status"] != psutil.STATUS_ZOMBIE:
-            found.append(process.pid)
-    return found
+    assert not living("987654")
 
 
 @pytest.mark.slow
@@ -212,7 +201,9 @@ def test_a_notebook_has_a_deadline(tmp_path: Path) -> None:
         (None, "No such file"),
         (b"", "not JSON"),
         (b'{"cells": [', "not JSON"),
-        (b"[" * 100_000, "not JSON"),
+        (b"[" * 200_000, "nested more than 64 levels"),
+        (b'{"cells": [{"source": "' + b"[" * 100 + b'"}]}', "no exercise"),
+        (b"0" * (33 << 20), "larger than 32 MiB"),
         (b"\xff\xfe\x00", "not JSON"),
         (b"[1]", "no cells"),
         (b'{"worksheets": []}', "no cells"),
@@ -226,14 +217,13 @@ def test_what_is_no_notebook_is_said(text: bytes | None, words: str, tmp_path: P
     path = tmp_path / "kim.ipynb"
     if text is not None:
         path.write_bytes(text)
-    events: list[dict[str, Any]] = []
-    grading.grade(path, {}, [], lambda **event: events.append(event))
-    assert len(events) == 1
-    assert words in events[0]["problem"]
+    sheet = graded(str(path))
+    assert words in sheet.problem
+    assert sheet.exercises == {}
 
 
 def test_a_problem_reaches_the_sheet(tmp_path: Path) -> None:
-    """It is the process's own word, and there are no marks."""
+    """A folder without notebooks has a line, and no marks."""
     sheet = graded(str(tmp_path))
     assert sheet.problem == "there is no notebook in this folder"
     assert not sheet.complete
@@ -261,4 +251,4 @@ def test_folders_stand_for_their_notebooks(tmp_path: Path) -> None:
 @pytest.mark.parametrize("sources", [['@exercise("03.ring_allreduce")'], ["check('03.ring_allreduce')\n# exercise"]])
 def test_exercises_are_found_by_reading(sources: Sequence[str]) -> None:
     """By their definition or by their check, without running anything."""
-    assert grading.exercises_in(sources, ["03.ring_allreduce"]) == ["03.ring_allreduce"]
+    assert exercises_in(sources, ["03.ring_allreduce"]) == ["03.ring_allreduce"]

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path(__file__).parents[1] / "course" / "wrong"
+COURSE = Path(__file__).parents[1] / "course"
+FOLDER = COURSE / "wrong"
 
 
-def load(name: str) -> Any:
+def load(name: str, folder: Path = FOLDER) -> Any:
     """One lesson's file, as a module."""
-    spec = importlib.util.spec_from_file_location(f"wrong_{name}", FOLDER / f"{name}.py")
+    spec = importlib.util.spec_from_file_location(f"{folder.name}_{name}", folder / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -28,6 +28,7 @@ from traitlets.config import Config
 
 from workbench.config import child_environment
 from workbench.course.outputs import joined, keep_equal, patterns
+from workbench.course.site.links import course, navigation
 from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +38,7 @@ _NO_CACHE = shutil.ignore_patterns("__pycache__")
 KINDS = ("notebooks", "exercises", "solutions")
 _KINDS_OF_CELLS = {"both", "exercise", "instructor"}
 _EXERCISE = re.compile(r"# exercise: (\S+)\s*\Z")
+_TELLS = re.compile(r"^reveal\(", re.MULTILINE)
 _CHECK = re.compile(r"^check\(\"(\S+)\"\)", re.MULTILINE)
 
 
@@ -57,7 +59,7 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
     if kind != "notebooks":
         graded: set[str] = set()
         cells = [_head(notebook), *(_filled(cell, kind == "solutions", graded) for cell in cells)]
-    notebook.cells = cells
+    notebook.cells = [*cells, _links(lesson, kind)]
     notebook.metadata = nbformat.from_dict(
         {
             "kernelspec": {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"},
@@ -68,9 +70,17 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
         cell.id = f"{lesson.stem[:2]}-{i:02d}"
         cell.metadata.pop("lines_to_next_cell", None)
         cell.metadata["tags"] = [tag for tag in cell.metadata.get("tags", []) if tag not in _KINDS_OF_CELLS]
+        if cell.cell_type == "code" and _TELLS.search(cell.source):
+            _hide(cell)
         if not cell.metadata["tags"]:
             del cell.metadata["tags"]
     return notebook
+
+
+def _hide(cell: Any) -> None:
+    """Fold a cell's source: it has the fact in it, and its reader is to guess first. One click unfolds it."""
+    cell.metadata["jupyter"] = {"source_hidden": True}  # JupyterLab
+    cell.metadata["tags"] = [*cell.metadata["tags"], "hide-input"]  # pages made by Sphinx, Jupyter Book, Quarto
 
 
 def _belongs(cell: Any, kind: str) -> bool:
@@ -84,6 +94,12 @@ def _head(notebook: Any) -> Any:
     """The lesson's title, for its exercises."""
     title = next(line for cell in notebook.cells for line in cell.source.splitlines() if line.startswith("# "))
     return nbformat.v4.new_markdown_cell(f"{title}: exercises")
+
+
+def _links(lesson: Path, kind: str) -> Any:
+    """The last cell: to the lessons before and after, to the exercises and back."""
+    text = navigation(course(lesson.parent), lesson.stem, kind)
+    return nbformat.v4.new_markdown_cell(text, metadata={"workbench": {"links": True}})
 
 
 def _filled(cell: Any, solved: bool, graded: set[str]) -> Any:

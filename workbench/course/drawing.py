@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from textwrap import wrap
 from typing import Any
 
 from workbench.common.text import count
 from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Message, Run
 from workbench.course.simulator.deadlock import cycle
-from workbench.observe.drawing import _STYLE, WIDTH, Arrow, clean, duration, size, svg
+from workbench.observe.drawing import _STYLE, WIDTH, Arrow, clean, duration, in_lines, size, svg
 from workbench.observe.figure import Figure
 from workbench.observe.tracks import Bar, Span, Track
 
@@ -48,7 +47,7 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
     free: list[list[float]] = [[] for _ in range(run.size)]
     arrows = []
     for i, one in enumerate(sorted(run.messages, key=lambda one: (one.begin, one.source, one.dest))):
-        out = _bar(i, one, "send", one.posted, free[one.source])
+        out = _bar(i, one, "send", one.held, free[one.source])
         into = _bar(i, one, "receive", one.awaited, free[one.dest])
         bars[one.source].append(out)
         bars[one.dest].append(into)
@@ -67,9 +66,7 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
 
 def _bar(number: int, one: Message, verb: str, since: float, free: list[float]) -> Bar:
     spans = [Span("wait", _us(since), _us(one.begin))] if since < one.begin else []
-    spans.append(
-        Span(verb, _us(max(one.begin, min(since, one.end))) if verb == "send" else _us(one.begin), _us(one.end))
-    )
+    spans.append(Span(verb, _us(one.begin), _us(one.end)))
     begin = min(since, one.begin)
     row = next((row for row, until in enumerate(free) if until <= begin + 1e-12), len(free))
     free[row : row + 1] = [one.end]
@@ -191,26 +188,27 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         Traffic: ring 24 messages, naive 40 messages; best possible 24
     """
     top = max([*values.values(), best or 0.0, 1e-12])
+    left = max(160.0, 20 + 7.8 * max(map(len, values), default=0))
     parts = []
     for i, (name, value) in enumerate(values.items()):
         y, width = 48 + 30 * i, 520 * value / top
         pattern = _INKS[i % len(_INKS)]
-        parts.append(_label(150, y + 15, name, 13, "end"))
-        parts.append(f'<rect x="160" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
-        parts.append(_label(168 + width, y + 15, f"{number(value)}", 12))
+        parts.append(_label(left - 10, y + 15, name, 13, "end"))
+        parts.append(f'<rect x="{left:g}" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
+        parts.append(_label(left + 8 + width, y + 15, f"{number(value)}", 12))
     if best is not None:
-        x = 160 + 520 * best / top
+        x = left + 520 * best / top
         parts.append(
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'
         )
     listed = ", ".join(f"{name} {number(value)} {unit}" for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
-    return _picture(text, 790, 64 + 30 * len(values), parts)
+    return _picture(text, left + 630, 64 + 30 * len(values), parts)
 
 
 def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str = "Coverage") -> Figure:
-    """Sample × epoch: which rank sees which sample; white: nobody, struck through: more than one.
+    """Sample × epoch: which rank sees which sample, by colour; empty: nobody, struck through: several.
 
     Args:
         owner: by epoch and rank, the samples.
@@ -247,7 +245,26 @@ def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str 
         twice = sum(len(one) > 1 for one in seen.values())
         words.append(f"epoch {epoch}: {len(seen)} of {samples} samples seen, {twice} more than once")
     text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
-    return _picture(text, 80 + samples * cell_x + 16, 60 + len(owner) * cell_y, parts)
+    width, below = max(80 + samples * cell_x + 16, 420.0), 62 + len(owner) * cell_y
+    legend, rows = _colours(max(map(len, owner), default=0), width, below)
+    return _picture(text, width, below + 18 * rows, [*parts, *legend])
+
+
+def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:
+    """What the colours of a coverage mean, and how many lines that takes."""
+    words = [*(f"rank {rank}" for rank in range(n)), "nobody", "several ranks"]
+    parts, x, row = [], 70.0, 0
+    for i, name in enumerate(words):
+        if x + 26 + _LETTER * len(name) > width:
+            x, row = 70.0, row + 1
+        top = y + 18 * row
+        fill = _INKS[i % len(_INKS)] if i < n else "none"
+        parts.append(f'<rect x="{x:g}" y="{top - 10:g}" width="12" height="12" fill="{fill}" class="wbt-line"/>')
+        if i == n + 1:
+            parts.append(f'<line class="wbt-arrow" x1="{x:g}" x2="{x + 12:g}" y1="{top + 2:g}" y2="{top - 10:g}"/>')
+        parts.append(_label(x + 17, top, name, 11))
+        x += 34 + _LETTER * len(name)
+    return parts, row + 1
 
 
 def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool) -> Iterable[str]:
@@ -280,8 +297,7 @@ def _ink(fill: str) -> str:
 
 def _title(text: str, width: float) -> list[str]:
     """The text above a picture, in two lines where one has no room for it."""
-    room = int((width - 24) / _LETTER)
-    lines = wrap(text, room, max_lines=2, placeholder=" …")
+    lines = in_lines(text, width)
     tops = [22] if len(lines) == 1 else [15, 31]
     return [_label(12, y, line, 12) for y, line in zip(tops, lines, strict=True)]
 

@@ -4,7 +4,7 @@
     def ring_allreduce(comm, x):
         ...
 
-    show("03.ring_allreduce")      runs it on four simulated ranks and draws it; never judges
+    show("03.ring_allreduce")      runs it on simulated ranks and draws it, the first wrong step in red
     check("03.ring_allreduce")     judges it, up to the first line that is red
 
 Nothing here raises a traceback at a learner whose function is not done, wrong, or hangs.
@@ -30,12 +30,17 @@ from workbench.course.judging.deadline import within
 from workbench.course.judging.real_ranks import Engines
 from workbench.course.judging.task import CommTask, is_blank
 from workbench.course.predictions import book
+from workbench.course.provenance.coding import Coded
+from workbench.course.provenance.explain import replay
+from workbench.course.provenance.picture import grid
 from workbench.course.simulator import DeadlockError
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
+from workbench.observe.player import play
 
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _LEVELS = 3
+_LONGEST = 2000  # letters of a verdict that are kept
 
 
 @dataclass
@@ -50,6 +55,8 @@ class Entry:
         at: when it first passed, in seconds since 1970; 0 if never.
         cause: of a card, was its cause named?
         causes: how many causes were tried until then, the right one too.
+        verdict: what the last check found wrong.
+        told: the hint about it that was read.
     """
 
     attempts: int = 0
@@ -59,6 +66,8 @@ class Entry:
     at: float = 0.0
     cause: bool = False
     causes: int = 0
+    verdict: str = ""
+    told: str = ""
 
     def done(self, name: str) -> bool:
         """Is there nothing left to do? A card's cause is to be named, too."""
@@ -138,20 +147,29 @@ def _not_done(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return blank
 
 
-def show(name: str) -> Figure | None:
-    """Run the function on simulated ranks and draw what happened; a deadlock is drawn as well."""
+def show(name: str, times: bool = False) -> Any:
+    """Run the function on simulated ranks and draw what happened, also if it is wrong or ends in a deadlock.
+
+    What ranks have is drawn step by step, where the exercise's inputs can be coded; the first wrong step is red.
+
+    Args:
+        name: of the exercise.
+        times: draw messages over time instead.
+    """
     todo = task(name)
     function = BOARD.functions.get(name)
-    draw = getattr(todo, "draw", None)  # a card's own picture
+    draw = getattr(todo, "draw", None)  # a picture of its own
     if draw is None and (not isinstance(todo, CommTask) or todo.shown is None):
         print(f"{name} has no picture; check({name!r}) says more.")
         return None
     if function is None or is_blank(function):
         print(_missing(name, function))
         return None
+    if isinstance(todo, CommTask) and draw is None and todo.coded is not None and not times:
+        return _steps(name, function, todo.coded)
     try:
         if draw is not None:
-            return within(judge.DEADLINE_S, draw, function)  # type: ignore[no-any-return]
+            return within(judge.DEADLINE_S, draw, function)
         assert isinstance(todo, CommTask)
         assert todo.shown is not None
         run = judge.run_case(function, todo.shown)
@@ -164,6 +182,14 @@ def show(name: str) -> Figure | None:
     return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
 
 
+def _steps(name: str, function: Callable[..., Any], coded: Coded) -> Any:
+    """A run with coded inputs, as a grid that is played."""
+    run = replay(function, coded, coded.n, coded.length, deadline_s=judge.DEADLINE_S)
+    if run.error is not None:
+        print(run.error if isinstance(run.error, DeadlockError) else judge.told(run.error))
+    return play(grid(run, name)) if run.steps else None
+
+
 def check(name: str) -> Figure | None:
     """Judge the function: one line per stage, up to the first that is red. A deadlock is drawn."""
     todo = task(name)
@@ -172,26 +198,36 @@ def check(name: str) -> Figure | None:
     if function is None:
         print("  – " + _missing(name, function))
         return None
-    entry, picture, passed = BOARD.entry(name), None, True
+    entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
     up = cluster._running[-1] if cluster._running else None
     ranks = Engines(up) if up and up.mpi and up.healthy() else None
     for stage in judge.judge(todo, function, ranks):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
+        verdict = f"{stage.name}: {stage.text}"[:_LONGEST] if stage.passed is False else verdict
         passed = passed and stage.passed is not False and stage.name != "not done yet"
         if stage.error is not None:
             picture = drawing.wait_for(stage.error)
     if not is_blank(function):
         entry.attempts += 1
-        entry.passed = passed
+        entry.passed, entry.verdict = passed, verdict
         entry.at = entry.at or (time.time() if passed else 0.0)
         BOARD.save(name)
     return picture
 
 
 def hint(name: str) -> None:
-    """The next of three hints; reading them is counted, and costs nothing."""
+    """A hint about what the last check found wrong, if there is one; then the next of three, each telling more.
+
+    Reading one of the three is counted, and costs nothing.
+    """
     todo, entry = task(name), BOARD.entry(name)
+    fitting = todo.helps(entry.verdict)
+    if fitting and fitting != entry.told:
+        entry.told = fitting
+        BOARD.save(name)
+        print(f"About what check() found: {fitting}")
+        return
     level = min(entry.hints, _LEVELS - 1)
     entry.hints = min(entry.hints + 1, _LEVELS)
     BOARD.save(name)

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import workbench.errors
 from workbench import config
 from workbench.errors import LaunchError
+from workbench.launch.grade import command as grade
+from workbench.launch.grade.results import print_lines
 from workbench.launch.jobs import command as k8s
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start import flags
@@ -28,10 +30,6 @@ _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
 Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
 that of the rank that failed first. The ranks' standard input is empty."""
-_GRADE = """\
-Runs each notebook's cells without engines, in a process of its own, and judges the exercises that it defines. What
-loops, crashes or ends the process costs its own cell or exercise only. Prints a table; the exit code is 0 if everything
-could be judged, whatever the marks. The notebooks' code runs with your rights: see instructors/guide.md."""
 _EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py --epochs 3
@@ -73,7 +71,7 @@ def parser() -> argparse.ArgumentParser:
     doctor.set_defaults(handle=_doctor)
     _add_slurm(commands)
     k8s.add(commands)
-    _add_grade(commands)
+    grade.add(commands, _seconds)
     return top
 
 
@@ -96,23 +94,6 @@ def _add_slurm(commands: Any) -> None:
     slurm.add_argument("--submit", action="store_true", help="submit it, and follow it to its end")
     slurm.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
     slurm.set_defaults(handle=_slurm)
-
-
-def _add_grade(commands: Any) -> None:
-    grade = commands.add_parser(
-        "grade",
-        help="run and judge the notebooks that learners hand in",
-        description=_GRADE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    grade.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of them")
-    grade.add_argument("--csv", metavar="FILE", help="write a line per exercise")
-    grade.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite per notebook")
-    each = "seconds for one notebook (default: 300)"
-    grade.add_argument("--deadline", type=_seconds, default=300.0, metavar="SECONDS", help=each)
-    each = "seconds for one statement of a cell, and for one exercise (default: 30)"
-    grade.add_argument("--step", type=_seconds, default=30.0, metavar="SECONDS", help=each)
-    grade.set_defaults(handle=_grade)
 
 
 def _seconds(text: str) -> float:
@@ -201,35 +182,11 @@ def _slurm(args: argparse.Namespace) -> int:
     except OSError as error:
         raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
     if not args.submit:
-        _show([text.rstrip()])
+        print_lines([text.rstrip()])
         say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
         return 0
     state = batch.follow(batch.submit([args.file], say), say, sys.stdout.write)
     return int(state != "COMPLETED")
-
-
-def _grade(args: argparse.Namespace) -> int:
-    from workbench.launch.grade import grade, results
-
-    grade.check_installed()
-    files = {results.as_csv: args.csv, results.as_junit: args.junit}
-    targets = {form: grade.writable(path) for form, path in files.items() if path}
-    graded: list[results.NotebookResult] = []
-    try:
-        for name in grade.notebooks(args.files):
-            graded.append(grade.Grading(name, args.deadline, args.step).run())
-            _show([*results.table(graded[-1]), ""])
-    finally:  # on Ctrl-C, what is known by then
-        for form, path in targets.items():
-            path.write_text(form(graded), encoding="utf-8")
-    _show([results.summary(graded)])
-    return int(not all(notebook.complete for notebook in graded))
-
-
-def _show(lines: Sequence[str]) -> None:
-    encoding = sys.stdout.encoding or "utf-8"
-    for line in lines:
-        print(line.encode(encoding, "replace").decode(encoding), flush=True)
 
 
 def _run(args: argparse.Namespace) -> int:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from textwrap import wrap
 from xml.sax.saxutils import escape
 
 from workbench.common.text import count
@@ -20,6 +21,7 @@ from workbench.observe.tracks import PHASES, Bar, Mark, Span, Track, length, wai
 WIDTH, LEFT, RIGHT, TOP = 820.0, 100.0, 18.0, 50.0
 _STRIP, _ROW, _GAP, _MARGIN = 7.0, 18.0, 3.0, 16.0  # heights: compute, a bar, between bars, between tracks
 _LETTER = 5.6  # width, in a label of a bar
+_TITLE_LETTER = 6.2
 _NAMED = 6  # tensors that a tooltip names
 _CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -86,25 +88,30 @@ def svg(
         (True, True)
     """
     end = max(length(tracks), *(mark.us for mark in marks), 0.0) or 1.0
-    tops, bottom = [], TOP
+    text = text or describe(tracks, noun)
+    title = in_lines(text, WIDTH)
+    top = TOP + 14.0 * (len(title) - 1)
+    tops, bottom = [], top
     for track in tracks:
         tops.append(bottom)
         bottom += _height(track) + _MARGIN
-    text = text or describe(tracks, noun)
+    bars = [line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end, noun)]
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH:g} {bottom + 22:g}" width="{WIDTH:g}" '
         f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
-        f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" font-family="sans-serif" font-size="11">',
+        f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" data-top="{top - 8:g}" '
+        'font-family="sans-serif" font-size="11">',
         f"<style>{_STYLE}</style>",
         f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
-        _text(12, 18, text, size=12),
-        *_legend(tracks),
+        *(_text(12, 18 + 14 * i, line, size=12) for i, line in enumerate(title)),
+        *_legend(tracks, top - 22),
         '<g class="wbt-axis">',
-        *_axis(end, bottom - _MARGIN / 2),
+        *_axis(end, top, bottom - _MARGIN / 2),
         "</g>",
-        *(line for track, top in zip(tracks, tops, strict=True) for line in _track(track, tracks, top, end, noun)),
+        *bars,
         *(line for mark in marks for line in _mark(mark, tracks, tops, bottom - _MARGIN / 2, end)),
         *(line for arrow in arrows for line in _arrow(arrow, tops, end)),
+        *_names(tracks, tops, end, noun),  # above the arrows
         "</svg>",
     ]
     return "\n".join(parts) + "\n"
@@ -160,25 +167,35 @@ def caption(span: Span, bar: Bar | None, noun: str = "rank") -> str:
     return f"wait for {noun} {bar.last}" if bar is not None and span.phase == "wait" else span.phase
 
 
-def _legend(tracks: Sequence[Track]) -> Iterable[str]:
+def in_lines(text: str, width: float) -> list[str]:
+    """A title, in two lines where one has no room for it.
+
+    Example:
+        >>> in_lines("one two three", 60)
+        ['one', 'two …']
+    """
+    return wrap(text, max(1, int((width - 24) / _TITLE_LETTER)), max_lines=2, placeholder=" …")
+
+
+def _legend(tracks: Sequence[Track], y: float) -> Iterable[str]:
     x = 12.0
     used = {span.phase for track in tracks for bar in track.bars for span in bar.spans}
     messages = used & {"send", "receive"}
     for phase in ("compute", "wait", "send", "receive") if messages else PHASES:
-        yield f'<rect x="{x:g}" y="28" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
-        yield _text(x + 14, 37, phase)
+        yield f'<rect x="{x:g}" y="{y:g}" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
+        yield _text(x + 14, y + 9, phase)
         x += 34 + 5.6 * len(phase)
     if messages:
         return
-    yield _marker(x + 4, 29, "")
-    yield _text(x + 14, 37, "came last")
+    yield _marker(x + 4, y + 1, "")
+    yield _text(x + 14, y + 9, "came last")
 
 
-def _axis(end: float, bottom: float) -> Iterable[str]:
+def _axis(end: float, top: float, bottom: float) -> Iterable[str]:
     step = _step(end)
     for i in range(int(end / step) + 1):
         x = _x(i * step, end)
-        yield f'<line class="wbt-line" x1="{x:.2f}" x2="{x:.2f}" y1="{TOP - 4:g}" y2="{bottom:g}"/>'
+        yield f'<line class="wbt-line" x1="{x:.2f}" x2="{x:.2f}" y1="{top - 4:g}" y2="{bottom:g}"/>'
         yield _text(x, bottom + 14, duration(i * step) if i else "0", anchor="middle", size=10)
 
 
@@ -201,11 +218,11 @@ def _track(track: Track, tracks: Sequence[Track], top: float, end: float, noun: 
         yield _text(12, top + 28, f"last in {times} of {len(theirs)}", size=10)
     for span in track.compute:
         idle = f"compute: {duration(span.end - span.begin)}, nothing in flight"
-        yield _span(span, None, top, _STRIP, end, noun, idle)
+        yield _span(span, top, _STRIP, end, idle)
     for bar in track.bars:
         y = top + _STRIP + _GAP + bar.row * (_ROW + _GAP)
         for span in bar.spans:
-            yield _span(span, bar, y, _ROW, end, noun, _tooltip(span, bar, noun))
+            yield _span(span, y, _ROW, end, _tooltip(span, bar, noun))
         if bar.last == track.rank:
             mark = _marker(_x(bar.announced, end), y - 4, _last_words(bar, tracks, noun))
             yield f"<g{_times(bar.announced, bar.announced)}>{mark}</g>"
@@ -232,14 +249,25 @@ def _height(track: Track) -> float:
     return max(34.0, _STRIP + rows * (_ROW + _GAP))
 
 
-def _span(span: Span, bar: Bar | None, y: float, height: float, end: float, noun: str, tooltip: str) -> str:
+def _span(span: Span, y: float, height: float, end: float, tooltip: str) -> str:
     x, width = _x(span.begin, end), max(0.4, _x(span.end, end) - _x(span.begin, end))
-    fill, ink = COLOURS[span.phase]
-    words = caption(span, bar, noun)
+    fill, _ = COLOURS[span.phase]
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{fill}"/>'
-    fits = bar is not None and width > _LETTER * len(words) + 6
-    inside = _text(x + width / 2, y + 13, words, anchor="middle", size=10, fill=ink) if fits else ""
-    return f"<g{_times(span.begin, span.end)}><title>{clean(tooltip)}</title>{box}{inside}</g>"
+    return f"<g{_times(span.begin, span.end)}><title>{clean(tooltip)}</title>{box}</g>"
+
+
+def _names(tracks: Sequence[Track], tops: Sequence[float], end: float, noun: str) -> Iterable[str]:
+    """What each bar is, where it has room for that; a rim of the bar's colour keeps arrows out of the letters."""
+    for track, top in zip(tracks, tops, strict=True):
+        for bar, span in [(each, span) for each in track.bars for span in each.spans]:
+            words = caption(span, bar, noun)
+            x, width = _x(span.begin, end), _x(span.end, end) - _x(span.begin, end)
+            if width > _LETTER * len(words) + 6:
+                fill, ink = COLOURS[span.phase]
+                y = top + _STRIP + _GAP + bar.row * (_ROW + _GAP) + 13
+                inside = _text(x + width / 2, y, words, anchor="middle", size=10, fill=ink)
+                rim = f'pointer-events="none" paint-order="stroke" stroke="{fill}" stroke-width="4"'
+                yield f'<g class="wbt-name"{_times(span.begin, span.end)} {rim}>{inside}</g>'
 
 
 def _tooltip(span: Span, bar: Bar, noun: str) -> str:
@@ -260,14 +288,37 @@ def _last_words(bar: Bar, tracks: Sequence[Track], noun: str) -> str:
 def _mark(mark: Mark, tracks: Sequence[Track], tops: Sequence[float], bottom: float, end: float) -> Iterable[str]:
     """A line through all tracks, or from its own track's top to its end."""
     x = _x(mark.us, end)
-    above, below, y = TOP - 4, bottom, bottom + 4
+    above, below, y = min(tops, default=TOP) - 4, bottom, bottom + 4
     for track, top in zip(tracks, tops, strict=True):
         if track.rank == mark.rank:
             above, below, y = top, top + _height(track), top + 14
     yield f'<g class="wbt-moment"{_times(mark.us, mark.us)}><title>{clean(mark.text)}</title>'
     yield f'<rect class="wbt-mark" x="{x - 0.5:.2f}" y="{above:g}" width="1" height="{below - above:g}"/>'
     late = x > (LEFT + WIDTH) / 2
-    yield _text(x + (-4 if late else 4), y, mark.text, "end" if late else "", size=10, kind="mark") + "</g>"
+    words = mark.text if mark.told else ""
+    yield _text(x + (-4 if late else 4), y, words, "end" if late else "", size=10, kind="mark") + "</g>"
+
+
+def uncrowded(marks: Sequence[Mark], tracks: Sequence[Track]) -> list[Mark]:
+    """The same marks; where words would cover those of an earlier one, only the pointer tells them.
+
+    Example:
+        >>> marks = [Mark(0, "one"), Mark(1, "two"), Mark(1, "two", rank=0), Mark(90, "three")]
+        >>> [mark.told for mark in uncrowded(marks, [])]
+        [True, False, True, True]
+    """
+    end = max(length(tracks), *(mark.us for mark in marks), 0.0) or 1.0
+    taken: dict[int, list[tuple[float, float]]] = {}
+    found = []
+    for mark in marks:
+        x, width = _x(mark.us, end), _LETTER * len(mark.text) + 4
+        begin = x - width if x > (LEFT + WIDTH) / 2 else x
+        others = taken.setdefault(mark.rank, [])
+        told = all(begin + width < other[0] or other[1] < begin for other in others)
+        if told:
+            others.append((begin, begin + width))
+        found.append(replace(mark, told=told))
+    return found
 
 
 def _marker(x: float, y: float, tooltip: str) -> str:

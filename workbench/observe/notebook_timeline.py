@@ -26,7 +26,7 @@ from workbench import api
 from workbench.common.text import rank_list
 from workbench.context import HOLDER
 from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
-from workbench.observe.drawing import caption, describe, svg
+from workbench.observe.drawing import caption, describe, svg, uncrowded
 from workbench.observe.epochs import Recorded, by_engine, past
 from workbench.observe.figure import Figure
 from workbench.observe.recorder import OWN, Snapshot
@@ -62,7 +62,8 @@ class Picture(Figure):
         if engines:
             self.tracks = [named(track, engines) for track in self.tracks]
             begin = begins_ns(snapshots, last)
-            self.marks = [Mark((when - begin) / 1000, text, engine) for when, text, engine in changes if when > begin]
+            marks = [Mark((when - begin) / 1000, text, engine) for when, text, engine in changes if when > begin]
+            self.marks = uncrowded(marks, self.tracks)
         super().__init__(svg(self.tracks, marks=self.marks, noun=noun), describe(self.tracks, noun))
 
     @property

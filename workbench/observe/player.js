@@ -30,7 +30,7 @@ class Picture {
   constructor(text) {
     const parsed = new DOMParser().parseFromString(text, "image/svg+xml").documentElement;
     this.svg = document.importNode(parsed, true);
-    this.svg.querySelector("style")?.remove(); // the page's colours instead, see player.css
+    for (const style of this.svg.querySelectorAll("style")) style.remove(); // the page's colours instead, see player.css
     for (const title of this.svg.querySelectorAll("title")) {
       title.parentNode.dataset.tip = title.textContent; // shown at once, and where the player has room
       title.remove();
@@ -74,7 +74,7 @@ class Picture {
         if (node.hasAttribute(name)) this.places.push({ node, name, value: Number(node.getAttribute(name)) });
       }
     }
-    this.hand = plot.appendChild(draw("line", { class: "wbp-hand", y1: 42, y2: this.height - 22 }));
+    this.hand = plot.appendChild(draw("line", { class: "wbp-hand", y1: Number(this.svg.dataset.top ?? 42), y2: this.height - 22 }));
     this.svg.append(plot);
   }
 

@@ -74,7 +74,8 @@ def _player_class() -> Any:
             """The widget, and the picture for whoever cannot show widgets."""
             shown = super()._repr_mimebundle_(**options)
             data, metadata = shown if shown is not None else ({}, {})
-            return {**data, "image/svg+xml": self.svg, "text/plain": self.alt}, metadata
+            data = {**data, "image/svg+xml": self.svg, "text/plain": self.alt}
+            return data, {**metadata, "workbench": {"seconds": self.seconds}}  # a page without a kernel plays it, too
 
     return Player
 

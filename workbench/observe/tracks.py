@@ -81,11 +81,13 @@ class Mark:
     Args:
         text: what, for people.
         rank: the track that it happened to; -1 for all.
+        told: the words stand beside it; else the pointer tells them.
     """
 
     us: float
     text: str
     rank: int = -1
+    told: bool = True
 
 
 def tracks(snapshots: Sequence[Snapshot], last: int) -> list[Track]:

@@ -7,6 +7,7 @@ from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each 
 from workbench.torch.compiled import split_at_buckets
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.linear import write_in_buckets
+from workbench.torch.low_communication import DiLoCo, LocalSGD
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sharded.stage3 import shard_parameters
@@ -28,7 +29,9 @@ __all__ = [
     *autograd.__all__,
     *ops.__all__,
     "Compression",
+    "DiLoCo",
     "DistributedOptimizer",
+    "LocalSGD",
     "SyncBatchNorm",
     "allgather_object",
     "broadcast_object",

@@ -7,7 +7,7 @@ is copied. Where GPUs have no backend (see :mod:`workbench.transport.gpu.select`
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,11 +18,14 @@ from workbench.errors import UnsupportedTensorError
 from workbench.training.compression import Compression as Casts
 from workbench.training.compression import Compressor
 
+if TYPE_CHECKING:
+    from workbench.torch.low_communication.powersgd import PowerSGDCompression
+
 Array = NDArray[Any]
 
 
 class TorchCompression(Casts):
-    """``none``, ``fp16``, ``bf16`` and ``topk(ratio)``.
+    """``none``, ``fp16``, ``bf16``, ``topk(ratio)`` and ``powersgd(rank)``.
 
     Example:
         >>> short, ctx = Compression.fp16.compress(torch.ones(2))
@@ -36,6 +39,20 @@ class TorchCompression(Casts):
         from workbench.torch.optimizer.topk import TopKCompression
 
         return TopKCompression(ratio)
+
+    @staticmethod
+    def powersgd(rank: int = 4, start_step: int = 0) -> PowerSGDCompression:
+        """Matrices as two factors, one compression for each optimizer.
+
+        See :mod:`workbench.torch.low_communication.powersgd`.
+
+        Args:
+            rank: r, of the factors; the more, the closer to the gradient, and the more bytes: r (m + n) for m x n.
+            start_step: this many steps are averaged uncompressed at first.
+        """
+        from workbench.torch.low_communication.powersgd import PowerSGDCompression
+
+        return PowerSGDCompression(rank, start_step)
 
 
 Compression = TorchCompression.casting(

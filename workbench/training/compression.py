@@ -76,6 +76,18 @@ class Compression:
     fp16: Compressor
     bf16: Compressor
 
+    @staticmethod
+    def powersgd(rank: int = 4, start_step: int = 0) -> Compressor:
+        """PowerSGD, which torch has: see :mod:`workbench.torch.low_communication.powersgd`.
+
+        Raises:
+            NotImplementedError: everywhere else.
+        """
+        raise NotImplementedError(
+            "Compression.powersgd is there for torch only (import workbench.torch). Use Compression.fp16, which halves "
+            "the bytes, or WORKBENCH_WIRE=float16, which does so between machines only."
+        )
+
     @classmethod
     def casting(
         cls: type[C], is_wider: Callable[[Any, Any], bool], cast: Callable[[Any, Any], Any], fp16: Any, bf16: Any = None

@@ -5,14 +5,17 @@ from __future__ import annotations
 import html
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from workbench.course import exercise, progress_file
-from workbench.course.predictions import ask, guess, predict, reveal
+from workbench.course.predictions import ask, guess, predict, reveal, widget
 from workbench.course.predictions.book import Book
+from workbench.course.predictions.given import GIVEN
 from workbench.course.predictions.question import Question
 
 CHOICES = ["2 MB", "8 MB", "12 MB"]
@@ -32,6 +35,8 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
 def learner(monkeypatch: pytest.MonkeyPatch) -> None:
     """Somebody sits there, at a notebook without widgets."""
     monkeypatch.setattr(ask, "is_somebody_there", lambda: True)
+    monkeypatch.setitem(sys.modules, "anywidget", None)
+    widget._widget_class.cache_clear()
 
 
 def data(shown: Any, what: str) -> dict[str, Any]:
@@ -67,7 +72,8 @@ def test_without_a_learner_the_given_answer_is_taken() -> None:
 @pytest.mark.usefixtures("learner")
 def test_nothing_is_told_before_a_guess(capsys: pytest.CaptureFixture[str]) -> None:
     """Without a guess the fact is nowhere in what is shown; with one it is, and the guess stays as it was."""
-    predict("03.bytes", "How many?", choices=CHOICES)
+    asked = predict("03.bytes", "How many?", choices=CHOICES)
+    assert 'guess("03.bytes", 1)' in repr(asked)
     shown = reveal("03.bytes", "12 MB", "because")
     assert "12 MB" not in shown.html + repr(shown)
     assert "because" not in shown.html + repr(shown)
@@ -130,10 +136,12 @@ def test_what_is_no_choice_is_refused(wrong: object, capsys: pytest.CaptureFixtu
     ("said", "right", "off"),
     [
         (100, True, ""),
+        (np.int64(100), True, ""),
         ("91 messages", True, ""),
         (" 109.9 ", True, ""),
         (89, False, "1.1 times too small"),
         ("1,000", False, "10 times too large"),
+        ("1,000,000 messages", False, "10,000 times too large"),
         (-100, False, ""),
         (0, False, ""),
     ],
@@ -146,7 +154,7 @@ def test_a_number_is_right_within_its_tolerance(said: object, right: bool, off: 
     assert question.off(answer, 100) == off
 
 
-@pytest.mark.parametrize("wrong", ["many", "", "nan", float("inf"), None, True, [1]])
+@pytest.mark.parametrize("wrong", ["many", "", "nan", "1,5", "1,2000", float("inf"), None, True, [1]])
 def test_what_is_no_number_is_refused(wrong: object) -> None:
     """The refusal says what was given and what a number looks like."""
     with pytest.raises(ValueError, match=r"is no number. Give a number of messages, such as 12"):
@@ -194,3 +202,25 @@ def test_a_question_that_cannot_be_answered_is_refused() -> None:
     predict("03.bytes", "How many?", choices=CHOICES)
     with pytest.raises(ValueError, match="'13 MB' is none of the choices"):
         reveal("03.bytes", "13 MB")
+
+
+@pytest.mark.usefixtures("learner")
+def test_the_board_and_the_report_have_them(capsys: pytest.CaptureFixture[str]) -> None:
+    """How many were made and right; of one lesson, each; what is not told yet is not given away. No points."""
+    exercise.progress("03")
+    assert "03.bytes                     – open" in capsys.readouterr().out
+    predict("03.bytes", "How many?", choices=CHOICES)
+    guess("03.bytes", "8 MB")
+    guess("03.bytes", "12 MB")
+    exercise.progress("03")
+    assert "03.bytes                     … guessed, not told yet" in capsys.readouterr().out
+    reveal("03.bytes", "12 MB")
+    exercise.progress("03")
+    assert "03.bytes                     ✓ right" in capsys.readouterr().out
+    exercise.progress()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"1 of {len(GIVEN)} predictions made, 1 right (they give no points)"
+    found = json.loads(exercise.report().read_text())
+    assert found["predictions"]["03.bytes"] == {"answered": True, "right": True, "first": "8 MB", "last": "12 MB"}
+    assert found["points"] == 0
+    assert set(found["predictions"]) == set(GIVEN)

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from workbench.course.training.measured import GPU_REPORT, gpu_figures, told
+from workbench.course.training.measured import GPU_REPORT, TALKING_LESS, gpu_figures, talking_less, told
+from workbench.errors import DataNotFoundError
 
 RESULT = {"name": "pack", "value": 91.234, "low": 90.0, "high": 92.0, "unit": "%", "target": "≥ 80", "met": True}
 REPORT: dict[str, Any] = {
@@ -72,3 +73,42 @@ def test_any_number_can_be_shown(value: float) -> None:
     """In its column."""
     sections = [{"section": "s", "results": [RESULT | {"value": value}]}]
     assert len(told(REPORT | {"sections": sections}).splitlines()[-1]) <= 120
+
+
+def test_each_way_to_talk_less_has_a_line(tmp_path: Path) -> None:
+    """Bytes, loss and accuracy of each way, and its median in each place, under the machine's date and load."""
+    report = {
+        "date": "2026-11-24", "cores": 2, "model": "an MLP", "data": "digits",
+        "learnt": [{"way": "plain", "reduced_bytes_per_step": 2_500_000.0, "test_loss": 0.25, "accuracy": 0.9}],
+        "times": [
+            {"where": "two hosts, 100mbit", "step_s": {"plain": [0.3, 0.2, 0.9]}, "load": 3.6},
+            {"where": "one host", "step_s": {"plain": [0.01, 0.02, 0.03]}, "load": 1.0},
+        ],
+    }  # fmt: skip
+    path = tmp_path / "talking_less.json"
+    path.write_text(json.dumps(report), encoding="utf-8")
+    found = talking_less(path)
+    lines = [" ".join(line.split()) for line in found.table().splitlines()]
+    assert lines[1] == "Measured 2026-11-24 on 2 cores, which others used, too (load up to 4)"
+    assert lines[2:4] == ["A: two hosts, 100mbit", "B: one host"]
+    assert lines[-1] == "plain 2,500.0 0.250 90.0% 300.0 20.0"
+    with pytest.raises(DataNotFoundError, match=r"benchmarks/talking_less\.py makes it"):
+        talking_less(tmp_path / "nowhere.json")
+
+
+def test_what_lesson_19_says_of_its_figures_is_so() -> None:
+    """All ways ended with equal ranks, and bytes are those of the formulas: K, K/2, r (m + n), K/H."""
+    learnt = talking_less(TALKING_LESS).learnt
+    matrices, vectors = [(512, 784), (512, 512), (10, 512)], [512, 512, 10]
+    whole = 4 * (sum(m * n for m, n in matrices) + sum(vectors))
+    for rank in (1, 2, 4):
+        wanted = 4 * (sum(rank * (m + n) for m, n in matrices) + sum(vectors))
+        assert abs(learnt[f"powersgd({rank})"]["reduced_bytes_per_step"] - wanted) < 16
+    for way, wanted in (
+        ("plain", whole),
+        ("fp16", whole / 2),
+        ("LocalSGD(32)", whole / 32),
+        ("DiLoCo(32)", whole / 32),
+    ):
+        assert abs(learnt[way]["reduced_bytes_per_step"] / wanted - 1) < 0.002
+    assert all(row["ranks_equal"] for row in learnt.values())

@@ -129,11 +129,11 @@ def one_memory_for_both(comm: Any, x: Any) -> Any:
 
 WRONG = {
     "02.tree_broadcast": [
-        (takes_rank_0_for_the_root, "✗ right: n = 2, length 1, root 1: rank 0, index 0: yours 0.0, expected 100.0"),
+        (takes_rank_0_for_the_root, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
         (root_sends_to_everybody, "✗ score: 7 rounds, at most 3 pass"),
         (neighbour_to_neighbour, "✗ score: 7 rounds, at most 3 pass"),
         (only_powers_of_two, "that nobody received"),
-        (one_round_short, "✗ right: n = 2, length 1, root 0: rank 1, index 0"),
+        (one_round_short, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
         (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: yours is None"),
         (receives_before_it_may, "✗ no deadlock: n = 3"),
         (ready_made, "✗ score: 7 messages of ready-made collectives"),
@@ -143,7 +143,7 @@ WRONG = {
         (one_memory_for_both, "must not lie in the same memory"),
         (sends_first, "They wait in a circle: 0 → 1 → 0"),
         (receives_first, "✗ no deadlock: n = 2, length 1: Deadlock"),
-        (the_other_way_round, "✗ right: n = 3, length 1: rank 0, index 0: yours 1.0, expected 2.0"),
+        (the_other_way_round, "✗ right: n = 3: rank 0 returns the value of rank 1, expected that of rank 2"),
         (not_round_the_corner, "In a ring: % comm.size"),
         (one_rank_receives_first, "✗ score: 4 rounds, at most 2 pass"),
         (forgets_to_return, "✗ right: n = 2, length 1: rank 0: yours is None"),

@@ -36,6 +36,16 @@ def one_step_short(comm: Any, chunks: Any) -> Any:
     return chunks[(rank + 1) % n]
 
 
+def adds_to_the_next_chunk(comm: Any, chunks: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = [chunk.copy() for chunk in chunks]
+    for step in range(n - 1):
+        chunks[(rank - step + 1) % n] += comm.sendrecv(
+            chunks[(rank - step) % n], dest=(rank + 1) % n, source=(rank - 1) % n
+        )
+    return chunks[(rank + 1) % n]
+
+
 def gathers_everything(comm: Any, chunks: Any) -> Any:
     everything = comm.allgather(chunks)
     return sum(each[(comm.rank + 1) % comm.size] for each in everything)
@@ -50,6 +60,59 @@ def works_in_place(comm: Any, x: Any) -> Any:
     for step in range(n - 1):
         chunks[(rank - step) % n][:] = comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
     return x
+
+
+def sends_the_chunk_of_the_first_half_again(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(n - 1):
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 1):
+        chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def adds_in_the_second_half_too(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(n - 1):
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 1):
+        chunks[(rank - step) % n] += comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def replaces_in_the_first_half(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(2 * (n - 1)):
+        chunks[(rank - step - 1) % n] = comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def each_half_a_step_short(comm: Any, x: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    right, left = (rank + 1) % n, (rank - 1) % n
+    chunks = np.array_split(x.copy(), n)
+    for step in range(n - 2):
+        mine = (rank - step - 1) % n
+        chunks[mine] = chunks[mine] + comm.sendrecv(chunks[(rank - step) % n], dest=right, source=left)
+    for step in range(n - 2):
+        chunks[(rank - step) % n] = comm.sendrecv(chunks[(rank - step + 1) % n], dest=right, source=left)
+    return np.concatenate(chunks)
+
+
+def takes_the_mean(comm: Any, x: Any) -> Any:
+    return comm.allreduce(x) / comm.size
+
+
+def adds_up_what_is_added_up(comm: Any, x: Any) -> Any:
+    return comm.allreduce(comm.allreduce(x))
 
 
 def returns_nothing(comm: Any, x: Any) -> None:
@@ -105,12 +168,29 @@ def leaves_the_process(comm: Any, x: Any) -> Any:
 
 WRONG = {
     "03.reduce_scatter": [
-        (forgets_to_add, "✗ right: n = 2, length 1: rank"),
+        (forgets_to_add, "✗ right: n = 2: rank 0, chunk 1: yours = rank 1; rank 0 missing"),
         (adds_into_what_it_was_given, "n = 2, length 1: rank 1 changes its own chunks, which belongs to the caller"),
-        (one_step_short, "✗ right"),
+        (one_step_short, "✗ right: n = 2: rank 0, chunk 1: yours = rank 0; rank 1 missing"),
+        (adds_to_the_next_chunk, "first wrong in step 1, on rank 0: chunk 2 comes into the place of chunk 1"),
         (gathers_everything, "bytes per rank, at most"),
     ],
     "03.ring_allreduce": [
+        (
+            sends_the_chunk_of_the_first_half_again,
+            "✗ right: n = 2: rank 0, chunk 0: yours = chunk 1 of rank 1; ranks 0 and 1 missing\n"
+            "      first wrong in step 2, on rank 0: chunk 1 comes into the place of chunk 0\n"
+            "          in line 9 of your function: chunks[(rank - step) % n] = comm.sendrecv(",
+        ),
+        (
+            adds_in_the_second_half_too,
+            "✗ right: n = 2: rank 0, chunk 0: yours = rank 0 twice + rank 1\n"
+            "      first wrong in step 2, on rank 0: rank 0 is added a second time\n"
+            "          in line 9 of your function: chunks[(rank - step) % n] += comm.sendrecv(",
+        ),
+        (replaces_in_the_first_half, "first wrong in step 1, on rank 0: what was there of rank 0 is lost"),
+        (each_half_a_step_short, "no step brings what is missing"),
+        (takes_the_mean, "✗ right: n = 2: one n-th of the right number: it was divided by n once too often"),
+        (adds_up_what_is_added_up, "✗ right: n = 2: n times the right number"),
         (returns_nothing, "yours is None"),
         (works_in_place, "n = 2, length 1: rank 0 changes its own x, which belongs to the caller"),
         (only_small_arrays, "✗ score: n = 4, length 100,000: rank 0, index 0"),

@@ -135,8 +135,8 @@ WRONG = {
         (same_neighbours_for_each_rank, "yours has 0 indices, expected 1"),
     ],
     "05.weighted_mean": [
-        (mean_of_means, "✗ right: n = 2, lengths 2, 1: rank 0"),
-        (mean_of_those_that_have_some, "✗ right: n = 2, lengths 2, 1: rank 0"),
+        (mean_of_means, "a sample of rank 0 counts 1/4, one of rank 1 counts 1/2; each of the 3 should count 1/3"),
+        (mean_of_those_that_have_some, "✗ right: n = 2: in the result of rank 0 a sample of rank 0 counts 1/4"),
         (leaves_without_samples, "n = 2, lengths 1, 0"),
         (gathers_all_values, "✗ score"),
         (only_the_root_knows, "rank 1: yours is None"),

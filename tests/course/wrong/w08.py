@@ -80,11 +80,12 @@ def forgets_to_return(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> None:
 
 WRONG = {
     "08.ring_time": [
-        (whole_array_in_each_step, "✗ Without latency"),
+        (whole_array_in_each_step, "n times the right number: each of the 2(n - 1) steps sends an n-th of the array"),
         (latency_once, "✗ One rank has nobody to wait for: n = 1, 0 bytes"),
         (
             only_the_reduce_scatter,
-            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1",
+            "✗ Without a byte, latency is left: n = 2, 0 bytes, alpha_s = 1, beta_s = 1: yours 1, expected 2. "
+            "That is half of the right number: the ring has two halves",
         ),
         (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
     ],
@@ -99,8 +100,8 @@ WRONG = {
         (per_other_rank, "✗ One round, ranks that are equally fast"),
     ],
     "08.break_even": [
-        (communication_alone, "✗ With this G, n ranks take as long as one: n = 2, 1,000 bytes"),
-        (n_times_it, "✗ With this G, n ranks take as long as one: n = 3"),
+        (communication_alone, "That is (n - 1)/n of the right number: that is C(n) alone"),
+        (n_times_it, "That is n - 1 times the right number: that is n C(n)"),
         (without_latency, "expected G ="),
         (forgets_to_return, "yours None"),
     ],

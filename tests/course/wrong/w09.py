@@ -95,7 +95,7 @@ def sizes_alone(global_batch: Any, n: Any) -> Any:
 
 WRONG = {
     "09.learning_rate": [
-        (never_scaled, "✗ After the warm-up, n ranks have n times the learning rate of one: step 50, base 0.1, n = 2"),
+        (never_scaled, "one n-th of the right number: the rate was not multiplied by the number of ranks"),
         (warms_up_from_zero, "✗ The warm-up begins at base"),
         (warms_up_by_epochs, "step 1, base 0.1, n = 2, 10 steps per epoch"),
         (divides_by_zero, "✗ Without a warm-up it is n times base from the first step on: ZeroDivisionError"),

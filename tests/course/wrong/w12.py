@@ -141,7 +141,7 @@ WRONG = {
         (flat_ring, "bytes out of a node, at most"),
         (tree_over_all, "bytes out of a node, at most"),
         (leaders_by_arithmetic, "bytes out of a node, at most"),
-        (forgets_the_way_back, "✗ right: n = 2, nodes a a, length 1: rank 1, index 0"),
+        (forgets_the_way_back, "✗ right: n = 3: rank 1: yours = rank 1; ranks 0 and 2 missing"),
         (others_wait_for_rank_0, "✗ no deadlock: n = 3, nodes a b b"),
         (everybody_in_the_ring, "✗ runs: n = 2, nodes a a, length 1, rank 1: ValueError: Rank 1 is not among [0]"),
         (leaders_meet_at_rank_0, "bytes out of a node, at most"),

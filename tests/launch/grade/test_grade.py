@@ -28,6 +28,7 @@ from workbench.launch.grade.results import (
     summary,
     table,
 )
+from workbench.launch.grade.submissions import Submission
 
 ODD = 'right: <&"> \x1b[31m\x00 \ud800 ]]> =1+1,\n    in "x"'
 RESULTS = [
@@ -94,8 +95,8 @@ def test_junit_is_xml_with_a_suite_per_notebook() -> None:
 class Fake:
     """In the place of a real grading."""
 
-    def __init__(self, path: str, deadline_s: float, step_s: float) -> None:
-        self.path, self.seen = path, (deadline_s, step_s)
+    def __init__(self, submission: Submission, how: grade.How) -> None:
+        self.path, self.seen = submission.path, (how.deadline_s, how.step_s)
 
     def run(self) -> NotebookResult:
         """A sheet by the file's name."""
@@ -104,7 +105,8 @@ class Fake:
         if "bad" in self.path:
             return NotebookResult(self.path, problem="it is not JSON")
         state = State.NOT_JUDGED if "late" in self.path else State.FAILED
-        return NotebookResult(self.path, {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")})
+        confined = self.path != "b"
+        return NotebookResult(self.path, {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")}, confined=confined)
 
 
 @pytest.mark.parametrize(
@@ -116,13 +118,15 @@ def test_the_exit_code_says_whether_all_could_be_graded(
     """Marks do not matter. The others go on after a bad one, and the files hold what is known, also after Ctrl-C."""
     monkeypatch.setattr(grade, "Grading", Fake)
     monkeypatch.chdir(tmp_path)
-    words = ["grade", *files, "--csv", "out.csv", "--junit", "out.xml", "--deadline", "90", "--step", "2.5"]
+    words = ["grade", "--as-root", *files, "--csv", "out.csv", "--junit", "out.xml"]
+    words += ["--deadline", "90", "--step", "2.5"]
     assert cli.main(words) == code
     known = files[: files.index("stop")] if "stop" in files else files
     assert [line["file"] for line in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())] == known
     assert len(ElementTree.parse(tmp_path / "out.xml").getroot()) == len(known)
-    out = capsys.readouterr().out
+    out, err = capsys.readouterr()
     assert all(name in out for name in known)
+    assert ("ran with your rights" in err) == ("b" in known)
     if files == ["a", "b"]:
         assert "(90.0, 2.5)" in out
         assert out.endswith("2 notebooks: 2 exercises judged, 0 passed\n")
@@ -142,7 +146,7 @@ def test_a_file_that_cannot_be_written_is_said_before_the_work(
 ) -> None:
     """Nobody waits for marks that cannot be kept."""
     monkeypatch.setattr(grade, "Grading", None)
-    assert cli.main(["grade", "a.ipynb", "--csv", str(tmp_path / "no" / "out.csv")]) == 1
+    assert cli.main(["grade", "--as-root", "a.ipynb", "--csv", str(tmp_path / "no" / "out.csv")]) == 1
     assert "cannot be written: No such file" in capsys.readouterr().err
     with pytest.raises(LaunchError, match="Is a directory"):
         grade.writable(str(tmp_path))
@@ -154,7 +158,7 @@ def test_the_real_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     cell = 'from workbench.course.exercise import exercise\n@exercise("02.shift_right")\ndef f(comm, x):\n    return x'
     nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell)]), tmp_path / "kim.ipynb")
     (tmp_path / "lee.ipynb").write_text("{")
-    assert cli.main(["grade", str(tmp_path), "--csv", str(tmp_path / "out.csv")]) == 1
+    assert cli.main(["grade", "--as-root", str(tmp_path), "--csv", str(tmp_path / "out.csv")]) == 1
     out = capsys.readouterr().out
     assert f"{tmp_path / 'kim.ipynb'}: 0 of 1 points\n  ✗ 02.shift_right  0/1" in out
     assert f"{tmp_path / 'lee.ipynb'}: not graded: it is not JSON" in out
@@ -171,7 +175,7 @@ def test_without_the_course_it_says_so_and_all_else_works(tmp_path: Path) -> Non
         command = [sys.executable, *words]
         return subprocess.run(command, capture_output=True, text=True, timeout=50, env=env, cwd=tmp_path)
 
-    graded = python("-m", "workbench.launch.cli", "grade", "kim.ipynb", "--csv", "out.csv")
+    graded = python("-m", "workbench.launch.cli", "grade", "--as-root", "kim.ipynb", "--csv", "out.csv")
     assert (graded.returncode, graded.stdout) == (1, "")
     assert "workbench.course, which is not installed here" in graded.stderr
     assert not (tmp_path / "out.csv").exists()

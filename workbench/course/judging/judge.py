@@ -15,6 +15,8 @@ import numpy as np
 from workbench.course.figures import number
 from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
+from workbench.course.judging.why import why
+from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
 from workbench.errors import DeadlineError
@@ -93,12 +95,15 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
-            yield Stage("runs", False, f"{about(case)}{where}: {told(error)}")
+            said = f"{about(case)}{where}: {told(error)}"
+            # Chunks of one length may be added though they do not belong together; of others numpy complains.
+            cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
+            yield Stage("right" if cause else "runs", False, f"{cause}\n{said}" if cause else said)
             return
         wrong = _wrong(task, case, run) or _changed(function, case, inputs)
         if wrong:
             yield Stage("runs", True)
-            yield Stage("right", False, f"{about(case)}: {wrong}")
+            yield Stage("right", False, "\n".join([*why(task, function, case, run), f"{about(case)}: {wrong}"]))
             return
         ran = True
     yield Stage("runs", True)
@@ -111,7 +116,14 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:
-    return compared(run.results, task.expected(case)) or _left_over(run)
+    wrong = compared(run.results, task.expected(case))
+    return (_likely(task, case, run.results) + wrong if wrong else "") or _left_over(run)
+
+
+def _likely(task: CommTask, case: Case, yours: Sequence[Any]) -> str:
+    """The mistake by which one comes to these results, if it is a known one."""
+    known = task.likely(case) if task.likely else ()
+    return next((f"{why}; " for results, why in known if not compared(yours, results)), "")
 
 
 def _left_over(run: Run) -> str:
@@ -262,10 +274,12 @@ def unlike(mine: Any, wanted: Any) -> str:
 def told(error: BaseException) -> str:
     """An exception in a line or two: what, and in which of the learner's lines."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
-    lines = [f"{type(error).__name__}: {error}"]
+    lines = [f"{getattr(error, 'told_as', type(error).__name__)}: {error}"]
     if frames and frames[-1].line:
         place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
         lines.append(f"    in {place}{frames[-1].line}")
+    elif place := getattr(error, "place", ""):  # of another process, see course/grading
+        lines.append(place)
     return "\n".join(lines)
 
 

@@ -6,30 +6,20 @@ import ast
 import inspect
 import re
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from workbench.course.judging.case import Case
+from workbench.course.judging.ratio import Factor
+from workbench.course.provenance.coding import Coded
+from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
+from workbench.observe.figure import Figure
 
 _BEGIN, _END = "### BEGIN SOLUTION", "### END SOLUTION"
 BLANK = "raise NotImplementedError  # your code here"
 """What stands where the learner's code is to go."""
-
-
-@dataclass(frozen=True)
-class Case:
-    """One call on n ranks.
-
-    Args:
-        n: ranks.
-        label: what is special about it: ``length 1``.
-        inputs: by rank, the arguments after ``comm``.
-    """
-
-    n: int
-    label: str
-    inputs: Sequence[tuple[Any, ...]]
 
 
 @dataclass(frozen=True)
@@ -49,6 +39,19 @@ class Bound:
 
 
 @dataclass(frozen=True)
+class Mistake:
+    """A usual mistake, and what helps then.
+
+    Args:
+        verdict: words of which one is in what ``check()`` says of it.
+        hint: what ``hint()`` says first.
+    """
+
+    verdict: tuple[str, ...]
+    hint: str
+
+
+@dataclass(frozen=True)
 class Task:
     """An exercise.
 
@@ -58,6 +61,9 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
+        mistakes: the usual ones, the first that fits a verdict counts.
+        asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
+        live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
     """
 
     name: str
@@ -65,8 +71,16 @@ class Task:
     reference: Callable[..., Any]
     hints: tuple[str, str, str]
     points: int = field(default=1, kw_only=True)
+    mistakes: Sequence[Mistake] = field(default=(), kw_only=True)
+    asks_for: tuple[str, ...] = field(default=(), kw_only=True)
+    live: bool = field(default=False, kw_only=True)
 
     asks_cause = False  # a card's does, see ``course/cards.py``
+
+    def helps(self, verdict: str) -> str:
+        """The hint that fits what check() has said; empty if none does."""
+        fits = (one.hint for one in self.mistakes if any(words in verdict for words in one.verdict))
+        return next(fits, "")
 
     def solution(self) -> str:
         """The reference's source, as a learner would have written it."""
@@ -112,16 +126,26 @@ class CommTask(Task):
         expected: of a case, by rank; the obvious slow way.
         bounds: of the run of a case.
         scored: the case whose bounds are shown.
+        likely: of a case, what else one may return (by rank), each with its reason: it is told to who does.
         shown: the case that ``show()`` draws.
         real: does it make sense on real ranks?
+        coded: how it is run with inputs that tell where a number comes from.
+        weighed: how the samples of a mean are weighed.
+        factors: by which a wrong number may differ from the right one, besides 2, n and their like.
+        start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
 
     cases: Callable[[], Sequence[Case]] = field(kw_only=True)
     expected: Callable[[Case], Sequence[Any]] = field(kw_only=True)
     bounds: Callable[[Case, Run], Sequence[Bound]] | None = field(default=None, kw_only=True)
     scored: Case | None = field(default=None, kw_only=True)
+    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = field(default=None, kw_only=True)
     shown: Case | None = field(default=None, kw_only=True)
     real: bool = field(default=True, kw_only=True)
+    coded: Coded | None = field(default=None, kw_only=True)
+    weighed: Weighed | None = field(default=None, kw_only=True)
+    factors: Sequence[Factor] = field(default=(), kw_only=True)
+    start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 
 
 @dataclass(frozen=True)
@@ -132,10 +156,12 @@ class PlainTask(Task):
         properties: each takes the learner's function and returns "" or what is wrong, with the smallest case first.
             Its docstring is what is shown when it holds.
         deadline_s: of each property.
+        draw: makes the picture of ``show()``.
     """
 
     properties: Sequence[Callable[[Callable[..., Any]], str]] = field(kw_only=True)
     deadline_s: float = field(default=30.0, kw_only=True)
+    draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
 
 def is_blank(function: Callable[..., Any]) -> bool:
@@ -158,3 +184,6 @@ def is_blank(function: Callable[..., Any]) -> bool:
         return True
     places = (node for node in ast.walk(tree) if isinstance(node, ast.Expr))
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
+
+
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Task", "is_blank"]

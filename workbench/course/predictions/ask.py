@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
-from workbench.course.predictions import page
+from workbench.course.predictions import page, widget
 from workbench.course.predictions.book import Book
 from workbench.course.predictions.given import GIVEN
 from workbench.course.predictions.question import Answer, Question
@@ -57,6 +58,8 @@ def predict(
             BOOK.guess(name).first = BOOK.guess(name).last = asked.accept(GIVEN[name])
         return page.asked(asked)
     BOOK.keep()
+    with suppress(ImportError):
+        return widget.form(asked, BOOK)
     return page.asked(asked, _how(asked))
 
 
@@ -97,17 +100,18 @@ def reveal(name: str, fact: object, why: str = "", *, anyway: bool = False) -> A
         2(n - 1): each chunk goes around almost twice.
     """
     if name not in BOOK.questions:
-        return _due(f'First a guess: run the cell with predict("{name}", …), answer, and run this cell again.')
-    question, somebody = BOOK.questions[name], is_somebody_there()
-    if not somebody:
-        guessed = BOOK.guess(name).last
-        return page.told(question, guessed, question.accept(fact), why, opened=False)
+        return page.due(f'First a guess: run the cell with predict("{name}", …), answer, and run this cell again.')
+    question = BOOK.questions[name]
+    if not is_somebody_there():
+        return page.told(question, BOOK.guess(name).last, question.accept(fact), why, opened=False)
     BOOK.keep()
-    kept = BOOK.guess(name)
-    if kept.last is None and not (anyway or kept.told):
-        return _due(f"First a guess: answer {name} above, and run this cell again.")
-    known = _known(question, fact)
-    BOOK.tell(name, known)
+    kept, known = BOOK.guess(name), _known(question, fact)
+    if kept.last is not None or anyway:
+        BOOK.tell(name, known)
+    with suppress(ImportError):
+        return widget.answer(question, BOOK, known, why)
+    if not kept.told:
+        return page.due(f"First a guess: answer {name} above, and run this cell again.")
     return page.told(question, kept.last, known, why, opened=True)
 
 
@@ -150,11 +154,10 @@ def _question(
 
 def _how(question: Question) -> str:
     example: object = {"choices": 1, "number": 12}.get(question.kind, list(range(1, len(question.options) + 1)))
-    return f'Answer in a cell of your own, for example: guess("{question.name}", {example})'
-
-
-def _due(text: str) -> page.Shown:
-    return page.Shown(f'<div class="wb-due"><p>{page.escape(text)}</p></div>', text)
+    return (
+        "There is no form here (pip install anywidget). Answer in a cell of your own, for example: "
+        f'from workbench.course.predictions import guess; guess("{question.name}", {example})'
+    )
 
 
 def _shell() -> Any:

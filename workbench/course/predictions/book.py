@@ -36,7 +36,11 @@ class Book:
     questions: dict[str, Question] = field(default_factory=dict)
     guesses: dict[str, Guess] = field(default_factory=dict)
     path: Path | None = None
-    waiting: dict[str, Callable[[], None]] = field(default_factory=dict)  # reveals that open with the guess
+    watchers: dict[str, tuple[str, Callable[[], None]]] = field(default_factory=dict)
+
+    def watch(self, who: str, name: str, act: Callable[[], None]) -> None:
+        """Call ``act`` when the guess changes, or is told. A cell that runs again takes its own earlier place."""
+        self.watchers[who] = (name, act)
 
     def keep(self) -> None:
         """From now on keep guesses in the file, beside those that are there."""
@@ -74,7 +78,10 @@ class Book:
         return kept
 
     def save(self, name: str) -> None:
-        """Write one guess into the file."""
+        """Write one guess into the file, and let its form and its answer know."""
+        for watched, act in list(self.watchers.values()):
+            if watched == name:
+                act()
         if self.path is None:
             return
 

@@ -61,10 +61,15 @@ def told(question: Question, guess: Answer | None, fact: Answer, why: str, opene
     """
     found = verdict(question, guess, fact, why)
     sentence = f"<p><strong>{escape(found['line'])}</strong></p><p>{escape(why)}</p>"
-    summary = f"{question.name}: guess and fact"
+    summary = f"{question.name}: {'your' if opened else 'a'} guess, and the fact"
     inside = f"<details{' open' if opened else ''}><summary>{escape(summary)}</summary>{sentence}</details>"
     data = {key: found[key] for key in ("name", "guess", "fact", "right", "why", "value")}
     return Shown(_division("reveal", data, inside), f"{question.name}. {found['line']}\n{why}".rstrip())
+
+
+def due(text: str) -> Shown:
+    """That there is something to do before the fact is told."""
+    return Shown(f'<div class="wb-due"><p>{escape(text)}</p></div>', text)
 
 
 def verdict(question: Question, guess: Answer | None, fact: Answer, why: str) -> dict[str, Any]:

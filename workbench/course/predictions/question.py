@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
 
 from workbench.common.text import count
+
+_THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")  # 1,200 is one number; 1,5 is not taken for 15
 
 Answer = str | float | list[str]
 """The text of a choice, a number without its unit, or texts in an order."""
@@ -64,12 +68,14 @@ class Question:
         number = math.nan
         if isinstance(value, str):
             with suppress(ValueError):
-                number = float(value.strip().removesuffix(self.unit).replace(",", ""))
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+                number = float(_THOUSANDS.sub("", value.strip().removesuffix(self.unit).strip()))
+        elif isinstance(value, Real) and not isinstance(value, bool):  # numpy's numbers, too
             number = float(value)
         if not math.isfinite(number):
             unit = f" of {self.unit}" if self.unit else ""
-            raise ValueError(f"{self.name}: {value!r} is no number. Give a number{unit}, such as 12 or 1.5e3.")
+            raise ValueError(
+                f"{self.name}: {value!r} is no number. Give a number{unit}, such as 12 or 1.5, with a point."
+            )
         return int(number) if number == int(number) else number
 
     def _order(self, value: object) -> list[str]:
@@ -96,7 +102,8 @@ class Question:
         if answer is None:
             return "no guess"
         if isinstance(answer, int | float):
-            return f"{number(answer)} {self.unit}".rstrip()
+            one = answer == 1 and len(self.unit) > 2  # "ms" is no plural
+            return f"{number(answer)} {self.unit.removesuffix('s') if one else self.unit}".rstrip()
         return answer if isinstance(answer, str) else " → ".join(answer)
 
     def off(self, guess: Answer | None, fact: Answer) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from workbench.course.drawing import _label, _picture
 from workbench.course.schedules.played import on_the_network, waits
@@ -14,6 +14,7 @@ _LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
 _ROWS = {"compute": 58.0, "network": 104.0}
 _FILL = {"forward": "submit", "backward": "compute", "reduce": "reduce", "wait": "wait"}
 _LETTER = 6.0
+_BETWEEN, _HEAD = 134.0, 34.0  # from a step to the one below it; of its name
 
 
 def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
@@ -34,13 +35,41 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
     """
     if not any(event.what == "backward" for event in events):
         raise ValueError("There is no backward among the events: give those of one simulated step.")
-    computed = [event for event in events if event.what != "reduce"]
     waited, carried = waits(events, step_s), on_the_network(events, step_s)
     text = f"{title}: {_took(step_s)} a step; {_waited(waited)}; the network works {_took(_sum(carried))}"
-    begin, scale = computed[0].begin_s, _WIDTH / step_s
-    parts = [*_axis(step_s), *(_label(_LEFT - 8, y + 22, row, 12, "end") for row, y in _ROWS.items())]
-    parts += [_bar(event, begin, scale) for event in (*computed, *waited, *carried)]
-    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *parts])
+    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *_axis(step_s), *_rows(events, step_s, step_s)])
+
+
+def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str) -> Figure:
+    """Several steps one below the other, over one axis.
+
+    Args:
+        steps: what stands above each, in one or two lines; its events, and how long it takes in the long run.
+        text: what is to be seen.
+
+    Example:
+        >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
+        >>> lanes_picture({"slow": (step, 5.0)}, "One layer, nothing hidden")
+        One layer, nothing hidden
+    """
+    longest_s = max(step_s for _, step_s in steps.values())
+    bottom = 48 + len(steps) * _BETWEEN
+    parts = [*_legend(), *_axis(longest_s, bottom)]
+    for number, (name, (events, step_s)) in enumerate(steps.items()):
+        top = number * _BETWEEN
+        lines = name.splitlines()
+        parts += [_label(12, top + 68 + 16 * i, line, 12) for i, line in enumerate(lines)]
+        parts += _rows(events, step_s, longest_s, top + _HEAD)
+    return _picture(text, _LEFT + _WIDTH + 24, bottom + 30, parts)
+
+
+def _rows(events: Sequence[Event], step_s: float, axis_s: float, top: float = 0.0) -> Iterator[str]:
+    """What is computed and waited for, and what the network carries."""
+    computed = [event for event in events if event.what != "reduce"]
+    begin, scale = computed[0].begin_s, _WIDTH / axis_s
+    yield from (_label(_LEFT - 8, top + y + 22, row, 12, "end") for row, y in _ROWS.items())
+    for event in (*computed, *waits(events, step_s), *on_the_network(events, step_s)):
+        yield _bar(event, begin, scale, top)
 
 
 def _waited(waited: Sequence[Event]) -> str:
@@ -58,10 +87,10 @@ def _took(seconds: float) -> str:
     return duration(seconds * 1e6)
 
 
-def _bar(event: Event, begin: float, scale: float) -> str:
+def _bar(event: Event, begin: float, scale: float, top: float) -> str:
     x, width = _LEFT + (event.begin_s - begin) * scale, max(0.6, (event.end_s - event.begin_s) * scale)
     fill, ink = COLOURS[_FILL[event.what]]
-    y = _ROWS["network" if event.what == "reduce" else "compute"]
+    y = top + _ROWS["network" if event.what == "reduce" else "compute"]
     names = event.names[0] if len(event.names) == 1 else f"{event.names[0]} to {event.names[-1]}"
     what = f"wait for {names}" if event.what == "wait" else f"{event.what} {names}"
     carried = f", {size(4 * event.values)}" if event.values else ""
@@ -82,12 +111,12 @@ def _legend() -> Iterator[str]:
         x += 34 + _LETTER * len(what)
 
 
-def _axis(step_s: float) -> Iterator[str]:
+def _axis(step_s: float, bottom: float = 146.0) -> Iterator[str]:
     tick_s = _step(step_s * 1e6) / 1e6
     for part in range(int(step_s / tick_s) + 1):
         x = _LEFT + _WIDTH * part * tick_s / step_s
-        yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="146"/>'
-        yield _label(x, 164, _took(tick_s * part) if part else "0", 10, "middle")
+        yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="{bottom:g}"/>'
+        yield _label(x, bottom + 18, _took(tick_s * part) if part else "0", 10, "middle")
 
 
-__all__ = ["step_picture"]
+__all__ = ["lanes_picture", "step_picture"]

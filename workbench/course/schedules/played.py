@@ -136,9 +136,11 @@ def _send(
     known = [max(ready[layer] for layer, _, _ in message) for message in messages]
     waiting, sent = list(range(len(messages))), list[tuple[int, float, float]]()
     while waiting:
-        free = max(free, min(known[number] for number in waiting))
-        number = next(each for each in waiting if known[each] <= free)
-        waiting.remove(number)
+        place = next((place for place, number in enumerate(waiting) if known[number] <= free), -1)
+        if place < 0:  # nothing is ready: the first that will be
+            place = min(range(len(waiting)), key=lambda each: known[waiting[each]])
+            free = known[waiting[place]]
+        number = waiting.pop(place)
         begin, free = free, free + costs[number]
         sent.append((number, begin, free))
     return sent

@@ -136,7 +136,7 @@ class Communicator(ABC):
         status: Any = None,
     ) -> None:
         """Send one array and receive into another at the same time."""
-        _apart(sendbuf, recvbuf, "Sendrecv")
+        keep_apart(sendbuf, recvbuf, "Sendrecv")
         out = self.post_send(array_of(sendbuf), self._rank(dest), sendtag, "Sendrecv")
         self.finish([out, self.post_recv(array_of(recvbuf), self._source(source), recvtag, "Sendrecv")], "Sendrecv")
 
@@ -229,7 +229,7 @@ class Communicator(ABC):
     @collective
     def Allreduce(self, sendbuf: Any, recvbuf: Any, op: Callable[[Any, Any], Any] = add) -> None:
         """As allreduce, into ``recvbuf``; ``sendbuf`` may be ``MPI.IN_PLACE``."""
-        _apart(sendbuf, recvbuf, "Allreduce")
+        keep_apart(sendbuf, recvbuf, "Allreduce")
         target = array_of(recvbuf)
         source = target if not isinstance(sendbuf, (np.ndarray, list, tuple)) else array_of(sendbuf)
         target[...] = self.allreduce(source, op)
@@ -253,7 +253,12 @@ class Communicator(ABC):
         return ANY if rank < 0 else self._rank(rank)
 
 
-def _apart(sendbuf: Any, recvbuf: Any, verb: str) -> None:
+def keep_apart(sendbuf: Any, recvbuf: Any, verb: str) -> None:
+    """Refuse what MPI leaves undefined.
+
+    Raises:
+        ValueError: both lie in the same memory.
+    """
     if isinstance(sendbuf, np.ndarray) and isinstance(recvbuf, np.ndarray) and np.may_share_memory(sendbuf, recvbuf):
         raise ValueError(
             f"{verb}: what is sent and what is received must not lie in the same memory. Use another array."

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.course.simulator.communicator import ANY, Array, Pending
+from workbench.course.simulator.communicator import ANY, Array, Pending, nbytes
 from workbench.course.simulator.failures import NEVER
+from workbench.course.simulator.run import Message
 from workbench.errors import WorkbenchError
 
 if TYPE_CHECKING:
@@ -24,8 +25,15 @@ class Request(Pending):
         self.data: Any = None  # what is sent, or has come
         self.array: Array | None = None  # the caller's own
         self.waited = False
-        if verb[0] in "iI":
+        self.since = NEVER  # it holds its rank up from then on
+        self.message = -1  # its number in the log
+        if self.goes_on:
             world._posted.append(self)
+
+    @property
+    def goes_on(self) -> bool:
+        """Does its rank go on until it calls wait()?"""
+        return self.verb[0] in "iI"
 
     def wait(self) -> Any:
         """See :class:`Pending`."""
@@ -56,6 +64,15 @@ def fits(send: Request, recv: Request) -> bool:
     """Is this receive made for this send?"""
     same = send.epoch == recv.epoch
     return same and send.peer == recv.rank and recv.peer in (ANY, send.rank) and (recv.tag < 0 or recv.tag == send.tag)
+
+
+def logged(send: Request, recv: Request) -> Message:
+    """What has gone from one to the other."""
+    held, awaited = (
+        min(one.since, max(one.posted, send.begins)) if one.goes_on else one.posted for one in (send, recv)
+    )
+    on_the_way, size = (send.begins, send.ends), nbytes(send.data)
+    return Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, held, awaited, send.verb)
 
 
 def _same(a: Array, b: Array) -> bool:

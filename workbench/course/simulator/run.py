@@ -29,7 +29,8 @@ class Message:
     Args:
         posted: the sender had it ready.
         begin, end: of its transfer.
-        awaited: the receiver waited for it from then on; of an irecv, which does not wait, its beginning.
+        held: the sender waited for it from then on: once ready, or in the wait() of an isend; its beginning if never.
+        awaited: likewise the receiver, once it has asked for it, or in the wait() of an irecv.
         verb: the sender's.
     """
 
@@ -40,6 +41,7 @@ class Message:
     posted: float
     begin: float
     end: float
+    held: float
     awaited: float
     verb: str
 

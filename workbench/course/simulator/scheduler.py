@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NoReturn
 
 from workbench.course.judging.deadline import Halt, halt
@@ -26,7 +27,7 @@ from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
-from workbench.course.simulator.request import Request, fits
+from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
 from workbench.errors import DeadlineError
 from workbench.faults.blocked_threads import users_line
@@ -145,6 +146,7 @@ class World:
         self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self._posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
         if self._error is not None:
+            self._error.run = self.log  # type: ignore[attr-defined]
             raise self._error
         return self.log
 
@@ -329,6 +331,8 @@ class World:
         rank = request.rank
         if request.ends == NEVER:
             request.where = users_line()
+        if self.clocks[rank] < request.ends:
+            self._holds_up(request)
         self._waiting[rank] = request
         while self._next() != rank:
             self._pass_on()
@@ -377,11 +381,17 @@ class World:
         self._out_free[send.rank] = self._in_free[send.peer] = send.ends
 
     def _log(self, send: Request, recv: Request) -> None:
-        on_the_way, size = (send.begins, send.ends), nbytes(send.data)
-        # Who has posted an irecv goes on; it does not wait for the message from then on.
-        awaited = max(recv.posted, send.begins) if recv.verb in ("irecv", "Irecv") else recv.posted
-        message = Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, awaited, send.verb)
-        self.log.messages.append(message)
+        send.message = recv.message = len(self.log.messages)
+        self.log.messages.append(logged(send, recv))
+
+    def _holds_up(self, request: Request) -> None:
+        """A rank waits for what it has posted. Until now it went on, so nothing of that was waiting."""
+        request.since = min(request.since, self.clocks[request.rank])
+        if request.goes_on and request.message >= 0:
+            one = self.log.messages[request.message]
+            since = min(request.since, one.begin)
+            waits = replace(one, held=since) if request.sends else replace(one, awaited=since)
+            self.log.messages[request.message] = waits
 
 
 __all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]

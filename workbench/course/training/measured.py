@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from workbench.errors import DataNotFoundError
+
 _RESULTS = Path(__file__).resolve().parents[3] / "benchmarks" / "results"
 GPU_REPORT, HOSTS_REPORT = _RESULTS / "gpu-report.json", _RESULTS / "hosts.json"
+TALKING_LESS = _RESULTS / "talking_less.json"
 _MISSING = (
     "These figures have not been measured yet: there is no benchmarks/results/gpu-report.json.\n"
     "On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu"
@@ -54,6 +59,54 @@ def hosts_figures(path: Path = HOSTS_REPORT) -> str:
         cells = [row["floor_ms"], *(row["ms"][name] for name in ways)]
         lines.append(f"{verb + ', ' + str(row['bytes'] >> 20) + ' MiB':24}" + "".join(f"{ms:12.0f}" for ms in cells))
     return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class TalkingLess:
+    """What ``benchmarks/talking_less.py`` has measured.
+
+    Args:
+        about: machine, model and date.
+        learnt: of each way to train, bytes and losses.
+        step_ms: of each place and way, the median of a step.
+    """
+
+    about: str
+    learnt: Mapping[str, Mapping[str, Any]]
+    step_ms: Mapping[str, Mapping[str, float]]
+
+    def table(self) -> str:
+        """A line for each way: bytes of a step, loss and accuracy after equal samples, and its milliseconds."""
+        places = list(self.step_ms)
+        lines = [self.about, *(f"  {letter}: {place}" for letter, place in zip("ABCDEF", places, strict=False))]
+        heads = "".join(f"{letter:>8}" for letter, _ in zip("ABCDEF", places, strict=False))
+        lines.append(f"{'':13}{'kB a step':>10}{'test loss':>11}{'accuracy':>10}{heads}  (ms a step)")
+        for way, row in self.learnt.items():
+            cells = "".join(f"{self.step_ms[place][way]:8.1f}" for place in places)
+            kilobytes = row["reduced_bytes_per_step"] / 1e3
+            lines.append(f"{way:13}{kilobytes:10,.1f}{row['test_loss']:11.3f}{row['accuracy']:10.1%}{cells}")
+        return "\n".join(lines)
+
+
+def talking_less(path: Path = TALKING_LESS) -> TalkingLess:
+    """The figures of the last run.
+
+    Raises:
+        DataNotFoundError: there are none yet.
+    """
+    if not path.exists():
+        raise DataNotFoundError(f"There is no {path.name} in benchmarks/results: benchmarks/talking_less.py makes it.")
+    report = json.loads(path.read_text(encoding="utf-8"))
+    step_ms = {
+        row["where"]: {way: 1e3 * statistics.median(seconds) for way, seconds in row["step_s"].items()}
+        for row in report["times"]
+    }
+    load = max(row["load"] for row in report["times"])
+    about = (
+        f"{report['model']}; {report['data']}\n"
+        f"Measured {report['date']} on {report['cores']} cores, which others used, too (load up to {load:.0f})"
+    )
+    return TalkingLess(about, {row["way"]: row for row in report["learnt"]}, step_ms)
 
 
 def told(report: Mapping[str, Any]) -> str:

@@ -27,20 +27,20 @@ SIZES = 256, 1024, 1024, 10
 Schedule = Callable[[Sequence[Span], Callable[[float], float]], Messages]
 
 
-def network() -> nn.Sequential:
-    """Three linear layers, the same weights on every rank."""
+def network(sizes: Sequence[int] = SIZES) -> nn.Sequential:
+    """Linear layers with ReLU between them, the same weights on every rank; three without ``sizes``."""
     chance = torch.Generator().manual_seed(0)  # one of its own: ranks may be threads of one process
-    first, *others = (nn.Linear(into, out, bias=False) for into, out in pairwise(SIZES))
+    first, *others = (nn.Linear(into, out, bias=False) for into, out in pairwise(sizes))
     model = nn.Sequential(first, *(layer for linear in others for layer in (nn.ReLU(), linear)))
     for weight in model.parameters():
         nn.init.normal_(weight, std=weight.shape[1] ** -0.5, generator=chance)
     return model
 
 
-def batch() -> tuple[torch.Tensor, torch.Tensor]:
-    """Inputs and targets of this rank."""
+def batch(sizes: Sequence[int] = SIZES) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of this rank, for a :func:`network`."""
     chance = torch.Generator().manual_seed(1 + hvd.rank())
-    return torch.randn(64, SIZES[0], generator=chance), torch.randint(SIZES[-1], (64,), generator=chance)
+    return torch.randn(64, sizes[0], generator=chance), torch.randint(sizes[-1], (64,), generator=chance)
 
 
 def slowest(seconds: float) -> float:
@@ -60,9 +60,9 @@ def repeated(nbytes: int, rounds: int = 15) -> tuple[int, list[float]]:
     return nbytes, took
 
 
-def trained(steps: int = 20) -> float:
-    """The median of some steps of training, each of the slowest rank."""
-    model, (inputs, targets) = network(), batch()
+def trained(steps: int = 20, sizes: Sequence[int] = SIZES) -> float:
+    """The median of some steps of training a :func:`network`, each of the slowest rank."""
+    model, (inputs, targets) = network(sizes), batch(sizes)
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
     took = []
     for _ in range(steps):

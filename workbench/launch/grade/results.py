@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -15,7 +16,7 @@ from workbench.common.text import count, first_line
 # What XML cannot hold or a terminal might obey: the texts are a learner's.
 _BAD = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LONGEST = 2000
-_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark")
+_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark", "flags")
 _WIDTH = 110
 
 
@@ -41,6 +42,7 @@ class ExerciseResult:
         state: NOT_JUDGED until there is a result.
         text: the first red line, or why it was not judged.
         seconds: the duration of judging.
+        flags: what a teacher should look at, whatever the state.
     """
 
     name: str
@@ -48,6 +50,7 @@ class ExerciseResult:
     state: State = State.NOT_JUDGED
     text: str = ""
     seconds: float = 0.0
+    flags: list[str] = field(default_factory=list)
 
     @property
     def points(self) -> int:
@@ -64,12 +67,14 @@ class NotebookResult:
         exercises: by name, in the notebook's order.
         notes: by number of a code cell that did not end well, what happened.
         problem: why nothing of it could be graded; "" if it could.
+        confined: was its code kept from other files and processes?
     """
 
     path: str
     exercises: dict[str, ExerciseResult] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     problem: str = ""
+    confined: bool = True
 
     @property
     def complete(self) -> bool:
@@ -109,6 +114,7 @@ def table(notebook: NotebookResult) -> Iterator[str]:
     for result in results:
         line = f"  {result.state.value} {result.name:{width}}  {result.points}/{result.of} {result.seconds:5.1f} s"
         yield f"{line}  {first_line(result.text, _WIDTH)}".rstrip()
+        yield from (f"      look: {first_line(flag, _WIDTH)}" for flag in result.flags)
     for cell, text in sorted(notebook.notes.items()):
         yield f"    code cell {cell}: {first_line(text, _WIDTH)}".rstrip(": ")
 
@@ -138,11 +144,14 @@ def as_csv(notebooks: Iterable[NotebookResult]) -> str:
     lines.writerow(_COLUMNS)
     for notebook in notebooks:
         if notebook.problem:
-            lines.writerow([clean(notebook.path), "", "not graded", 0, 0, "0.0", " ".join(notebook.problem.split())])
+            lines.writerow(
+                [clean(notebook.path), "", "not graded", 0, 0, "0.0", " ".join(notebook.problem.split()), ""]
+            )
         for result in notebook.exercises.values():
             state, remark = result.state.name.lower().replace("_", " "), " ".join(result.text.split())
             seconds = f"{result.seconds:.1f}"
-            lines.writerow([clean(notebook.path), result.name, state, result.points, result.of, seconds, remark])
+            flags = "; ".join(result.flags)
+            lines.writerow([clean(notebook.path), result.name, state, result.points, result.of, seconds, remark, flags])
     return out.getvalue()
 
 
@@ -159,3 +168,10 @@ def _cases(notebook: NotebookResult) -> Iterator[junit.Case]:
         message = "" if result.state is State.PASSED else first_line(result.text, _WIDTH)
         text = "" if result.state is State.PASSED else result.text
         yield junit.Case(name, result.name, _OUTCOMES[result.state], message, text, result.seconds)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print, whatever characters the terminal has."""
+    encoding = sys.stdout.encoding or "utf-8"
+    for line in lines:
+        print(line.encode(encoding, "replace").decode(encoding), flush=True)

@@ -25,6 +25,7 @@ from workbench.elastic.exact import InShards
 from workbench.errors import CollectiveError
 from workbench.process_sets import is_alone
 from workbench.torch.compiled import not_traced
+from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.deferred import Deferral
 from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
@@ -57,6 +58,7 @@ class GradientHooks:
     def __init__(
         self, optimizer: torch.optim.Optimizer, grads: Grads, passes: int, sharded: bool, overlap_forward: bool
     ) -> None:
+        refuse_periodic(optimizer)
         self.optimizer, self.grads, self.sharded = optimizer, grads, sharded
         self.should_synchronize, self.synchronized, self.keeping = True, False, False
         self.names = {param: name for name, param in grads.params.items()}
@@ -192,6 +194,7 @@ class GradientHooks:
             self.abandon()
         if self.grads.buckets and not self.shards:
             self.grads.set_buckets([])
+        self.grads.by_name.restart()
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""

@@ -76,6 +76,7 @@ class Grads:
 
     def prepare(self, name: str | None) -> None:
         """Leave the buckets of another job, where others begin without, and those of another dtype or device."""
+        self.by_name.prepare()
         if not self.buckets:
             return
         if self._planned_for is not HOLDER.get().world:
@@ -140,9 +141,8 @@ class Grads:
                 raise RuntimeError(CHANGED.format(name))
             if not self.shards:
                 bucket.give()
-        for name, result in reduced.items():
-            if name not in buckets:
-                self.by_name.store(name, result)
+        for name, result in self.by_name.completed({n: r for n, r in reduced.items() if n not in buckets}).items():
+            self.by_name.store(name, result)
 
     # --- buckets --------------------------------------------------------------------------------------
 

@@ -12,9 +12,12 @@ from typing import Any
 import torch
 
 from workbench import api
+from workbench.api import Average, Sum
+from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import MismatchError
+from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
 from workbench.training.step_reducer import group_fields
@@ -45,6 +48,11 @@ class GradsByName:
         self._params, self._compression, self._as_dense, self._fields = params, compression, as_dense, fields
         # What was compressed, its context, and the gradient's version, which torch counts up at every change.
         self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
+        self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
+        if self._powersgd and fields["op"] not in (Average, Sum):
+            raise ValueError(
+                "Compression.powersgd goes with op=Average or Sum: its factors are of sums over the ranks."
+            )
 
     def entries(self, names: Sequence[str]) -> list[Entry]:
         """Each dense gradient as it is now."""
@@ -65,15 +73,59 @@ class GradsByName:
         fields = {**self._fields, **group}
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
-            small, ctx = self._compression.compress(zeros)
+            small, ctx = self._compress(name, zeros)
             self._in_flight[name] = param.new_empty(0, dtype=small.dtype), ctx, 0
             shape = tuple(small.shape)
             return api.entry(Kind.ALLREDUCE, None, name, shape=shape, absent=True, **about(small), **fields)
-        small, ctx = self._compression.compress(grad.detach())
+        small, ctx = self._compress(name, grad.detach())
         small = small.contiguous()
         self._in_flight[name] = small, ctx, grad._version
         array, convert = in_place(small)
         return api.entry(Kind.ALLREDUCE, array, name, target=array, convert=convert, **about(small), **fields)
+
+    def _compress(self, name: str, grad: torch.Tensor) -> tuple[torch.Tensor, Any]:
+        """What is sent, and what is needed to undo it. PowerSGD remembers each gradient by its name."""
+        if self._powersgd is None:
+            return self._compression.compress(grad)
+        return (self._powersgd.begin(name, grad), "factor") if self._powersgd.compresses(grad) else (grad, None)
+
+    def prepare(self) -> None:
+        """A step begins."""
+        if self._powersgd:
+            self._powersgd.prepare(HOLDER.get().world)
+
+    def restart(self) -> None:
+        """Not all ranks may have come as far: what they remember in common begins anew."""
+        if self._powersgd:
+            self._powersgd.restart()
+
+    def completed(self, reduced: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The results of a step; with PowerSGD, those of its second round for first factors.
+
+        Raises:
+            CollectiveError: the second round failed.
+        """
+        powersgd = self._powersgd
+        if powersgd is None:
+            return reduced
+        factors = [name for name, result in reduced.items() if result is not None and self._in_flight[name][1]]
+        seconds = {name: powersgd.project(name, self._tensor(name, reduced[name])) for name in factors}
+        entries = [self._second(name, second) for name, second in seconds.items() if second is not None]
+        for handle in api.submit(entries):
+            handle.wait()
+        whole = {name: powersgd.finish(name, second) for name, second in seconds.items()}
+        powersgd.step_done()
+        return {**reduced, **whole}
+
+    def _second(self, name: str, second: torch.Tensor) -> Entry:
+        """Of PowerSGD's second round."""
+        array, convert = in_place(second)
+        fields = {**about(second), **self._fields}
+        return api.entry(Kind.ALLREDUCE, array, f"{name}, factor 2", target=array, convert=convert, **fields)
+
+    def _tensor(self, name: str, reduced: Any) -> torch.Tensor:
+        """A result as a tensor like the one that was sent."""
+        return reduced if isinstance(reduced, torch.Tensor) else tensor_of(reduced, self._in_flight[name][0])
 
     def store(self, name: str, reduced: Any) -> None:
         """Put a result into ``.grad``; None: no rank had a dense gradient.

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake
+from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 
 _SIZES = (1, 2, 3, 4, 7, 8)
@@ -47,6 +48,16 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     ]
 
 
+_BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
+    inputs=lambda arrays: [(array, len(arrays) // 2) for array in arrays],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: [n // 2],
+    sums=False,
+    chunked=False,
+    n=8,
+)
+
+
 def shift_right(comm: Any, x: Any) -> Any:
     """Give x to the right neighbour and return what came from the left one; x may be large."""
     ### BEGIN SOLUTION
@@ -63,6 +74,14 @@ def _one_step(case: Case, run: Run) -> Sequence[Bound]:
     one = run.messages[0].end - run.messages[0].begin
     return [Bound("rounds", round(run.time_s / one), 1, 2)]  # 2: even ranks send first, odd ones receive first
 
+
+_SHIFT = Coded(
+    inputs=lambda arrays: [(array,) for array in arrays],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: [(rank - 1) % n],
+    sums=False,
+    chunked=False,
+)
 
 TASKS = [
     CommTask(
@@ -84,6 +103,23 @@ TASKS = [
         bounds=_rounds,
         scored=_broadcast(8, 100_000, 0),
         shown=_broadcast(8, 100_000, 0),
+        coded=_BROADCAST,
+        mistakes=(
+            Mistake(
+                ("returns the value of rank 0", "In a ring: % comm.size"),
+                "Number the ranks from the root on. What is the place of rank 2 if rank 5 is the root?",
+            ),
+            Mistake(
+                ("nobody received", "no deadlock: n = 3"),
+                "n need not be a power of two. Is there a rank at place + step? Who sends there, and who waits?",
+            ),
+            Mistake(
+                ("rounds, at most",),
+                "While one rank sends, what do the ranks do that have the value already? They can pass it on.",
+            ),
+            Mistake(("yours is None",), "The root has the value, too. What does it return?"),
+        ),
+        asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),
     CommTask(
         "02.shift_right",
@@ -100,5 +136,18 @@ TASKS = [
         bounds=_one_step,
         scored=_shift(4, 100_000),
         shown=_shift(4, 100_000),
+        coded=_SHIFT,
+        mistakes=(
+            Mistake(
+                ("They wait in a circle",),
+                "When may a large message leave? Who is ready to receive it? Somebody must receive "
+                "first, or both at once.",
+            ),
+            Mistake(("In a ring: % comm.size",), "Who is to the right of the last rank? Count modulo comm.size."),
+            Mistake(
+                ("rounds, at most",), "If one rank receives first, who is next to send, and when? Let every second one."
+            ),
+            Mistake(("expected that of rank",), "What comes in is from the left, what goes out is for the right."),
+        ),
     ),
 ]

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake
+from workbench.course.provenance.coding import Coded, pieces
 from workbench.course.simulator import Run
 
 
@@ -86,6 +87,22 @@ def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
     ]
 
 
+_HALF = Coded(
+    inputs=lambda arrays: [(np.array_split(array, len(arrays)),) for array in arrays],
+    returned=lambda result, rank, n: {(rank + 1) % n: result},
+    wanted=lambda rank, chunk, n: range(n),
+)
+_RING = Coded(
+    inputs=lambda arrays: [(array,) for array in arrays],
+    returned=lambda result, rank, n: pieces(result, n),
+    wanted=lambda rank, chunk, n: range(n),
+)
+
+_READY_MADE = (
+    *(f"comm.{verb}" for verb in ("allreduce", "Allreduce", "reduce", "gather", "allgather", "alltoall", "scatter")),
+    *(f"{module}.{verb}" for module in ("workbench", "workbench.torch") for verb in ("allreduce", "reducescatter")),
+)
+
 TASKS = [
     CommTask(
         "03.reduce_scatter",
@@ -102,6 +119,19 @@ TASKS = [
         bounds=_half,
         scored=_chunked(4, 100_000),
         shown=_chunked(4, 100_000),
+        coded=_HALF,
+        mistakes=(
+            Mistake(
+                ("is lost",), "What comes in is a sum of others. Is your own part in it already? Add, do not replace."
+            ),
+            Mistake(
+                ("comes into the place of chunk",),
+                "The left neighbour sends its chunk (r - 1) - s in step s. Which of yours is that to be added to?",
+            ),
+            Mistake(("no step brings",), "How many neighbours' parts must come in until a sum of n is complete?"),
+            Mistake(("bytes per rank",), "How many chunks travel in one step, and how many steps are there?"),
+        ),
+        asks_for=_READY_MADE,
     ),
     CommTask(
         "03.ring_allreduce",
@@ -119,6 +149,25 @@ TASKS = [
         bounds=_both,
         scored=_vectors(4, 100_000),
         shown=_vectors(4, 100_000),
+        coded=_RING,
+        mistakes=(
+            Mistake(
+                ("comes into the place of chunk",),
+                "Which chunk is complete after the first half? Write it down for rank 0. That one goes on.",
+            ),
+            Mistake(
+                ("a second time",),
+                "What does the number in the field count? Can it be more than n? The second half "
+                "replaces, and adds nothing.",
+            ),
+            Mistake(("cannot reshape", "could not broadcast"), "Cut 5 numbers among 2 ranks. Which two arrays?"),
+            Mistake(("is lost",), "In the first half what comes in is a sum of others: add your own part to it."),
+            Mistake(("no step brings",), "How many steps has each half? A chunk must come past all other n - 1 ranks."),
+            Mistake(
+                ("bytes per rank",), "Each rank sends one n-th of x in each of 2(n - 1) steps. What does yours send?"
+            ),
+        ),
+        asks_for=_READY_MADE,
         points=3,
     ),
 ]

@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.ratio import Factor
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -45,6 +47,27 @@ def _no_lists(case: Case, run: Run) -> Sequence[Bound]:
     return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
 
 
+_WEIGHED = Weighed(
+    counts=lambda case: [count for _, count in case.inputs],
+    ones=lambda case, rank: [
+        (np.full_like(total, float(count) if one == rank else 0.0), count)
+        for one, (total, count) in enumerate(case.inputs)
+    ],
+)
+_FACTORS = (
+    Factor(
+        "{k} times",
+        lambda case: sum(count for _, count in case.inputs),
+        "so many samples there are; the sum was not divided by their number",
+    ),
+    Factor(
+        "{k} times",
+        lambda case: sum(count for _, count in case.inputs) / case.n,
+        "the sum was divided by the number of ranks, not by that of all samples",
+    ),
+)
+
+
 def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     """Return the weights after one step of gradient descent on the samples of all ranks.
 
@@ -74,6 +97,34 @@ def _serial_step(case: Case) -> Array:
     w, _, _, lr = case.inputs[0]
     x, y = np.concatenate([one[1] for one in case.inputs]), np.concatenate([one[2] for one in case.inputs])
     return np.array(w - lr * x.T @ (x @ w - y) / len(y))
+
+
+def _ones(case: Case, rank: int) -> list[tuple[Any, ...]]:
+    """Weights of 0, and samples whose gradient is 1 on that rank and 0 on the others; the rate is 1."""
+    return [
+        (w * 0.0, x * 0.0 + 1.0, y * 0.0 - (1.0 if one == rank else 0.0), 1.0)
+        for one, (w, x, y, _) in enumerate(case.inputs)
+    ]
+
+
+_STEP_WEIGHED = Weighed(
+    counts=lambda case: [len(y) for _, _, y, _ in case.inputs], ones=_ones, read=lambda result: -result
+)
+_STEP_FACTORS = (
+    Factor("{k} times", lambda case: 1 / case.inputs[0][3], "that is 1/lr; the step was not multiplied by lr"),
+    Factor(
+        "{k} times",
+        lambda case: sum(len(y) for _, _, y, _ in case.inputs),
+        "so many samples there are; the sum of their gradients was not divided by their number",
+    ),
+    Factor(
+        "{k} times",
+        lambda case: sum(len(y) for _, _, y, _ in case.inputs) / case.n,
+        "the sum was divided by the number of ranks, not by that of all samples",
+    ),
+    Factor("twice", lambda case: 2.0, "the loss is (x @ w - y)² / 2: the half takes the 2 of the derivative away"),
+    Factor("minus", lambda case: -1.0, "it goes up the gradient; w - lr * gradient goes down"),
+)
 
 
 def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
@@ -150,6 +201,19 @@ TASKS = [
         bounds=_no_lists,
         scored=_counted(3, 0, 2, 4, length=10_000),
         shown=_counted(3, 0, 2, 4, length=10_000),
+        weighed=_WEIGHED,
+        factors=_FACTORS,
+        mistakes=(
+            Mistake(
+                ("should count", "by the number of ranks"),
+                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
+            ),
+            Mistake(
+                ("no deadlock", "RuntimeWarning", "nan"),
+                "A rank without samples has nothing to add. Does it have nothing to call, or to divide by?",
+            ),
+            Mistake(("yours is None",), "reduce() gives the sum to the root alone. Who needs it?"),
+        ),
     ),
     CommTask(
         "04.sgd_step",
@@ -167,6 +231,20 @@ TASKS = [
         bounds=_same_bits,
         scored=_samples(3, 3, 3, 3, 3, 3, 3),
         shown=_samples(5, 0, 3, 1),
+        weighed=_STEP_WEIGHED,
+        factors=_STEP_FACTORS,
+        start=lambda case: case.inputs[0][0],
+        mistakes=(
+            Mistake(
+                ("should count", "by the number of ranks"),
+                "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
+            ),
+            Mistake(("no deadlock",), "A rank without samples has nothing to add. Does it have nothing to call?"),
+            Mistake(
+                ("other bits",),
+                "Let one rank's sum go to all, as allreduce does. Sums in another order have other bits.",
+            ),
+        ),
         points=2,
     ),
     PlainTask(

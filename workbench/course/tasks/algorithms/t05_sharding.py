@@ -7,8 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course import drawing
+from workbench.course.judging.ratio import Factor
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run
+from workbench.observe.figure import Figure
 
 _EPOCHS = 100
 _SAMPLES = (0, 1, 2, 5, 12, 13, 100, 101)
@@ -162,6 +166,13 @@ def _seeds(function: Callable[..., Any]) -> str:
     return ""
 
 
+def _drawn(function: Callable[..., Any]) -> Figure:
+    """Who sees which of 13 samples in four epochs."""
+    samples, n = 13, 3
+    owner = [_shards(function, samples, n, epoch) for epoch in range(4)]
+    return drawing.coverage(owner, samples, f"Yours, {samples} samples on {n} ranks")
+
+
 def weighted_mean(comm: Any, values: Any) -> Any:
     """Return the mean over all ranks' values, on every rank.
 
@@ -182,6 +193,24 @@ def _uneven(*lengths: int) -> Case:
 def _mean(case: Case) -> list[float]:
     values = np.concatenate([part for (part,) in case.inputs])
     return [float(values.mean())] * case.n
+
+
+_WEIGHED = Weighed(
+    counts=lambda case: [len(values) for (values,) in case.inputs],
+    ones=lambda case, rank: [(np.full_like(values, float(one == rank)),) for one, (values,) in enumerate(case.inputs)],
+)
+_FACTORS = (
+    Factor(
+        "{k} times",
+        lambda case: sum(len(values) for (values,) in case.inputs),
+        "so many values there are; the sum was not divided by their number",
+    ),
+    Factor(
+        "{k} times",
+        lambda case: sum(len(values) for (values,) in case.inputs) / case.n,
+        "the sum was divided by the number of ranks, not by that of all values",
+    ),
+)
 
 
 def _little(case: Case, run: Run) -> Sequence[Bound]:
@@ -209,6 +238,17 @@ TASKS = [
             "rank r takes order[r::n].",
         ),
         properties=[_equal_lengths, _complete, _again, _reshuffled, _seeds, _padded],
+        draw=_drawn,
+        mistakes=(
+            Mistake(
+                ("Do all ranks deal from the same order?", "sees "),
+                "Put the ranks' lists side by side. Is each sample there once? The rank does not belong into the seed.",
+            ),
+            Mistake(
+                ("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs into the seed."
+            ),
+            Mistake(("indices, expected",), "How many samples must each rank have, so that no rank does a step more?"),
+        ),
         points=2,
     ),
     CommTask(
@@ -226,5 +266,14 @@ TASKS = [
         bounds=_little,
         scored=_uneven(10_000, 0, 9_000, 20_000),
         shown=_uneven(3, 0, 5, 2),
+        weighed=_WEIGHED,
+        factors=_FACTORS,
+        mistakes=(
+            Mistake(
+                ("should count", "by the number of ranks"),
+                "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
+            ),
+            Mistake(("no deadlock",), "A rank without values has nothing to add. Does it have nothing to call?"),
+        ),
     ),
 ]

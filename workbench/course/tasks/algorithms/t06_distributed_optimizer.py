@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
 from workbench.course.simulator import ALPHA_S, BETA_S, Run
 
 Layers = Sequence[tuple[float, Any]]
@@ -187,6 +187,17 @@ TASKS = [
             "for seconds, mine in layers: comm.compute(seconds); requests.append((comm.isend(mine, dest=other), "
             "comm.irecv(source=other))). Afterwards: (mine + received.wait()) / 2, and sent.wait().",
         ),
+        mistakes=(
+            Mistake(
+                ("ms until all averages are there",),
+                "What could the network do while the next layer computes? Who waits in the loop keeps it idle.",
+            ),
+            Mistake(("no deadlock",), "Both send and neither receives. Which verbs return at once?"),
+            Mistake(
+                ("Request", "never waited"),
+                "isend and irecv return before the message is there. What does wait() of what they return give?",
+            ),
+        ),
         cases=lambda: [
             _case("one layer of length 3", [1.0], [3]),
             _case("no layers", [], []),
@@ -212,6 +223,16 @@ TASKS = [
             "order; where can the others stand?",
             "The forward pass comes before backward(). zero_grad() may stand anywhere but between backward() and "
             'step(): "DEBFAC" is one of three right orders.',
+        ),
+        mistakes=(
+            Mistake(
+                ("clipping (A) comes before synchronize() (F)",),
+                "Whose gradient is that before synchronize(), yours or the average of all ranks?",
+            ),
+            Mistake(
+                ("zero_grad() (D) stands",),
+                "Which lines need the gradients that zero_grad() throws away? It must not stand between them.",
+            ),
         ),
         properties=[_each_once, _averaged, _clipped, _zeroed],
     ),

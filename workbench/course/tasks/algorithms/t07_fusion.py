@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import PlainTask, is_blank
+from workbench.course.judging.task import Mistake, PlainTask, is_blank
 
 _SAME = 1e-9
 
@@ -193,6 +193,17 @@ TASKS = [
             "tensor of a bucket is never too large.",
             "if buckets and sum(buckets[-1]) + size <= threshold: buckets[-1].append(size); else: "
             "buckets.append([size]).",
+        ),
+        mistakes=(
+            Mistake(
+                ("which is not all of them in order",),
+                "Count the tensors in all your buckets. Where does the last bucket go when the loop ends?",
+            ),
+            Mistake(("together ",), "Ask before a tensor goes in: what would the sum be with it?"),
+            Mistake(
+                ("buckets, expected", " buckets, ["),
+                "A sum equal to the threshold is allowed. When is a new bucket needed?",
+            ),
         ),
         properties=[_all_in_order, _within, _few],
     ),

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives import ring
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.ratio import Factor, of_numbers
+from workbench.course.judging.task import Mistake, PlainTask
 from workbench.course.simulator import simulate
 
 
@@ -69,11 +70,23 @@ def _short(value: Any) -> str:
 # --- 08.ring_time -----------------------------------------------------------------------------------------
 
 
+_RING_FACTORS = (
+    Factor("n times", lambda case: case.n, "each of the 2(n - 1) steps sends an n-th of the array, not all of it"),
+    Factor("half of", lambda case: 0.5, "the ring has two halves of n - 1 steps: to add up, and to pass on the sums"),
+)
+_BREAK_FACTORS = (
+    Factor("(n - 1)/n of", lambda case: (case.n - 1) / case.n, "that is C(n) alone; solve G/n + C(n) = G for G"),
+    Factor("n - 1 times", lambda case: case.n - 1, "that is n C(n); what is saved is G - G/n, not all of G"),
+)
+
+
 def _seconds(function: Callable[..., Any], cases: Sequence[tuple[int, float, float, float]]) -> str:
     for n, nbytes, alpha_s, beta_s in cases:
         mine, wanted = function(n, nbytes, alpha_s, beta_s), ring_time(n, nbytes, alpha_s, beta_s)
         if not _close(mine, wanted):
-            return _wrong(f"n = {n}, {nbytes:,.0f} bytes, alpha_s = {alpha_s:g}, beta_s = {beta_s:g}", mine, wanted)
+            call = f"n = {n}, {nbytes:,.0f} bytes, alpha_s = {alpha_s:g}, beta_s = {beta_s:g}"
+            answers = [(case[0], function(*case), ring_time(*case)) for case in cases]
+            return _wrong(call, mine, wanted) + of_numbers(answers, _RING_FACTORS)
     return ""
 
 
@@ -165,7 +178,11 @@ def just_as_long(function: Callable[..., Any]) -> str:
         many = float(mine) / n + ring_time(n, nbytes, alpha_s, beta_s)
         if not _close(many, float(mine)) or not _close(mine, wanted):
             told = f"one rank takes {_short(float(mine))} s, {n} ranks take {_short(many)} s"
-            return f"{case}: with your G, {told}; expected G = {_short(wanted)}"
+            answers = [
+                (k, function(k, nbytes, *link), break_even(k, nbytes, *link)) for k in (2, 3, 4) for link in _LINKS
+            ]
+            factor = of_numbers(answers, _BREAK_FACTORS)
+            return f"{case}: with your G, {told}; expected G = {_short(wanted)}{factor}"
     return ""
 
 
@@ -190,6 +207,16 @@ TASKS = [
             "A message is an n-th of the array: nbytes / n bytes, so a step takes alpha_s + beta_s * nbytes / n.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
+        mistakes=(
+            Mistake(
+                ("Without latency, each rank sends",),
+                "Each of the 2(n - 1) messages is a chunk. How many bytes has a chunk?",
+            ),
+            Mistake(
+                ("Without a byte, latency is left", "One rank has nobody to wait for"),
+                "Count the messages that follow each other: n - 1 to add up, and how many to pass on the sums?",
+            ),
+        ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
     ),
     PlainTask(
@@ -202,6 +229,16 @@ TASKS = [
             "number of them. Efficiency is the speed-up per rank.",
             "ratios = [max(one) / max(many) for one, many in zip(alone, together)]; middle = "
             "statistics.median(ratios); return middle, middle / len(together[0])",
+        ),
+        mistakes=(
+            Mistake(
+                ("The slowest rank counts",),
+                "Who is the slowest, and who waits for it? A round is over when its slowest rank is.",
+            ),
+            Mistake(
+                ("A busy moment counts on both sides",),
+                "The two of a round were measured one after the other. Divide first, then take the middle.",
+            ),
         ),
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,

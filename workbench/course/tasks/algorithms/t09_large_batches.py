@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.ratio import Factor, of_numbers
+from workbench.course.judging.task import Mistake, PlainTask
 
 _DROPS = (30, 60, 80)
 
@@ -46,6 +47,9 @@ def local_batches(global_batch: Any, n: Any) -> Any:
 # --- 09.learning_rate -------------------------------------------------------------------------------------
 
 
+_FACTORS = (Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),)
+
+
 def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> str:
     for case in cases:
         mine, wanted = function(*case), learning_rate(*case)
@@ -54,7 +58,9 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             about = f"step {step}, base {base:g}, n = {n}, {steps_per_epoch} steps per epoch"
             about += f", {warmup_epochs} epochs of warm-up, drops {drops}"
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
-            return f"{about}: yours {told}, expected {wanted:.6g}" + (". Is there a return?" if mine is None else "")
+            answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
+            factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
+            return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
     return ""
 
 
@@ -154,6 +160,16 @@ TASKS = [
             "warmup_steps = warmup_epochs * steps_per_epoch; if step < warmup_steps: return base * (1 + (n - 1) * "
             "step / warmup_steps); return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops)",
         ),
+        mistakes=(
+            Mistake(
+                ("n ranks have n times the learning rate",),
+                "How many images does one step see, with 8 ranks? By how much may its step be longer?",
+            ),
+            Mistake(
+                ("The warm-up begins at base",),
+                "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
+            ),
+        ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
     ),
@@ -166,6 +182,12 @@ TASKS = [
             "A mean over the batch gives every sample the same weight. What weight has a rank with size samples then?",
             "sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]; weights = [size / "
             "global_batch for size in sizes]",
+        ),
+        mistakes=(
+            Mistake(
+                ("The weighted sum of the ranks",),
+                "Each sample of the whole batch counts alike. How many of them does a rank stand for?",
+            ),
         ),
         properties=[divisible, remainder, same_gradient],
     ),

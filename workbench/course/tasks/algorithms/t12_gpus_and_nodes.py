@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
+from workbench.course.provenance.coding import Coded
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology, ring_among
 
@@ -137,6 +138,16 @@ def _between(case: Case, run: Run) -> Sequence[Bound]:
     ]
 
 
+_TWO_NODES = Coded(
+    inputs=lambda arrays: [
+        (["a" if one < (len(arrays) + 1) // 2 else "b" for one in range(len(arrays))], array) for array in arrays
+    ],
+    returned=lambda result, rank, n: {0: result},
+    wanted=lambda rank, chunk, n: range(n),
+    chunked=False,
+    length=30_000,
+)
+
 TASKS = [
     PlainTask(
         "12.local_ranks",
@@ -148,6 +159,12 @@ TASKS = [
             "first; the cross numbers come from it in the same way.",
             "local = [hosts[:rank].count(host) for rank, host in enumerate(hosts)]; then for each rank (local[rank], "
             "hosts.count(host), local[:rank].count(local[rank]), local.count(local[rank]))",
+        ),
+        mistakes=(
+            Mistake(
+                ("dealt out to the nodes in turns", "different numbers of ranks"),
+                "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
+            ),
         ),
         properties=[local_in_order, cross_in_order, round_robin, uneven],
     ),
@@ -163,11 +180,27 @@ TASKS = [
             "rank in here[1:]: x = x + comm.recv(source=rank); x = ring_among(comm, leaders, x); send x to each of "
             "here[1:]; return x.",
         ),
+        mistakes=(
+            Mistake(
+                ("bytes out of a node",),
+                "Which messages cross from node to node? Only those among the leaders have to.",
+            ),
+            Mistake(
+                ("no deadlock",),
+                "Who is the first rank of each node? It need not be rank 0, nor the same distance from the others.",
+            ),
+            Mistake(
+                ("Rank 1 is not among",),
+                "ring_among() is called by the leaders alone. What do the others do meanwhile?",
+            ),
+        ),
         cases=_cases,
         expected=lambda case: [sum(array for _, array in case.inputs)] * case.n,
         bounds=_between,
         scored=_sum_on("abacbc", 30_000),
         shown=_sum_on("aabb", 30_000),
+        coded=_TWO_NODES,
+        asks_for=("comm.allreduce", "comm.Allreduce", "comm.reduce", "workbench.allreduce"),
         points=2,
     ),
 ]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import Mistake, PlainTask
 from workbench.course.simulator import Kill, simulate
 from workbench.course.training.failing_job import best_interval, failing_job
 from workbench.course.training.logical_shards import BATCH, SHARDS, STEPS, Held, train
@@ -270,6 +270,17 @@ TASKS = [
             "are equal.",
             "w = sqrt(2 * commit_s * mtbf_s / ranks), and in steps max(1, round(w / step_s)).",
         ),
+        mistakes=(
+            Mistake(
+                ("with ranks=",),
+                "A thousand lamps, each lasts a thousand hours. How often do you change one?",
+            ),
+            Mistake(
+                ("Too often.",),
+                "When in the interval does it fail, on average? At the beginning, in the middle or at the end?",
+            ),
+            Mistake(("Is yours in seconds?",), "The formula gives seconds. How many steps are that?"),
+        ),
         properties=[_whole_steps, _scales, _hardly_worse],
         points=2,
     ),
@@ -283,6 +294,16 @@ TASKS = [
             "several such ranks to the lowest. Then nothing depends on the order of a dict.",
             "now = {rank: sorted(held[rank]) for rank in sorted(alive)}; for each free shard: "
             "min(now, key=lambda rank: (len(now[rank]), rank)) gets it; sort its list.",
+        ),
+        mistakes=(
+            Mistake(
+                ("for nothing",),
+                "Which of the shards had to move? What moves with them? Deal out only the dead rank's.",
+            ),
+            Mistake(
+                ("in another order; sort",),
+                "Each survivor deals for itself. What may it not depend on? A dict's order, or a random number.",
+            ),
         ),
         properties=[_the_living, _once, _balanced, _kept, _same_everywhere, _same_bits],
         points=3,

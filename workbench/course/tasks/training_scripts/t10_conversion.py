@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
 from workbench.course.training.trial import Trial, run_job
@@ -116,6 +116,20 @@ TASKS = [
             "total, samples = comm.allreduce(np.array([loss * count, count])); mean = float(total / samples); return "
             "mean, [step, mean, weights] if comm.rank == 0 else None",
         ),
+        mistakes=(
+            Mistake(
+                ("no deadlock",),
+                "Who else calls it? A collective inside if comm.rank == 0 waits for ranks that never come.",
+            ),
+            Mistake(
+                ("saves", "expected None"),
+                "How many processes would write that file? Only rank 0 has something to save.",
+            ),
+            Mistake(
+                ("expected 1.13",),
+                "Ranks have different numbers of samples. Which sums give the mean over all of them?",
+            ),
+        ),
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
         bounds=_few_bytes,
@@ -138,6 +152,22 @@ TASKS = [
             "seen = hvd.allreduce(torch.tensor([right, seen]), op=hvd.Sum).tolist(), and save and log if hvd.rank() "
             "== 0.",
         ),
+        mistakes=(
+            Mistake(
+                ("save; rank 0 alone", "print; rank 0 alone"), "How many processes open that file, and write that line?"
+            ),
+            Mistake(
+                ("but its machine has only GPU 0",), "Rank 1 is on the second machine. Which number has its GPU there?"
+            ),
+            Mistake(
+                ("other weights than rank 0",),
+                "The gradients are the same everywhere. Are the weights they are added to?",
+            ),
+            Mistake(
+                ("samples on all ranks",), "job.batch is the batch of all ranks together. How much of it is one rank's?"
+            ),
+        ),
+        live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=5,
     ),

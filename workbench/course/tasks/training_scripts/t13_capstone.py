@@ -119,6 +119,7 @@ TASKS = [
             "reduction='sum') * size / min(batch, n - step * batch), backward, step; in the end the sum over ranks of "
             "the right answers on test_x[rank::size], divided by len(test_x).",
         ),
+        live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=8,
     ),

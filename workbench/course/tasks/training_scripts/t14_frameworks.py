@@ -12,7 +12,7 @@ import numpy as np
 from workbench import data
 from workbench.course.judging.judge import difference, told
 from workbench.course.judging.rank_threads import on_ranks
-from workbench.course.judging.task import PlainTask
+from workbench.course.judging.task import Mistake, PlainTask
 from workbench.errors import NotInitializedError
 
 _LR = 0.5
@@ -193,6 +193,13 @@ TASKS = [
             'root_rank=0, name=f"start {i}") for i, w in enumerate(weights)]; then per step: found = '
             '[hvd.allreduce(g, name=f"gradient {i}") for i, g in enumerate(gradient(weights, x[mine], y[mine]))], and '
             "weights = [w - lr * g for w, g in zip(weights, found)].",
+        ),
+        mistakes=(
+            Mistake(
+                ("samples are seen",),
+                "Every rank takes the first samples of each step? Then which samples does nobody see?",
+            ),
+            Mistake(("its machine has only GPU 0",), "Which number has the GPU on the rank's own machine?"),
         ),
         properties=[
             _WATCH.runs,

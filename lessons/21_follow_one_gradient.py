@@ -1,0 +1,345 @@
+# ---
+# jupyter:
+#   jupytext:
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Follow one gradient
+#
+# **Question:** backward has just finished a gradient. Which lines of code run until the weights change, on which
+# thread, and what does the timeline know of it?
+#
+# **Afterwards you can**
+#
+# - find your way through the source: hook, announcement, response, reduction, step,
+# - say which of it runs beside backward, and which of it makes backward wait,
+# - read the recorder's events: when each stop was, which rank was last, and how long the others waited,
+# - say what a step skips once all names are known.
+#
+# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 06 and 07.
+
+# %% tags=["both"]
+import workbench
+from workbench import cluster
+from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
+from workbench.course.followed.event import event
+from workbench.course.followed.picture import way_picture
+from workbench.course.followed.places import PLACES, STOPS
+from workbench.course.followed.source import listing
+from workbench.course.predictions import predict, reveal
+
+# %%
+for stop, what in STOPS.items():
+    print(f"{stop:13} {what}")
+
+# %% [markdown]
+# These are the five stops. We do not take anybody's word for them: Python itself tells which lines run.
+# `sys.settrace` calls a function of ours for every line, on every thread. Our `Follower` listens to some twenty
+# functions of the workbench, and keeps the calls that are about *one* tensor: the gradient of `conv2.weight`, in the
+# network of lesson 00.
+#
+# Three settings, so that the way is the same each time you look. Only up to 160 kB are packed together, so this
+# one travels alone (lesson 07). The engine's work stays on the engine's thread; by default, a thread that waits does it
+# itself. And rank 1 is late by half a second, so it is clear who is waited for.
+
+# %%
+engines = cluster.up(n=2)
+
+# %%
+# %%px
+import os
+import time
+from collections import OrderedDict
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import workbench.torch as hvd
+from workbench import data
+from workbench.course.followed.trace import Follower
+
+os.environ |= {"HOROVOD_FUSION_THRESHOLD": "160000", "WORKBENCH_CALLER_RUNS": "0"}
+follower = Follower()  # before init(), which starts the threads: they are to be traced as well
+hvd.init()
+follower.close()
+
+digits = data.digits()
+torch.manual_seed(0)
+layers = OrderedDict(
+    conv1=nn.Conv2d(1, 64, 3, padding=1),
+    relu1=nn.ReLU(),
+    conv2=nn.Conv2d(64, 64, 3, padding=1),
+    relu2=nn.ReLU(),
+    pool=nn.MaxPool2d(2),
+    flatten=nn.Flatten(),
+    head=nn.Linear(16 * 64, 10),
+)
+model = nn.Sequential(layers)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+
+mine = slice(hvd.rank(), 288, hvd.size())
+images, labels = torch.from_numpy(digits.train_x)[mine], torch.from_numpy(digits.train_y)[mine]
+
+
+def step(late_s):
+    if hvd.rank() == 1:
+        time.sleep(late_s)
+    optimizer.zero_grad()
+    F.cross_entropy(model(images), labels).backward()
+    optimizer.step()
+
+
+name = "conv2.weight"
+print(f"{name}: {model.conv2.weight.nbytes:,} of {sum(p.nbytes for p in model.parameters()):,} bytes")
+
+# %% [markdown]
+# Before you look:
+
+# %%
+MAIN, ENGINE, OWN = "the main thread, within backward()", "the engine's thread", "a thread of its own"
+predict("21.thread", "On which thread does the hook of a gradient run?", choices=[MAIN, ENGINE, OWN])
+
+# %%
+TOLD, ADDED, HOOK = "rank 0 is told of it", "the ranks' gradients are added up", "the hook is called"
+CHANGED, HEARD = "the weights change", "rank 0 has heard of it from all ranks"
+predict(
+    "21.order", "In which order does this happen to conv2.weight's gradient?", order=[TOLD, ADDED, CHANGED, HOOK, HEARD]
+)
+
+# %% [markdown]
+# ## The first step
+#
+# Both ranks take one step. We look at what rank 0 has seen.
+
+# %%
+# %%px
+with follower.following(name):
+    step(late_s=0.5)
+first = follower.passed
+
+# %%
+rank_0 = engines.client[0]
+first = rank_0.pull("first", block=True)
+picture = workbench.timeline()  # what the recorders of both ranks know of the same step
+print(f"{len(first)} of {len(PLACES)} functions were called for this gradient")
+
+# %% [markdown]
+# ### Stop 1: the hook
+#
+# Autograd calls it when the gradient is complete. The lines below are the source, cut down to what *ran*; `…` stands
+# for lines that did not.
+
+# %%
+print(listing(first, "hook"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "hook"))
+
+# %% [markdown]
+# In the first step the gradient goes alone, under its own name. It is put into a table that two threads share, and
+# that is all: the hook returns, and backward goes on with conv1. The lock is held for two assignments.
+
+# %%
+where = {"main": MAIN, "engine": ENGINE}
+reveal(
+    "21.thread",
+    where.get(first[0].thread, OWN),
+    "Autograd calls it between two layers, so backward waits for the hook. That is why it does so little.",
+)
+
+# %% [markdown]
+# ### Stop 2: the announcement
+#
+# The engine's thread wakes up, takes what is new from the table, and tells rank 0: name, shape, dtype, operation. Not
+# the values: a rank that came alone would meet nobody. (Tensors up to 4 kB are an exception. The biases travel inside
+# their announcement.)
+
+# %%
+print(listing(first, "announcement"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "announcement"))
+
+# %% [markdown]
+# ### Stop 3: the response
+#
+# Rank 0 counts. Here is the call that made the name complete: that of rank 1, the last one. Then `respond` compares
+# what the ranks have said. If they disagreed about the shape, the error would be made here, for all of them.
+
+# %%
+print(listing(first, "response"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "response"))
+
+# %% [markdown]
+# ### Stop 4: the reduction
+#
+# All ranks get the response, and their engines execute it: all are ready now. On one machine the gradients are
+# added up in shared memory. This one lies where torch has put it, so it passes over a *stage* there, piece by piece.
+
+# %%
+print(listing(first, "reduction"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "reduction"))
+
+# %% [markdown]
+# ### Stop 5: the step
+#
+# `step()` waits for the handles. The engine finishes them, the result is in `.grad`, and the wrapped optimizer steps.
+# The last listing is the outermost: it is `step()` that calls the two before it.
+
+# %%
+print(listing(first, "step"))
+print()
+print(event(picture.tracks, "allreduce.conv2.weight", "step"))
+
+# %%
+at = {one.name: one.begin_ns for one in first}
+happened = {
+    HOOK: at["Hook.__call__"],
+    TOLD: at["Engine._announce"],
+    HEARD: at["CountingCoordinator._complete"],
+    ADDED: at["ShmCollectives.allreduce"],
+    CHANGED: at["Grads.store"],
+}
+reveal(
+    "21.order", sorted(happened, key=happened.get), "Each one waits for the one before it, on whichever thread it is."
+)
+
+# %% [markdown]
+# ### The whole way
+#
+# Who ran what. Point at a box for the file.
+
+# %%
+way_picture(first, "conv2.weight in the first step")
+
+# %% [markdown]
+# ## What the timeline knows
+#
+# The recorder has noted the same stops, on every rank and without any tracing: that is the line below each listing.
+# Here are all bars of the step. Rank 0 waits half a second for rank 1; rank 1 waits for nobody.
+
+# %% tags=["nbval-ignore-output"]
+picture
+
+# %% [markdown]
+# `submit` lasts from the hook to the announcement, `wait` until rank 0 has heard the last rank, `negotiate` until the
+# response has arrived, `reduce` is the transfer. Your exercises read these events yourself.
+#
+# ## A steady step
+#
+# From the second step on the gradients live in buckets (lesson 07), here of up to 160 kB, too. From the third on all
+# names are known: the training is in its *steady state*. What does such a step skip?
+
+# %%
+NOTHING, TELL = "nothing: it only gets faster", "the announcement: nobody is told any more"
+COMPARE, ADD = "the comparison: shapes and types are not looked at again", "the reduction: it happens in the hook"
+predict("21.skipped", "What does a steady step skip?", choices=[NOTHING, TELL, COMPARE, ADD])
+
+# %%
+# %%px
+step(late_s=0), step(late_s=0)
+bucket = optimizer._distributed.grads.buckets[name].layout.name
+for _ in range(20):
+    with follower.following(name, bucket):
+        step(late_s=0.03)
+    steady = follower.passed
+    responded = {(one.name, one.thread) for one in steady if one.stop == "response"}
+    in_steady_state = responded == {("SteadyCoordinator._advance", "coordinator")}
+    if hvd.broadcast_object(in_steady_state, root_rank=0, name="steady?"):  # as rank 0 has seen it
+        break
+
+# %% [markdown]
+# (Why more than one try? If a rank waits for longer than 0.1 s, it says so to rank 0, which then counts name by name to
+# find out who is missing. On a busy machine that can happen.)
+
+# %%
+steady, bucket = rank_0.pull(["steady", "bucket"], block=True)
+print("the bucket:", bucket.rpartition(",")[0])
+print()
+threads = [{one.path: one.thread for one in passed} for passed in (first, steady)]
+print(f"{'stop':13} {'function':31} {'first step':12} steady step")
+for place in PLACES:
+    print(f"{place.stop:13} {place.name:31} {threads[0].get(place.path, '–'):12} {threads[1].get(place.path, '–')}")
+
+# %%
+called = {one.name for one in steady}
+skips = COMPARE if "respond" not in called and "Engine._announce" in called else NOTHING
+reveal(
+    "21.skipped",
+    skips,
+    "The same names come in the same order, so each rank announces a number that stands for all that was agreed on. "
+    "Rank 0 compares sequences of numbers, and nothing else.",
+)
+
+# %%
+print(listing(steady, "response"))
+
+# %% [markdown]
+# Two more things are gone. The bucket lies in memory that *both ranks can reach*, and every `.grad` is a view of it.
+# The hook copies the gradient there while it is still in the cache. (After `zero_grad(set_to_none=False)` backward
+# itself writes there, and nothing is copied at all.) So there is no stage: each rank takes one half, reads it in both
+# buckets, and writes the sum to both. And there is nothing to store afterwards: the result is in `.grad` already.
+
+# %%
+print(listing([one for one in steady if one.name in ("GradBucket.take", "ShmCollectives.allreduce", "reduce_across")]))
+
+# %%
+way_picture(steady, "Its bucket in a steady step")
+
+# %% [markdown]
+# One thing is *not* gone: each step still needs a word from every rank that its bucket is ready. Without it, a rank
+# would read the other's memory before backward has written there.
+#
+# By default (`WORKBENCH_CALLER_RUNS` 1) one more thing changes: a main thread that waits in `step()` may run the lines
+# of the engine itself, since waking another thread would take longer than they do.
+
+# %%
+engines.down()
+
+# %% [markdown] tags=["exercise"]
+# First run the first cell. `check` judges, `hint` helps, `solution` tells. Both exercises read what the recorder keeps;
+# no engines are needed.
+#
+# ## In which order?
+#
+# From the records of all ranks, say what happened to a tensor, and on which rank, in the order of time.
+
+# %% tags=["exercise"]
+# exercise: 21.order
+
+# %% tags=["exercise"]
+check("21.order")
+
+# %% [markdown] tags=["exercise"]
+# ## Who was late?
+#
+# For each collective: which rank announced last, and how long did the others wait for it?
+
+# %% tags=["exercise"]
+# exercise: 21.late
+
+# %% tags=["exercise"]
+check("21.late")
+
+# %% [markdown] tags=["instructor"]
+# **Instructor.** 30 minutes. Open `workbench/core/engine.py` beside the notebook: it is 200 lines, and its head says
+# the steps. Let them find the line in which backward waits (none but the hook's own). Common wrong answers:
+# the answers are looked for on the rank itself, but only rank 0 keeps them; ranks are compared by place in the list and
+# not by `index`, though one may remember more than another; `submitted` is taken for `announced`.
+
+# %% [markdown]
+# ## Keypoints
+#
+# - Hook, announcement, response, reduction, step: each waits for the one before it. Backward waits for the hook alone.
+# - Order, size and route are decided on rank 0, when all ranks have announced. So nobody is ever alone in a transfer.
+# - From the third step on a bucket is announced by a number, compared with nothing, and reduced where it lies.
+# - The recorder notes all of it, always: `workbench.timeline()` shows who was waited for.

@@ -1,0 +1,45 @@
+"""Sphinx: pages from notebooks that are executed already, docstrings, and the texts in this folder."""
+
+from __future__ import annotations
+
+from typing import Any
+
+project = "workbench"
+html_title = "workbench"
+copyright = "the workbench project, Apache 2.0"
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["files", "**/README.md"]
+
+nb_execution_mode = "off"
+nb_merge_streams = True
+nb_render_error_lexer = "myst-ansi"  # a rank stands before each traceback
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True  # as written, rather than an object at some address
+add_module_names = False  # each page is one module's
+napoleon_google_docstring = True
+
+html_theme = "furo"
+html_static_path = ["_static"]
+html_favicon = "_static/icon.svg"
+html_css_files = ["player.css", "site.css"]
+html_js_files = ["player.js", "predictions.js", "site.js"]
+html_copy_source = False  # no page's source, so no solution's, lies beside the pages
+html_show_sourcelink = False
+html_show_sphinx = False
+pygments_style = "a11y-high-contrast-light"
+pygments_dark_style = "a11y-high-contrast-dark"
+
+
+def _levels(app: Any, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Captions of lists of pages are headings without a level, which is an error for who listens to the page."""
+    for key in ("furo_navigation_tree", "body"):
+        if key in context:
+            context[key] = context[key].replace('class="caption" role="heading"', 'class="caption"')
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("html-page-context", _levels, priority=900)  # after the theme has made its navigation

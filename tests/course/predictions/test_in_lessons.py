@@ -1,0 +1,65 @@
+"""Every lesson asks before it tells."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from workbench.course.build import lessons, read
+from workbench.course.predictions.given import GIVEN
+from workbench.course.predictions.question import Question
+
+LESSONS = lessons([])
+
+
+def calls(lesson: Path, function: str) -> list[tuple[str, ast.Call]]:
+    """The calls of a function in a lesson's notebook, with their first argument."""
+    found = []
+    for cell in read(lesson).cells:
+        if cell.cell_type != "code" or f"{function}(" not in cell.source:
+            continue
+        lines = [line for line in cell.source.splitlines() if not line.startswith(("%", "!"))]
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == function:
+                assert isinstance(node.args[0], ast.Constant), ast.unparse(node)
+                found.append((str(node.args[0].value), node))
+    return found
+
+
+def question(name: str, call: ast.Call) -> Question:
+    """What a call asks."""
+    options: dict[str, Any] = {word.arg: ast.literal_eval(word.value) for word in call.keywords if word.arg}
+    kind = next(kind for kind in ("choices", "number", "order") if kind in options)
+    return Question(name, "", kind, tuple(options.get("choices") or options.get("order") or ()))
+
+
+@pytest.mark.course
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_a_lesson_asks_twice_and_tells_what_it_asked(lesson: Path) -> None:
+    """At least two questions, each of this lesson, told once, later, and with a given answer that answers it."""
+    asked = calls(lesson, "predict")
+    names = [name for name, _ in asked]
+    assert len(set(names)) == len(names) >= 2
+    assert all(name.startswith(f"{lesson.stem[:2]}.") for name in names)
+    assert Counter(name for name, _ in calls(lesson, "reveal")) == Counter(names)
+    for name, call in asked:
+        assert question(name, call).accept(GIVEN[name]) == GIVEN[name]
+
+
+@pytest.mark.course
+def test_there_is_no_given_answer_without_a_question() -> None:
+    """What ``progress()`` counts can be answered somewhere."""
+    assert set(GIVEN) == {name for lesson in LESSONS for name, _ in calls(lesson, "predict")}
+
+
+@pytest.mark.course
+@pytest.mark.parametrize("lesson", LESSONS, ids=lambda path: path.stem)
+def test_the_fact_is_not_to_be_seen_in_the_source(lesson: Path) -> None:
+    """A cell that tells comes folded; no other does."""
+    for cell in read(lesson).cells:
+        folded = cell.metadata.get("jupyter", {}).get("source_hidden", False)
+        assert folded == (cell.cell_type == "code" and "\nreveal(" in f"\n{cell.source}"), cell.source

@@ -1,0 +1,118 @@
+"""Right answers of lesson 16 that are unlike the official ones."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from workbench.course.schedules.played import play
+
+
+def by_a_matrix(ranks: Any, short: Any, long: Any) -> Any:
+    """Two equations with two unknowns, solved by numpy."""
+    steps = 2 * (ranks - 1)
+    known = np.array([[steps, steps * nbytes / ranks] for nbytes, _ in (short, long)])
+    latency_s, per_byte_s = np.linalg.solve(known, [np.median(times) for _, times in (short, long)])
+    if per_byte_s < 0:
+        return float(np.median(short[1]) / steps), 0.0
+    return max(0.0, float(latency_s)), float(per_byte_s)
+
+
+def by_the_quickest(ranks: Any, short: Any, long: Any) -> Any:
+    """The quickest repetition was disturbed least."""
+    quick, slow = min(short[1]), min(long[1])
+    chunk, steps = (long[0] - short[0]) / ranks, 2 * ranks - 2
+    slope = max(slow - quick, 0.0) / steps / chunk
+    return max(quick / steps - slope * short[0] / ranks, 0.0), slope
+
+
+def by_events(layers: Any, reduce_s: Any) -> Any:
+    """First when each layer is ready, then the network."""
+    back = layers[::-1]
+    forward_s = sum(layer.forward_s for layer in layers)
+    ready = [forward_s + seconds for seconds in accumulate(layer.backward_s for layer in back)]
+    arrived = [0.0]
+    for layer, at_s in zip(back, ready, strict=True):
+        if layer.values > 0:
+            arrived.append(max(arrived[-1], at_s) + reduce_s(layer.values * 4))
+    return max(arrived[-1], ready[-1])
+
+
+def by_what_is_left(layers: Any, reduce_s: Any) -> Any:
+    """The longest path: computing up to a layer, then the messages from that one on."""
+    costs = [reduce_s(4 * layer.values) if layer.values else 0.0 for layer in layers]
+    computed = sum(layer.forward_s for layer in layers)
+    ends = []
+    for i in reversed(range(len(layers))):
+        computed += layers[i].backward_s
+        ends.append(computed + (sum(costs[: i + 1]) if layers[i].values else 0.0))
+    return max(*ends, computed)
+
+
+def bound_in_one_pass(layers: Any, reduce_s: Any) -> Any:
+    """With running sums."""
+    left_s, values, best = sum(one.forward_s + one.backward_s for one in layers), 0, 0.0
+    for layer in layers:
+        values += layer.values
+        best = max(best, left_s + (reduce_s(4 * values) if values else 0.0))
+        left_s -= layer.forward_s + layer.backward_s
+    return best
+
+
+def bound_by_numpy(layers: Any, reduce_s: Any) -> Any:
+    """As arrays."""
+    seconds = np.array([one.forward_s + one.backward_s for one in layers])
+    nbytes = 4 * np.cumsum([one.values for one in layers])
+    behind = np.cumsum(seconds[::-1])[::-1]
+    return float(
+        max(after + (reduce_s(float(many)) if many else 0.0) for after, many in zip(behind, nbytes, strict=True))
+    )
+
+
+def _greedy(layers: Any, largest: int, together: int) -> list[list[tuple[int, int, int]]]:
+    """From the front on, filled up to a size; a layer is cut wherever a message is full."""
+    messages: list[list[tuple[int, int, int]]] = []
+    room = 0
+    for i, layer in enumerate(layers):
+        begin = 0
+        while begin < layer.values:
+            if not messages or room <= 0 or (layer.values - begin > room and layer.values > largest):
+                messages.append([])
+                room = together
+            end = min(layer.values, begin + max(1, min(largest, room) if layer.values > largest else layer.values))
+            messages[-1].append((i, begin, end))
+            room -= end - begin
+            begin = end
+    return messages
+
+
+def filled_up(layers: Any, reduce_s: Any) -> Any:
+    """Messages of one size, from the front on; the sizes tried are powers of two."""
+    total = sum(layer.values for layer in layers)
+    sizes = [max(1, total >> power) for power in (0, 2, 3, 4, 5, 6)]
+    tried = [_greedy(layers, largest, together) for largest in sizes for together in sizes if together <= largest]
+    return min(tried, key=lambda messages: play(layers, messages, reduce_s).step_s)
+
+
+def improved_in_steps(layers: Any, reduce_s: Any) -> Any:
+    """Begins with the front layers first, each whole, and joins or halves messages as long as that helps."""
+
+    def took(messages: Any) -> Any:
+        return play(layers, messages, reduce_s).step_s
+
+    total = sum(layer.values for layer in layers)
+    starts = [_greedy(layers, max(1, total >> power), max(1, total >> power)) for power in (0, 3, 4, 5, 6)]
+    best: Any = min(starts, key=took)
+    for i in reversed(range(min(6, len(best) - 1))):
+        best = min(best, [*best[:i], best[i] + best[i + 1], *best[i + 2 :]], key=took)
+    return best
+
+
+RIGHT = {
+    "16.fit_link": [by_a_matrix, by_the_quickest],
+    "16.step_time": [by_events, by_what_is_left],
+    "16.lower_bound": [bound_in_one_pass, bound_by_numpy],
+    "16.schedule": [filled_up, improved_in_steps],
+}

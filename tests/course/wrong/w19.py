@@ -1,0 +1,209 @@
+"""Wrong solutions of lesson 19, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def _alone(w: Any, batch: Any, lr: Any) -> Any:
+    x, y = batch
+    return w - lr * x.T @ (x @ w - y) / len(y)
+
+
+def forgets_the_last_average(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, batch in enumerate(batches, 1):
+        w = _alone(w, batch, lr)
+        if step % every == 0:
+            w = comm.allreduce(w) / comm.size
+    return w
+
+
+def counts_from_zero(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, batch in enumerate(batches):
+        w = _alone(w, batch, lr)
+        if step % every == 0 or step == len(batches) - 1:
+            w = comm.allreduce(w) / comm.size
+    return w
+
+
+def averages_in_every_step(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for x, y in batches:
+        w = w - lr * comm.allreduce(x.T @ (x @ w - y) / len(y)) / comm.size
+    return w
+
+
+def averages_once(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for batch in batches:
+        w = _alone(w, batch, lr)
+    return comm.allreduce(w) / comm.size
+
+
+def never_averages(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for batch in batches:
+        w = _alone(w, batch, lr)
+    return w
+
+
+def adds_the_weights(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, batch in enumerate(batches, 1):
+        w = _alone(w, batch, lr)
+        if step % every == 0 or step == len(batches):
+            w = comm.allreduce(w)
+    return w
+
+
+def averages_twice(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, batch in enumerate(batches, 1):
+        w = _alone(w, batch, lr)
+        if step % every == 0 or step == len(batches):
+            for _ in range(8):
+                w = comm.allreduce(w) / comm.size
+    return w
+
+
+def trains_in_place(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, (x, y) in enumerate(batches, 1):
+        w -= lr * x.T @ (x @ w - y) / len(y)
+        if step % every == 0 or step == len(batches):
+            w[:] = comm.allreduce(w) / comm.size
+    return w
+
+
+def climbs(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    change = comm.allreduce(w - start) / comm.size
+    velocity = momentum * velocity + change
+    return start - lr * (change + momentum * velocity), velocity
+
+
+def goes_the_other_way_at_last(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    change = comm.allreduce(start - w) / comm.size
+    velocity = momentum * velocity + change
+    return start + lr * (change + momentum * velocity), velocity
+
+
+def takes_plain_momentum(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    velocity = momentum * velocity + comm.allreduce(start - w) / comm.size
+    return start - lr * velocity, velocity
+
+
+def takes_the_old_velocity(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    change = comm.allreduce(start - w) / comm.size
+    return start - lr * (change + momentum * velocity), momentum * velocity + change
+
+
+def adds_the_changes(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    change = comm.allreduce(start - w)
+    velocity = momentum * velocity + change
+    return start - lr * (change + momentum * velocity), velocity
+
+
+def steps_with_its_own_change(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    velocity = momentum * velocity + start - w
+    return start - lr * (start - w + momentum * velocity), velocity
+
+
+def keeps_the_old_velocity(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    change = comm.allreduce(start - w) / comm.size
+    return start - lr * (change + momentum * (momentum * velocity + change)), velocity
+
+
+def averages_the_weights(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    return comm.allreduce(w) / comm.size, velocity
+
+
+def _round(comm: Any, sent: Any, p: Any) -> Any:
+    mine = sent.T @ p
+    q = comm.allreduce(mine) / comm.size
+    return p @ q.T, sent - p @ mine.T
+
+
+def never_adds_the_error(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    return _round(comm, gradient, np.linalg.qr(comm.allreduce(gradient @ q) / comm.size)[0])
+
+
+def drops_the_error(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    average, _ = _round(comm, sent, np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0])
+    return average, np.zeros_like(error)
+
+
+def keeps_the_distance_to_the_average(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    average, _ = _round(comm, sent, np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0])
+    return average, sent - average
+
+
+def makes_orthonormal_first(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    return _round(comm, sent, comm.allreduce(np.linalg.qr(sent @ q)[0]) / comm.size)
+
+
+def has_a_p_of_its_own(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    return _round(comm, sent, np.linalg.qr(sent @ q)[0])
+
+
+def averages_the_first_factor_only(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]
+    return p @ (sent.T @ p).T, sent - p @ (sent.T @ p).T
+
+
+def never_makes_orthonormal(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    return _round(comm, sent, comm.allreduce(sent @ q) / comm.size)
+
+
+def adds_the_second_factor(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]
+    mine = sent.T @ p
+    return p @ comm.allreduce(mine).T, sent - p @ mine.T
+
+
+def compresses_nothing(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    return comm.allreduce(gradient + error) / comm.size, np.zeros_like(error)
+
+
+def sends_the_whole_beside(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    p = np.linalg.qr((comm.allreduce(sent) / comm.size) @ q)[0]
+    return _round(comm, sent, p)
+
+
+WRONG = {
+    "19.local_sgd": [
+        (forgets_the_last_average, "the steps after the last average are not averaged"),
+        (counts_from_zero, "averaged after steps 1, every + 1, …: the count is one step off"),
+        (averages_in_every_step, "that is an average in every step, and not every so many"),
+        (averages_once, "the weights were averaged once, at the end"),
+        (never_averages, "each rank has trained alone: nothing was averaged"),
+        (adds_the_weights, "the ranks' weights were added up: divide by comm.size"),
+        (averages_twice, "bytes from the busiest rank, at most"),
+        (trains_in_place, "rank 0 changes its own w, which belongs to the caller"),
+    ],
+    "19.outer_step": [
+        (climbs, "a step goes against the gradient"),
+        (goes_the_other_way_at_last, "a step goes against the gradient"),
+        (takes_plain_momentum, "that is plain momentum: Nesterov's step is g + momentum * (new velocity)"),
+        (takes_the_old_velocity, "that is plain momentum"),
+        (adds_the_changes, "the changes were added up: divide by comm.size"),
+        (steps_with_its_own_change, "each rank stepped with its own change"),
+        (keeps_the_old_velocity, "the new velocity is to be returned"),
+        (averages_the_weights, "the outer optimizer is missing"),
+    ],
+    "19.powersgd": [
+        (never_adds_the_error, "what was left out before is never sent: add the error to the gradient"),
+        (drops_the_error, "the new error is lost"),
+        (keeps_the_distance_to_the_average, "the error is measured from the average"),
+        (makes_orthonormal_first, "p was made orthonormal before it was averaged: average first"),
+        (has_a_p_of_its_own, "each rank has a p of its own"),
+        (averages_the_first_factor_only, "the second factor was not averaged"),
+        (never_makes_orthonormal, "p is not orthonormal"),
+        (adds_the_second_factor, "the second factor was added up: divide by comm.size"),
+        (compresses_nothing, "the whole matrices were averaged, and nothing was compressed"),
+        (sends_the_whole_beside, "bytes from the busiest rank, at most"),
+    ],
+}

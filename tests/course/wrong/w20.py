@@ -1,0 +1,240 @@
+"""Wrong solutions of lesson 20, each with what the check must say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def keeps_its_own_part(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return x @ w + b
+
+
+def adds_the_bias_on_every_rank(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return comm.allreduce(x @ w + b)
+
+
+def forgets_the_bias(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return comm.allreduce(x @ w)
+
+
+def takes_the_mean(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return comm.allreduce(x @ w) / comm.size + b
+
+
+def puts_outputs_side_by_side(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return np.concatenate(comm.allgather(x @ w), axis=1) + b
+
+
+def only_rank_0_has_it(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    total = comm.reduce(x @ w)
+    return None if total is None else total + b
+
+
+def gathers_the_layer(comm: Any, x: Any, w: Any, b: Any) -> Any:
+    return np.concatenate(comm.allgather(x), axis=1) @ np.concatenate(comm.allgather(w)) + b
+
+
+def y_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = (dy @ w2.T) * (h > 0)
+    return h @ w2, comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
+
+
+def dx_is_a_part(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = (dy @ w2.T) * (h > 0)
+    return comm.allreduce(h @ w2), dh @ w1.T, x.T @ dh, h.T @ dy
+
+
+def sums_dy_as_well(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dy = comm.allreduce(dy)
+    dh = (dy @ w2.T) * (h > 0)
+    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
+
+
+def averages_the_weights_gradients(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = (dy @ w2.T) * (h > 0)
+    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh / comm.size, h.T @ dy / comm.size
+
+
+def forgets_the_relu_s_mask(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = dy @ w2.T
+    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
+
+
+def gathers_the_hidden_units(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    parts = comm.allgather(np.maximum(x @ w1, 0))
+    begin = sum(part.shape[1] for part in parts[: comm.rank])
+    h = np.concatenate(parts, axis=1)[:, begin : begin + w2.shape[0]]
+    dh = (dy @ w2.T) * (h > 0)
+    return comm.allreduce(h @ w2), comm.allreduce(dh @ w1.T), x.T @ dh, h.T @ dy
+
+
+Ops = list[tuple[str, int]]
+
+
+def all_forwards_first(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    return [("F", i) for i in range(microbatches)] + [("B", i) for i in range(microbatches)]
+
+
+def one_after_the_other(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    return [op for i in range(microbatches) for op in (("F", i), ("B", i))]
+
+
+def one_ahead_too_many(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    ahead = min(stages - stage, microbatches)
+    ops = [("F", i) for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        ops += [("F", ahead + i), ("B", i)]
+    return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
+
+
+def as_many_ahead_as_stages_before(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    ahead = min(stage, microbatches)
+    ops = [("F", i) for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        ops += [("F", ahead + i), ("B", i)]
+    return ops + [("B", i) for i in range(microbatches - ahead, microbatches)]
+
+
+def always_as_many_micro_batches_as_stages(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    ahead = stages - stage - 1
+    ops = [("F", i) for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        ops += [("F", ahead + i), ("B", i)]
+    return ops + [("B", i) for i in range(max(0, microbatches - ahead), microbatches)]
+
+
+def leaves_the_last_backwards_out(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    ahead = min(stages - stage - 1, microbatches)
+    ops = [("F", i) for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        ops += [("F", ahead + i), ("B", i)]
+    return ops
+
+
+def backward_of_what_was_just_done(stage: Any, stages: Any, microbatches: Any) -> Ops:
+    ahead = min(stages - stage - 1, microbatches)
+    ops = [("F", i) for i in range(ahead)]
+    for i in range(microbatches - ahead):
+        ops += [("F", ahead + i), ("B", ahead + i)]
+    return ops + [("B", i) for i in range(ahead)]
+
+
+def forgets_to_return(stage: Any, stages: Any, microbatches: Any) -> None:
+    all_forwards_first(stage, stages, microbatches)
+
+
+def _pipeline(comm: Any, w: Any, xs: Any, ts: Any, *, backwards: Any = iter, mask: bool = True) -> Any:
+    """The right one, with what may be wrong as an argument."""
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    count = comm.bcast(len(xs) if first else None)
+    kept = []
+    for i in range(count):
+        x = xs[i] if first else comm.recv(source=comm.rank - 1)
+        kept.append((x, np.tanh(x @ w)))
+        if not last:
+            comm.send(kept[i][1], dest=comm.rank + 1)
+    total = np.zeros_like(w)
+    for i in backwards(range(count)) if last else range(count):
+        x, h = kept[i]
+        dh = h - ts[i] if last else comm.recv(source=comm.rank + 1)
+        dz = dh * (1 - h**2) if mask else dh
+        total = total + x.T @ dz
+        if not first:
+            comm.send(dz @ w.T, dest=comm.rank - 1)
+    return total
+
+
+def answers_in_another_order(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    return _pipeline(comm, w, xs, ts, backwards=reversed)
+
+
+def forgets_tanh_in_backward(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    return _pipeline(comm, w, xs, ts, mask=False)
+
+
+def takes_the_mean_of_the_micro_batches(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    total = _pipeline(comm, w, xs, ts)
+    return total / comm.bcast(len(xs) if comm.rank == 0 else None)
+
+
+def sends_no_gradient(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    first, last = comm.rank == 0, comm.rank == comm.size - 1
+    total = np.zeros_like(w)
+    for i in range(comm.bcast(len(xs) if first else None)):
+        x = xs[i] if first else comm.recv(source=comm.rank - 1)
+        h = np.tanh(x @ w)
+        if not last:
+            comm.send(h, dest=comm.rank + 1)
+        dh = h - ts[i] if last else comm.recv(source=comm.rank + 1)
+        total = total + x.T @ (dh * (1 - h**2))
+    return total
+
+
+def every_stage_looks_for_targets(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    x = xs[0] if comm.rank == 0 else comm.recv(source=comm.rank - 1)
+    h = np.tanh(x @ w)
+    if comm.rank < comm.size - 1:
+        comm.send(h, dest=comm.rank + 1)
+    dh = h - ts[0]
+    return x.T @ (dh * (1 - h**2))
+
+
+def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    weights = comm.allgather(w)
+    x, t = np.concatenate(comm.bcast(xs)), np.concatenate(comm.bcast(ts, root=comm.size - 1))
+    hs = [x]
+    for one in weights:
+        hs.append(np.tanh(hs[-1] @ one))
+    dh = hs[-1] - t
+    for stage in range(comm.size - 1, comm.rank, -1):
+        dh = (dh * (1 - hs[stage + 1] ** 2)) @ weights[stage].T
+    return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
+
+
+WRONG: dict[str, list[tuple[Any, str]]] = {
+    "20.row_split": [
+        (keeps_its_own_part, "each rank has its own part of the sum only"),
+        (adds_the_bias_on_every_rank, "the bias was added on each rank, and summed"),
+        (forgets_the_bias, "the bias is missing"),
+        (takes_the_mean, "that is the ranks' mean"),
+        (puts_outputs_side_by_side, "✗ runs: n = 2, 4 inputs, rank 0: ValueError"),
+        (only_rank_0_has_it, "rank 0 alone has the sum"),
+        (gathers_the_layer, "✗ score: 114,688 bytes from the busiest rank, at most 768 pass"),
+    ],
+    "20.two_layers": [
+        (y_is_a_part, "y is each rank's own part of the sum only"),
+        (dx_is_a_part, "dx is each rank's own part only"),
+        (sums_dy_as_well, "all gradients are n times too large"),
+        (averages_the_weights_gradients, "dw1 and dw2 were divided by n"),
+        (forgets_the_relu_s_mask, "dh goes through max(…, 0) in backward"),
+        (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank, at most 9,216 pass"),
+    ],
+    "20.one_f_one_b": [
+        (all_forwards_first, "stage 0 keeps the activations of 3 micro-batches at one time: all of them, as in GPipe"),
+        (one_after_the_other, "the step takes 18, and the stages idle 50.0 % of it; 12 and 25.0 % are possible"),
+        (
+            one_ahead_too_many,
+            "stage 0 keeps the activations of 3 micro-batches at one time; min(2 - 0, 3) = 2 are enough",
+        ),
+        (as_many_ahead_as_stages_before, "deadlock. Stage 0 waits in its 2nd operation, B 0, for B 0 of stage 1"),
+        (always_as_many_micro_batches_as_stages, "stage 0: there is no micro-batch 1"),
+        (leaves_the_last_backwards_out, "B 0 is missing"),
+        (backward_of_what_was_just_done, "the step takes 17, and the stages idle 47.1 %"),
+        (forgets_to_return, "Is there a return?"),
+    ],
+    "20.pipeline": [
+        (answers_in_another_order, "the last stage answers the micro-batches in another order"),
+        (forgets_tanh_in_backward, "backward has to go through tanh"),
+        (takes_the_mean_of_the_micro_batches, "that is the micro-batches' mean"),
+        (sends_no_gradient, "✗ no deadlock: n = 2, 1 micro-batch: Deadlock"),
+        (every_stage_looks_for_targets, "TypeError: 'NoneType' object is not subscriptable"),
+        (sends_the_whole_batch_to_everybody, "✗ score: 360,448 bytes from the busiest rank"),
+    ],
+}

@@ -1,0 +1,119 @@
+"""The students' site, built once, served on this machine alone, and a browser to look at it."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from labs import BROWSER, FLAGS, environment
+
+from workbench.course.build import ROOT
+
+_needs = [name for name in ("sphinx", "myst_nb", "furo", "playwright") if not importlib.util.find_spec(name)]
+_why = f"not installed: {', '.join(_needs)} (make setup installs the extra site)" if _needs else "no chromium"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at pages needs what builds them, and a browser."""
+    for item in items:  # of all folders
+        if Path(__file__).parent in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skipif(bool(_needs) or not BROWSER, reason=_why))
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The students' site. A warning of Sphinx, such as a link that leads nowhere, fails it."""
+    out = tmp_path_factory.mktemp("built") / "site"
+    command = [sys.executable, "-m", "workbench.course.site", "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="session")
+def address(site: Path) -> Iterator[str]:
+    """Where it is served."""
+
+    class Quiet(http.server.SimpleHTTPRequestHandler):
+        def log_message(self, *message: Any) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=str(site))) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+@pytest.fixture(scope="session")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A browser for all of these tests."""
+    from playwright.sync_api import sync_playwright
+
+    home = tmp_path_factory.mktemp("home")
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path=BROWSER, args=FLAGS, env=environment(home) | {"HOME": str(home)}
+        )
+        yield browser
+        browser.close()
+
+
+class Visit:
+    """A page of the site, and what went wrong in it.
+
+    Args:
+        page: playwright's.
+        address: of the site.
+    """
+
+    def __init__(self, page: Any, address: str) -> None:
+        self.page, self.address = page, address
+        self.wrong: list[str] = []
+        page.set_default_timeout(15_000)
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("console", lambda told: self.wrong.append(told.text) if told.type in ("error", "warning") else None)
+        page.on("requestfailed", self._failed)
+        page.on("request", self._requested)
+        page.on("response", self._replied)
+
+    def _failed(self, request: Any) -> None:
+        if request.failure != "net::ERR_ABORTED":  # the page was left before its icon had come
+            self.wrong.append(f"{request.failure}: {request.url}")
+
+    def _replied(self, reply: Any) -> None:
+        if reply.status >= 400:
+            self.wrong.append(f"{reply.status}: {reply.url}")
+
+    def _requested(self, request: Any) -> None:
+        if not request.url.startswith((self.address, "data:", "blob:")):
+            self.wrong.append(f"elsewhere: {request.url}")
+
+    def open(self, name: str) -> Any:
+        """Show a page, such as ``notebooks/03_ring_allreduce``."""
+        self.page.goto(f"{self.address}/{name}.html")
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Any, address: str) -> Iterator[Callable[..., Visit]]:
+    """Opens windows, in a theme; nothing may have gone wrong in any."""
+    open_: list[Visit] = []
+
+    def window(theme: str = "light", address: str = address, **options: Any) -> Visit:
+        options = {"viewport": {"width": 1280, "height": 900}, "color_scheme": theme, **options}
+        open_.append(Visit(browser.new_page(**options), address))
+        return open_[-1]
+
+    yield window
+    wrong = [each.wrong for each in open_]
+    for each in open_:
+        each.page.close()
+    assert wrong == [[] for _ in open_]

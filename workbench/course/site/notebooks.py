@@ -1,0 +1,140 @@
+"""A built notebook as Sphinx reads it: with links, pictures and players for a page, and without what needs a kernel."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import nbformat
+
+from workbench.course.site.links import Lesson, navigation
+from workbench.course.site.pictures import Pictures
+
+SECONDS = 8.0  # of a player whose notebook was built before it was written down
+_LINK = re.compile(r"\[([^\]\n]+)\]\((?![a-z]+:|#)([^)\s]+)\)")
+_FENCED = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
+_HEADING = re.compile(r"^#+(?= )", re.MULTILINE)
+_PLAYED = re.compile(r"^(?:player\.)?play\(", re.MULTILINE)
+_HIDDEN = re.compile(r'class="wb-(?:predict|reveal)"')
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+
+
+def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Collection[str]) -> Any:
+    """The notebook, changed for the site.
+
+    Args:
+        notebook: as built.
+        lessons: of the whole course.
+        stem: the lesson's.
+        kind: ``notebooks``, ``exercises`` or ``solutions``.
+        pages: which there are, as ``exercises/03_ring_allreduce``.
+    """
+    pictures = Pictures()
+    cells = [cell for cell in notebook.cells if not cell.metadata.get("workbench", {}).get("links")]
+    levels = Levels()
+    for cell in cells:
+        cell.metadata.pop("nbgrader", None)
+        if cell.cell_type == "markdown":
+            cell.source = levels.closed(_within_the_site(cell.source, kind, pages))
+        for output in cell.get("outputs", []):
+            _show(output, cell.source, pictures)
+        # A call that says what the form says: its code is there for who wants it.
+        if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
+            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
+    cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
+    cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
+    links = navigation(lessons, stem, kind)
+    cells.append(nbformat.v4.new_markdown_cell(_navigation(links), id=f"{stem[:2]}-links"))
+    notebook.cells = cells
+    notebook.metadata["language_info"] = {"name": "python", "pygments_lexer": "ipython3"}
+    return notebook
+
+
+class Levels:
+    r"""The headings of a page, none more than one level below the one before: exercises lack some of a lesson's.
+
+    Example:
+        >>> Levels().closed("# A\n### B\n### C\n# D")
+        '# A\n## B\n## C\n# D'
+    """
+
+    def __init__(self) -> None:
+        self._open: list[int] = []
+
+    def closed(self, text: str) -> str:
+        """The text with its headings so."""
+        parts = _FENCED.split(text)  # a comment in code is none
+        return "".join(part if part.startswith("`") else _HEADING.sub(self._heading, part) for part in parts)
+
+    def _heading(self, found: re.Match[str]) -> str:
+        return "#" * self._level(len(found[0]))
+
+    def _level(self, level: int) -> int:
+        self._open = [each for each in self._open if each < level] + [level]
+        return len(self._open)
+
+
+def _navigation(links: str) -> str:
+    return f"```{{container}} wb-links\n{links}\n```"
+
+
+def _with_head(source: str, head: str) -> str:
+    """The head below the title."""
+    title, _, rest = source.partition("\n")
+    return f"{title}\n\n{head}\n\n{rest.lstrip()}"
+
+
+def _head(stem: str, kind: str, pages: Collection[str]) -> str:
+    """How to run it, and where its other notebooks are."""
+    others = {"notebooks": "The lesson", "exercises": "Its exercises", "solutions": "Their solutions"}
+    found = [f"[{word}](../{other}/{stem}.ipynb)" for other, word in others.items() if f"{other}/{stem}" in pages]
+    links = " · ".join(each for each in found if f"../{kind}/" not in each)
+    how = f"`make lab` in a checkout opens JupyterLab; there open `{kind}/{stem}.ipynb`. "
+    how += f"{{download}}`This notebook <../files/{kind}/{stem}.ipynb>` alone needs the package `workbench`."
+    return f"```{{container}} wb-run\n**Run it.** {how}" + (f"\n\n{links}" if links else "") + "\n```"
+
+
+def _within_the_site(source: str, kind: str, pages: Collection[str]) -> str:
+    """Links to what is no page become the name of the file in a checkout."""
+
+    def kept(found: re.Match[str]) -> str:
+        path = found[2].partition("#")[0]
+        target = _resolved(kind, path)
+        if target.removesuffix(".ipynb") in pages:
+            return found[0]
+        return f"{found[1]} (`{target}`)" if found[1].strip("`") != target else f"`{target}`"
+
+    parts = _FENCED.split(source)
+    return "".join(part if part.startswith("`") else _LINK.sub(kept, part) for part in parts)
+
+
+def _resolved(folder: str, path: str) -> str:
+    parts = [folder]
+    for part in path.split("/"):
+        if part == "..":
+            parts = parts[:-1]
+        elif part != ".":
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _show(output: Any, source: str, pictures: Pictures) -> None:
+    """An output's picture, within the page rather than in a file of its own: there it cannot see the page's theme."""
+    data = output.get("data", {})
+    data.pop("application/vnd.jupyter.widget-view+json", None)
+    if "text/html" in data:
+        data["text/html"] = pictures.within(_joined(data["text/html"]))
+    elif "image/svg+xml" in data:
+        svg = _joined(data["image/svg+xml"])
+        seconds = output.get("metadata", {}).get("workbench", {}).get("seconds")
+        if seconds is None and _PLAYED.search(source):
+            seconds = SECONDS
+        played = seconds is not None and " data-begin=" in svg
+        data["text/html"] = pictures.played(svg, seconds) if played else pictures.shown(svg)
+    if "text/html" in data:
+        data.pop("image/svg+xml", None)
+
+
+def _joined(text: str | list[str]) -> str:
+    return text if isinstance(text, str) else "".join(text)

@@ -1,0 +1,128 @@
+"""Pages that are made of docstrings and of measured figures."""
+
+from __future__ import annotations
+
+import ast
+import re
+from importlib.util import find_spec
+from pathlib import Path
+
+from workbench.course.build import ROOT
+
+# module → what it is for; in the order of the page
+API = {
+    "workbench.api": "The verbs on numpy arrays, and the life of a job",
+    "workbench.torch": "PyTorch",
+    "workbench.tensorflow": "TensorFlow",
+    "workbench.keras": "Keras",
+    "workbench.jax": "JAX",
+    "workbench.elastic": "Jobs whose ranks come and go",
+    "workbench.cluster": "Engines for a notebook",
+    "workbench.runner": "A function on ranks of its own",
+    "workbench.collectives.ring": "Ring allreduce, over any link",
+    "workbench.simulate": "What a step costs on ranks that nobody has",
+    "workbench.calibration": "From a measurement to a prediction",
+    "workbench.config.variables": "Settings",
+    "workbench.errors": "Errors",
+}
+_NEEDS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "jax": "jax", "cluster": "ipyparallel"}
+_OF_API = ("ProcessSet", "ReduceOp")
+# Each has the names of workbench.torch, so a reference by name alone means that one.
+_SAME_NAMES = {"workbench.tensorflow", "workbench.keras", "workbench.jax", "workbench.elastic"}
+_RESULTS = ROOT / "benchmarks" / "results"
+
+
+def api_pages() -> dict[str, str]:
+    """File → text: one page a module, and their list. A framework that is not installed here has none."""
+    there = {name: says for name, says in API.items() if _is_there(name)}
+    pages = {f"api/{name}.rst": _module_page(name) for name in there}
+    rows = "\n".join(f"| {{doc}}`{name} <{name}>` | {says} |" for name, says in there.items())
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *there, "```"])
+    pages["api/index.md"] = (
+        f"# API\n\nFrom the docstrings.\n\n| module | what it is for |\n|---|---|\n{rows}\n\n{toctree}\n"
+    )
+    return pages
+
+
+def _is_there(name: str) -> bool:
+    needed = _NEEDS.get(name.split(".")[1])
+    return needed is None or find_spec(needed) is not None
+
+
+def _module_page(name: str) -> str:
+    title = f"``{name}``"
+    options = ["members"]
+    if _has_all(name):  # the names are collected from other files
+        options.append("imported-members")
+    if name in _SAME_NAMES:
+        options.append("no-index")
+    own = [f"   :exclude-members: {', '.join(_OF_API)}"] if name == "workbench.torch" else []
+    lines = [title, "=" * len(title), "", f".. automodule:: {name}", *(f"   :{each}:" for each in options), *own]
+    return "\n".join(lines) + "\n"
+
+
+def _has_all(name: str) -> bool:
+    path = ROOT.joinpath(*name.split("."))
+    text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
+    return re.search(r"^__all__ = ", text, re.MULTILINE) is not None
+
+
+def benchmark_pages() -> dict[str, str]:
+    """File → text: how to read the figures, the tables of the last recorded runs, and what else was measured."""
+    readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    how = "".join(_section(readme, title) for title in ("How to read it", "How"))
+    gpu = "" if (_RESULTS / "gpu-report.json").exists() else " No figure of a real GPU has been measured yet."
+    rows = "\n".join(f"| `{name}` | {says} | {{download}}`figures <../files/{name}>` |" for name, says in _measured())
+    pages = {"benchmarks/index.md": _BENCHMARKS.format(gpu=gpu, rows=rows, how=how)}
+    for name, title in {"full": "Allreduce and training", "frameworks": "torch, TensorFlow, JAX and Keras"}.items():
+        text = (_RESULTS / f"bench-{name}.md").read_text(encoding="utf-8")
+        pages[f"benchmarks/{name}.md"] = re.sub(r"^# .*$", f"# {title}", text, count=1, flags=re.MULTILINE)
+    return pages
+
+
+def benchmark_files() -> list[Path]:
+    """What these pages offer for download, and their picture."""
+    return [_RESULTS / "bench-full.svg", *(_RESULTS / name for name, _ in _measured())]
+
+
+def _measured() -> list[tuple[str, str]]:
+    """File of results → the first line of the script that wrote it, without the command."""
+    found = []
+    for path in sorted(_RESULTS.glob("*.json")):
+        script = ROOT / "benchmarks" / f"{path.stem.replace('-', '_')}.py"
+        if script.exists():
+            first = (ast.get_docstring(ast.parse(script.read_text(encoding="utf-8"))) or "").partition("\n")[0]
+            found.append((path.name, re.sub(r": ``.*|\.$", "", first).replace("``", "`")))
+    return found
+
+
+def _section(text: str, title: str) -> str:
+    body = text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    if not body:
+        raise ValueError(f"benchmarks/README.md has no section '## {title}', which the site shows.")
+    return f"\n## {title}\n{body}"
+
+
+_BENCHMARKS = """# Benchmarks
+
+Every peer is measured in the same run, in turns, by a script of `benchmarks/`.{gpu}
+
+```{{toctree}}
+:maxdepth: 1
+
+full
+frameworks
+```
+
+```{{image}} ../files/bench-full.svg
+:alt: The figures of "Allreduce and training": time by size, and speed of training, each peer beside ours
+:class: wb-plot
+```
+
+## What else was measured
+
+| file | what it says | |
+|---|---|---|
+{rows}
+{how}
+"""

@@ -1,0 +1,76 @@
+"""All sources of the site in one folder, as Sphinx reads them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import nbformat
+
+from workbench.course.build import ROOT
+from workbench.course.site.links import course
+from workbench.course.site.notebooks import page
+from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
+
+_OBSERVE = ROOT / "workbench" / "observe"
+_EXPORT = re.compile(r"^export default \{ render \};\s*$", re.MULTILINE)
+_FOR_INSTRUCTORS = """
+```{toctree}
+:caption: Solutions (instructors)
+:glob:
+
+solutions/*
+```
+"""
+
+
+def stage(target: Path, instructors: bool = False) -> None:
+    """Write the folder.
+
+    Args:
+        target: the folder, which is not there yet.
+        instructors: with the solutions; else none of them, nor their text, is in it.
+    """
+    shutil.copytree(ROOT / "site", target, ignore=shutil.ignore_patterns("__pycache__"))
+    notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])))
+    if instructors:
+        with (target / "index.md").open("a", encoding="utf-8") as file:
+            file.write(_FOR_INSTRUCTORS)
+    for name, text in {**api_pages(), **benchmark_pages()}.items():
+        (target / name).parent.mkdir(exist_ok=True)
+        (target / name).write_text(text, encoding="utf-8")
+    for path in benchmark_files():
+        shutil.copy(path, target / "files")
+    shutil.copy(_OBSERVE / "player.css", target / "_static")
+    (target / "_static" / "player.js").write_text(as_script((_OBSERVE / "player.js").read_text("utf-8"), "wbPlayer"))
+
+
+def notebooks(target: Path, kinds: tuple[str, ...]) -> None:
+    """Write the built notebooks as pages, and beside them as they are, to be downloaded."""
+    lessons = course(ROOT / "lessons")
+    found = [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
+    pages = {f"{path.parent.name}/{path.stem}" for path in found}
+    if strangers := {path.stem for path in found} - {lesson.stem for lesson in lessons}:
+        raise ValueError(
+            f"Notebooks without a lesson: {', '.join(sorted(strangers))}. Remove them, or add lessons/*.py."
+        )
+    for path in found:
+        kind, stem = path.parent.name, path.stem
+        for folder in (target / kind, target / "files" / kind):
+            folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, target / "files" / kind)
+        changed = page(nbformat.read(path, as_version=4), lessons, stem, kind, pages)
+        nbformat.write(changed, target / kind / path.name)
+
+
+def as_script(module: str, name: str) -> str:
+    """A widget's module as a script that defines ``window.<name>``: a page that is a file may not import modules.
+
+    Raises:
+        ValueError: the module does not end as the widgets of this project do.
+    """
+    body, exports = _EXPORT.subn("", module)
+    if exports != 1 or re.search(r"^(?:import|export)\b", body, re.MULTILINE):
+        raise ValueError(f"{name}: expected a module without imports and with one line `export default {{ render }};`")
+    return f"window.{name} = (() => {{\n{body}\nreturn {{ render }};\n}})();\n"

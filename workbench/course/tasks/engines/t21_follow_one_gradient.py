@@ -1,0 +1,213 @@
+"""Lesson 21, follow one gradient: what happened when, and who was late, from what the recorders keep."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from workbench.course.followed.records import from_ranks, made_up
+from workbench.course.judging.judge import unlike
+from workbench.course.judging.task import PlainTask
+from workbench.observe.recorder import Snapshot
+
+Function = Callable[..., Any]
+Snapshots = Sequence[Snapshot]
+_TENSORS = ("allreduce.conv.weight", "allreduce.head.bias", "allreduce.head.weight")
+
+
+def order(snapshots: Any, name: Any) -> Any:
+    """Return what happened to a tensor, in the order of time: a list of (what, rank).
+
+    snapshots: by rank, what its recorder keeps: a dict with "collectives" and "answers". All times are of one clock.
+    collectives: dicts, the oldest first. Look at the newest one that has the tensor among its "names". Its "submitted"
+    is a pair, of which the first counts; "announced", "arrived", "begun", "done" are times. These five, of each rank.
+    answers: (tensor, rank that was last, when rank 0 heard it); only rank 0 has any. The sixth is ("complete", 0): the
+    newest answer of that tensor that is not later than rank 0's "arrived".
+    """
+    ### BEGIN SOLUTION
+    events = []
+    for rank, snapshot in enumerate(snapshots):
+        newest = [one for one in snapshot["collectives"] if name in one["names"]][-1]
+        events.append((newest["submitted"][0], "submitted", rank))
+        events += [(newest[what], what, rank) for what in ("announced", "arrived", "begun", "done")]
+        heard = [at for tensor, _, at in snapshot["answers"] if tensor == name and at <= newest["arrived"]]
+        if rank == 0:
+            events.append((max(heard), "complete", rank))
+    return [(what, rank) for _, what, rank in sorted(events)]
+    ### END SOLUTION
+
+
+def _events(snapshots: Snapshots, name: str, which: int = -1, answer: Callable[[list[int]], int] = max) -> list[Any]:
+    """(time, what, rank), rank by rank."""
+    found: list[tuple[int, str, int]] = []
+    for rank, snapshot in enumerate(snapshots):
+        one = [each for each in snapshot["collectives"] if name in each["names"]][which]
+        times = (one["submitted"][0], one["announced"], one["arrived"], one["begun"], one["done"])
+        found += [(at, what, rank) for at, what in zip(times, _WHAT, strict=True)]
+        if rank == 0:
+            known = [at for tensor, _, at in snapshot["answers"] if tensor == name]
+            early = [at for at in known if at <= one["arrived"]]
+            found.append((answer(known if answer is not max else early), "complete", 0))
+    return found
+
+
+_WHAT = ("submitted", "announced", "arrived", "begun", "done")
+
+
+def _in_order(events: Sequence[Any]) -> list[tuple[str, int]]:
+    return [(what, rank) for _, what, rank in sorted(events)]
+
+
+def _order_mistakes(snapshots: Snapshots, name: str) -> Iterator[tuple[list[tuple[str, int]], str]]:
+    """What else one may return."""
+    events = _events(snapshots, name)
+    yield [(what, rank) for _, what, rank in events], "the events stand rank by rank, and not by their time"
+    yield _in_order(events)[::-1], "the latest stands first"
+    yield _in_order(_events(snapshots, name, which=0)), "that is the oldest collective with this tensor, not the newest"
+    late = _in_order(_events(snapshots, name, answer=lambda known: known[-1]))
+    yield late, "the answer belongs to the next step: it is later than “arrived”"
+    first = _in_order(_events(snapshots, name, answer=lambda known: known[0]))
+    yield first, "the answer belongs to an earlier step: the newest until “arrived” counts"
+    yield (
+        [one for one in _in_order(events) if one[0] != "complete"],
+        "“complete” is missing: rank 0 keeps it in answers",
+    )
+    yield sorted((what, rank) for _, what, rank in events), "that is the order of the alphabet"
+
+
+def _ordered(function: Function, snapshots: Snapshots, about: str) -> str:
+    for name in _TENSORS:
+        if not any(name in one["names"] for one in snapshots[0]["collectives"]):
+            continue
+        yours, wanted = function(snapshots, name), _in_order(_events(snapshots, name))
+        if wrong := _unlike(yours, wanted):
+            why = next(
+                (f"{words}; " for other, words in _order_mistakes(snapshots, name) if not _unlike(yours, other)), ""
+            )
+            return f"{about}, {name}: {why}{wrong}"
+    return ""
+
+
+def _unlike(yours: Any, wanted: Sequence[Any]) -> str:
+    """Where two lists differ first."""
+    if yours is None:
+        return "yours is None. Is there a return?"
+    if not isinstance(yours, (list, tuple)):
+        return f"yours is of type {type(yours).__name__}, expected a list"
+    for place, (mine, right) in enumerate(zip(yours, wanted, strict=False)):
+        if wrong := unlike(mine, right):
+            return f"place {place}{wrong}"
+    return "" if len(yours) == len(wanted) else f"yours has {len(yours)} items, expected {len(wanted)}"
+
+
+def _order_made_up(function: Function) -> str:
+    """In order, in timelines that are made up."""
+    sizes = ((2, 1), (2, 3), (3, 2), (4, 3))
+    return next((text for n, steps in sizes if (text := _ordered(function, made_up(n, steps), _about(n, steps)))), "")
+
+
+def _order_recorded(function: Function) -> str:
+    """In order, in the timeline of three ranks that have just run."""
+    return _ordered(function, from_ranks(), "3 ranks that ran")
+
+
+def _about(n: int, steps: int) -> str:
+    return f"{n} ranks, {steps} step{'s' if steps > 1 else ''}"
+
+
+def late(snapshots: Any) -> Any:
+    """Return for each collective (index, rank that announced last, [µs that each rank waited for that one]), by index.
+
+    snapshots: as in the exercise before. A collective has the same "index" on all ranks; one rank may remember more of
+    them than another, and only those count that all have. A rank waits from its "announced" until the last rank's; the
+    last one itself waits 0. Times are in ns.
+    """
+    ### BEGIN SOLUTION
+    announced = [{one["index"]: one["announced"] for one in each["collectives"]} for each in snapshots]
+    found = []
+    for index in sorted(set.intersection(*map(set, announced))):
+        times = [mine[index] for mine in announced]
+        last = times.index(max(times))
+        found.append((index, last, [(times[last] - at) / 1000 for at in times]))
+    return found
+    ### END SOLUTION
+
+
+def _waits(snapshots: Snapshots, of: Callable[[Any], int] = lambda one: int(one["announced"])) -> list[Any]:
+    by_rank = [{one["index"]: of(one) for one in each["collectives"]} for each in snapshots]
+    common = sorted(set.intersection(*map(set, by_rank)))
+    return [_waited(index, [mine[index] for mine in by_rank]) for index in common]
+
+
+def _waited(index: int, times: Sequence[int]) -> Any:
+    last = max(times)
+    return index, list(times).index(last), [(last - at) / 1000 for at in times]
+
+
+def _late_mistakes(snapshots: Snapshots) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return."""
+    right = _waits(snapshots)
+    yield (
+        [(index, last, [1000 * us for us in waits]) for index, last, waits in right],
+        "that is in ns, and µs are asked for",
+    )
+    yield _waits(snapshots, lambda one: int(one["submitted"][0])), "that is by “submitted”, and not by “announced”"
+    yield _waits(snapshots, lambda one: int(one["arrived"])), "that is by “arrived”: the response comes to all at once"
+    yield _waits(snapshots, lambda one: int(one["done"])), "that is by “done”: all are done at about the same time"
+    together = zip(*(each["collectives"] for each in snapshots), strict=False)
+    by_place = [_waited(row[0]["index"], [one["announced"] for one in row]) for row in together]
+    yield by_place, "collectives were compared by their place in the list: compare those of one index"
+    first = [(index, waits.index(max(waits)), waits) for index, _, waits in right]
+    yield first, "that is the rank that announced first: it waits longest, and the others do not wait for it"
+    everybody = [one for one in right if one[0] == right[-1][0]]
+    yield everybody, "that is the last collective alone"
+
+
+def _told_late(function: Function, snapshots: Snapshots, about: str) -> str:
+    yours, wanted = function(snapshots), _waits(snapshots)
+    if wrong := _unlike(yours, wanted):
+        why = next((f"{words}; " for other, words in _late_mistakes(snapshots) if not _unlike(yours, other)), "")
+        return f"{about}: {why}{wrong}"
+    return ""
+
+
+def _late_made_up(function: Function) -> str:
+    """The last rank, and the waits, in timelines that are made up."""
+    sizes = ((2, 1), (2, 2), (3, 2), (4, 3))
+    return next((text for n, steps in sizes if (text := _told_late(function, made_up(n, steps), _about(n, steps)))), "")
+
+
+def _late_recorded(function: Function) -> str:
+    """The last rank, and the waits, of three ranks that have just run."""
+    return _told_late(function, from_ranks(), "3 ranks that ran")
+
+
+TASKS = [
+    PlainTask(
+        "21.order",
+        "what happened to a gradient, on all ranks, in order",
+        order,
+        (
+            "Make a list of (time, what, rank) first, of all ranks; sort it; then leave the times out.",
+            "The newest collective with the tensor is the last in the list. Two tensors may travel together, so look "
+            "whether the name is among its names.",
+            'events.append((one["submitted"][0], "submitted", rank)); events += [(one[what], what, rank) for what in '
+            '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
+        ),
+        properties=[_order_made_up, _order_recorded],
+        points=2,
+    ),
+    PlainTask(
+        "21.late",
+        "which rank was last, and how long the others waited",
+        late,
+        (
+            "For each rank a dict from index to announced makes it easy to find what belongs together.",
+            "set.intersection(*map(set, dicts)) has the indices that all ranks remember.",
+            "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
+            "1000 for at in times]",
+        ),
+        properties=[_late_made_up, _late_recorded],
+        points=2,
+    ),
+]

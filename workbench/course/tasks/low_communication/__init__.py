@@ -1,0 +1,1 @@
+"""Lesson 19: what ranks can leave unsaid."""

@@ -1,0 +1,192 @@
+"""Lesson 19, first half: steps without communication, and what is done with their sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.simulator import Run
+
+Array = np.ndarray[Any, Any]
+Batches = Sequence[tuple[Array, Array]]
+
+
+def local_sgd(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    """Return the weights after local SGD over this rank's batches: the same on every rank.
+
+    w: the weights, equal on all ranks. batches: pairs x, y; all ranks have equally many. A batch's gradient is
+    x.T @ (x @ w - y) / len(y). Each rank steps alone; after every `every` steps the ranks average their weights, and
+    at the end once more if there have been steps since.
+    """
+    ### BEGIN SOLUTION
+    for step, (x, y) in enumerate(batches, 1):
+        w = w - lr * x.T @ (x @ w - y) / len(y)
+        if step % every == 0 or step == len(batches):
+            w = comm.allreduce(w) / comm.size
+    return w
+    ### END SOLUTION
+
+
+def _regression(n: int, steps: int, every: int, length: int = 3) -> Case:
+    random = np.random.default_rng([n, steps, every])
+    weights = random.normal(size=length)
+    inputs = [
+        (weights.copy(), [(random.normal(size=(4, length)), random.normal(size=4)) for _ in range(steps)], 0.1, every)
+        for _ in range(n)
+    ]
+    return Case(n, f"{steps} steps, an average every {every}", inputs)
+
+
+def _step(w: Array, batch: tuple[Array, Array], lr: float) -> Array:
+    x, y = batch
+    return np.array(w - lr * x.T @ (x @ w - y) / len(y))
+
+
+def _trained(case: Case, exchanges: set[int], scale: float = 1.0) -> list[Array]:
+    """All ranks' weights, if they are averaged after these steps.
+
+    Args:
+        case: which.
+        exchanges: numbers of steps, from 1 on.
+        scale: of the averages.
+    """
+    ws = [w for w, *_ in case.inputs]
+    for step in range(1, len(case.inputs[0][1]) + 1):
+        ws = [_step(w, batches[step - 1], lr) for w, (_, batches, lr, _) in zip(ws, case.inputs, strict=True)]
+        if step in exchanges:
+            ws = [scale * sum(ws) / case.n] * case.n
+    return ws
+
+
+def _exchanges(case: Case) -> set[int]:
+    _, batches, _, every = case.inputs[0]
+    return {*range(every, len(batches) + 1, every), len(batches)}
+
+
+def _other_weights(case: Case) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return."""
+    _, batches, _, every = case.inputs[0]
+    steps, right = len(batches), _exchanges(case)
+    yield _trained(case, set(range(every, steps + 1, every))), "the steps after the last average are not averaged"
+    yield _trained(case, set()), "each rank has trained alone: nothing was averaged"
+    yield _trained(case, {steps}), "the weights were averaged once, at the end"
+    yield _trained(case, set(range(1, steps + 1))), "that is an average in every step, and not every so many"
+    yield _trained(case, right, case.n), "the ranks' weights were added up: divide by comm.size"
+    early = {1, *range(every + 1, steps + 1, every)}
+    yield _trained(case, early | {steps}), "averaged after steps 1, every + 1, …: the count is one step off"
+    yield _trained(case, early), "averaged after steps 1, every + 1, …, and not at the end"
+    yield [_trained(case, right)[0], *[None] * (case.n - 1)], "rank 0 alone has the average"
+
+
+def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
+    """Any way to add up passes, even everybody to everybody; one exchange in each step does not."""
+    exchanges, nbytes = len(_exchanges(case)), case.inputs[0][0].nbytes
+    most = max(size for _, size in run.sent())
+    best = exchanges * 2 * (case.n - 1) / case.n * nbytes
+    return [Bound("bytes from the busiest rank", most, best, exchanges * case.n * nbytes)]
+
+
+def outer_step(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    """Return the new start and the new velocity after DiLoCo's outer step: the same on every rank.
+
+    start: the weights that all ranks began with; w: what this rank's own steps have made of them. The change
+    start - w, averaged over the ranks, is the outer gradient g. Nesterov's momentum: velocity becomes
+    momentum * velocity + g, and the step is lr * (g + momentum * velocity) with that new velocity.
+    """
+    ### BEGIN SOLUTION
+    change = comm.allreduce(start - w) / comm.size
+    velocity = momentum * velocity + change
+    return start - lr * (change + momentum * velocity), velocity
+    ### END SOLUTION
+
+
+def _round(n: int, length: int) -> Case:
+    random = np.random.default_rng([n, length, 19])
+    start, velocity = random.normal(size=length), random.normal(size=length)
+    ws = [start + 0.3 * random.normal(size=length) for _ in range(n)]
+    return Case(n, f"length {length}", [(start.copy(), w, velocity.copy(), 0.7, 0.9) for w in ws])
+
+
+def _nesterov(start: Array, change: Array, velocity: Array, lr: float, momentum: float) -> tuple[Array, Array]:
+    new = momentum * velocity + change
+    return start - lr * (change + momentum * new), new
+
+
+def _outer(case: Case) -> list[Any]:
+    start, _, velocity, lr, momentum = case.inputs[0]
+    return [_nesterov(start, _mean_change(case), velocity, lr, momentum)] * case.n
+
+
+def _mean_change(case: Case) -> Array:
+    return np.array(np.mean([start - w for start, w, *_ in case.inputs], axis=0))
+
+
+def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return."""
+    start, _, velocity, lr, momentum = case.inputs[0]
+    change, n = _mean_change(case), case.n
+    new = momentum * velocity + change
+    minus = _nesterov(start, -change, velocity, lr, momentum)
+    yield [minus] * n, "the outer gradient is start - w, and not w - start: a step goes against the gradient"
+    yield [(start + lr * (change + momentum * new), new)] * n, "that goes uphill: a step goes against the gradient"
+    # g + momentum * (old velocity) is the new velocity, so both ways to it end here.
+    yield [(start - lr * new, new)] * n, "that is plain momentum: Nesterov's step is g + momentum * (new velocity)"
+    yield [_nesterov(start, n * change, velocity, lr, momentum)] * n, "the changes were added up: divide by comm.size"
+    own = [_nesterov(start, start - w, velocity, lr, momentum) for start, w, *_ in case.inputs]
+    yield own, "each rank stepped with its own change: the outer gradient is the ranks' average"
+    yield [(start - change, velocity)] * n, "that is the average of the weights: the outer optimizer is missing"
+    yield (
+        [(start - lr * (change + momentum * new), velocity)] * n,
+        "the new velocity is to be returned, not the old one",
+    )
+
+
+def _one_average(case: Case, run: Run) -> Sequence[Bound]:
+    nbytes, most = case.inputs[0][0].nbytes, max(size for _, size in run.sent())
+    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+
+
+TASKS = [
+    CommTask(
+        "19.local_sgd",
+        "average the weights every so many steps",
+        local_sgd,
+        (
+            "The loop of a serial training, and one more line that is not executed in each step.",
+            "Count steps from 1: the ranks average when step % every == 0. And if the last step is none of these?",
+            "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
+            "or step == len(batches): w = comm.allreduce(w) / comm.size",
+        ),
+        cases=lambda: [
+            _regression(n, steps, every)
+            for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
+            for n in (1, 2, 3, 4, 7)[: 5 if steps == 7 else 4]
+        ],
+        expected=lambda case: _trained(case, _exchanges(case)),
+        likely=_other_weights,
+        bounds=_few_exchanges,
+        scored=_regression(4, 14, 4, 1000),
+        shown=_regression(4, 6, 3),
+    ),
+    CommTask(
+        "19.outer_step",
+        "what the ranks have changed is a gradient",
+        outer_step,
+        (
+            "How far has this rank come from start, and in which direction would a gradient point that leads there?",
+            "Average start - w over the ranks. Then Nesterov's momentum as the text says: first the velocity, then the "
+            "step with the new one.",
+            "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
+            "return start - lr * (change + momentum * velocity), velocity",
+        ),
+        cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
+        expected=_outer,
+        likely=_other_outer_steps,
+        bounds=_one_average,
+        scored=_round(4, 10_000),
+        shown=_round(4, 1000),
+    ),
+]

@@ -1,0 +1,110 @@
+"""What learners hand in, read before anything of it runs: the sources of the code cells, within limits."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 32 << 20
+_DEEPEST = 64
+_TOKENS = re.compile(rb'[\[\]{}"\\]')
+
+
+@dataclass(frozen=True)
+class Submission:
+    """One notebook.
+
+    Args:
+        path: as it was given.
+        cells: the sources of its code cells.
+        problem: why it cannot be graded; "" if it can.
+    """
+
+    path: str
+    cells: tuple[str, ...] = ()
+    problem: str = ""
+
+
+def read(path: str) -> Submission:
+    """Read a notebook; a file that is none has a problem that says so."""
+    file = Path(path)
+    try:
+        if file.is_dir():
+            return Submission(path, problem="there is no notebook in this folder")
+        if not file.is_file():  # a pipe or a device would never end
+            os.stat(file)
+            return Submission(path, problem="it is no file")
+        with file.open("rb") as opened:
+            text = opened.read(MOST_BYTES + 1)
+        return Submission(path, tuple(code_cells(text)))
+    except OSError as error:
+        return Submission(path, problem=f"it cannot be read: {error.strerror}")
+    except ValueError as error:
+        return Submission(path, problem=str(error))
+
+
+def code_cells(text: bytes) -> list[str]:
+    r"""The sources of a notebook's code cells.
+
+    Raises:
+        ValueError: that is no notebook, or too large a one.
+
+    Example:
+        >>> code_cells(b'{"nbformat": 4, "cells": [{"cell_type": "code", "source": ["x = 1\\n", "x"]}]}')
+        ['x = 1\nx']
+    """
+    if len(text) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB: clear its outputs")
+    if depth(text) > _DEEPEST:
+        raise ValueError(f"it is not JSON, so not a notebook (nested more than {_DEEPEST} levels deep)")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"it is not JSON, so not a notebook ({error})") from None
+    cells = found.get("cells") if isinstance(found, dict) else None
+    if not isinstance(cells, list):
+        raise ValueError("it is JSON, but has no cells: not a notebook, or one of a format before 4")
+    return [_source(cell.get("source")) for cell in cells if isinstance(cell, dict) and cell.get("cell_type") == "code"]
+
+
+def _source(found: Any) -> str:
+    return "".join(map(str, found)) if isinstance(found, list) else str(found or "")
+
+
+def depth(text: bytes) -> int:
+    r"""How deep brackets are nested in a text of JSON, up to the limit: a parser may have less stack than levels.
+
+    Example:
+        >>> depth(b'{"a": [1, "[[[\\"[["]}')
+        2
+    """
+    level = deepest = 0
+    quoted, after = False, 0
+    for token in _TOKENS.finditer(text):
+        sign = token.group()
+        if token.start() < after:
+            continue  # behind a backslash
+        if sign == b"\\":
+            after = token.start() + 2 if quoted else 0
+        elif sign == b'"':
+            quoted = not quoted
+        elif not quoted:
+            level += 1 if sign in b"[{" else -1
+            deepest = max(deepest, level)
+            if deepest > _DEEPEST:
+                break
+    return deepest
+
+
+def notebooks(words: Sequence[str]) -> list[str]:
+    """The notebooks to grade; a folder stands for all notebooks in it and below, if there are any."""
+    found: list[str] = []
+    for word in words:
+        below = sorted(one for one in Path(word).rglob("*.ipynb") if ".ipynb_checkpoints" not in one.parts)
+        found += map(str, below) if Path(word).is_dir() and below else [word]
+    return list(dict.fromkeys(found))

@@ -1,0 +1,6 @@
+"""Fewer bytes between ranks: gradients of low rank (``powersgd.py``), steps without communication (``periodic.py``)."""
+
+from workbench.torch.low_communication.diloco import DiLoCo
+from workbench.torch.low_communication.local_sgd import LocalSGD
+
+__all__ = ["DiLoCo", "LocalSGD"]
