@@ -85,8 +85,15 @@ drawing.bars({f"stage {stage}": bytes_held(stage, 8, 2) for stage in range(4)}, 
 
 # %% [markdown]
 # Stage 0 does not shrink, however many ranks there are. Stage 1 comes close to 2 P, stage 2 to P, and stage 3 to
-# nothing.
-#
+# nothing. With sliders for the model, the ranks, the optimizer and the precision (without a kernel, the pictures below
+# are all there is):
+
+# %%
+from workbench.course.calculators import explore
+
+explore.memory()
+
+# %% [markdown]
 # ## What must be sent for it
 #
 # A rank that owns an n-th of the optimizer's state can update an n-th of the parameters. For that it needs an n-th of

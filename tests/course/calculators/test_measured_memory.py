@@ -29,6 +29,16 @@ def test_tensors_keep_what_the_formula_says(held: Held) -> None:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
+def test_gradients_and_parameters_in_parts() -> None:
+    """Within 1 %, too: a rank has its part of the gradients, and of the parameters."""
+    for row in measured(ranks=2, ways=["gradients", "parameters"], optimizer="Adam", sizes=SIZES).rows:
+        for part in PARTS:
+            found, said = getattr(row.kept, part), getattr(row.formula, part)
+            assert found == pytest.approx(said, rel=0.01), (row.sharding, part)
+
+
+@pytest.mark.parallel
+@pytest.mark.timeout(150)
 @pytest.mark.skipif(of_the_system() is None, reason="the system does not say what a process has")
 def test_the_system_sees_the_same_difference(held: Held) -> None:
     """Sharding saves half of Adam's state, and one of the two copies of the parameters, by the system's count too."""
