@@ -101,10 +101,10 @@ def number(value: float) -> str:
     """A figure, short.
 
     Example:
-        >>> number(24.0), number(1.25e-5), number(12345678)
-        ('24', '1.25e-05', '12,345,678')
+        >>> number(24.0), number(1.25e-5), number(12345678), number(75202.56)
+        ('24', '1.25e-05', '12,345,678', '75,203')
     """
-    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.3g}"
+    return f"{value:,.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.3g}"
 
 
 class _Canvas:

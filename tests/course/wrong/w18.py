@@ -71,6 +71,19 @@ def _between(sizes: Any, low: int, high: int) -> list[Any]:
     return parts
 
 
+def _owned(sizes: Any, n: Any) -> list[list[Any]]:
+    ends = np.cumsum([0, *map(len, np.array_split(np.arange(sum(sizes)), n))]).tolist()
+    return [_between(sizes, ends[rank], ends[rank + 1]) for rank in range(n)]
+
+
+def stop_is_the_last(sizes: Any, n: Any) -> Any:
+    return [[(number, start, stop - 1) for number, start, stop in parts] for parts in _owned(sizes, n)]
+
+
+def pairs(sizes: Any, n: Any) -> Any:
+    return [[(number, start) for number, start, _ in parts] for parts in _owned(sizes, n)]
+
+
 def whole_allreduce(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     mean = comm.allreduce(grad) / comm.size
     return shard - lr * np.array_split(mean, comm.size)[comm.rank]
@@ -93,6 +106,15 @@ def sum_for_mean(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
 
 def own_gradient(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
     return shard - lr * np.array_split(grad, comm.size)[comm.rank]
+
+
+def puts_in_place(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
+    n, rank = comm.size, comm.rank
+    chunks = np.array_split(grad.copy(), n)
+    for step in range(n - 1):
+        came = comm.sendrecv(chunks[(rank - step - 1) % n], dest=(rank + 1) % n, source=(rank - 1) % n)
+        chunks[(rank - step - 2) % n] = came
+    return shard - lr * chunks[rank] / n
 
 
 def uphill(comm: Any, grad: Any, shard: Any, lr: Any) -> Any:
@@ -145,6 +167,14 @@ def one_layer_ahead(comm: Any, shards: Any, x: Any) -> Any:
         comm.compute(0.001)
         x = np.tanh(weights @ x)
         weights = ahead
+    return x
+
+
+def no_tanh(comm: Any, shards: Any, x: Any) -> Any:
+    for rows in shards:
+        weights = _gathered(comm, rows)
+        comm.compute(0.001)
+        x = weights @ x
     return x
 
 
@@ -201,30 +231,46 @@ def gathers_the_results(comm: Any, shards: Any, x: Any) -> Any:
 
 WRONG = {
     "18.owners": [
-        (whole_parameters, "sizes [6, 2], 2 ranks: rank 0 owns [(0, 0, 6)]: 6 elements, expected 4"),
-        (each_parameter_cut, "rank 0 owns [(0, 0, 2), (1, 0, 2)], expected elements (0, 0) to (0, 3)"),
-        (the_last_gets_the_rest, "Totals that n does not divide: the first chunks get one element more: sizes [5], 2"),
-        (rounds_up, "3 ranks: rank 1 owns [(2, 2, 6), (3, 0, 4)]: 8 elements, expected 7"),
-        (counts_from_the_array, "rank 0 owns [(0, 0, 3), (1, 3, 5)], expected elements (0, 0) to (1, 1)"),
+        (whole_parameters, "rank 0 owns [(0, 0, 6)]: 6 elements, expected 4. Every parameter is whole"),
+        (
+            each_parameter_cut,
+            "as (parameter, element). Each parameter was cut by itself: they lie one behind the other",
+        ),
+        (
+            the_last_gets_the_rest,
+            "2 elements, expected 3. All elements are there, in order, but the chunks have lengths",
+        ),
+        (rounds_up, "in order, but the chunks have lengths [8, 8, 6] and not [8, 7, 7]"),
+        (counts_from_the_array, "Start and stop count from the parameter's own first element"),
+        (
+            stop_is_the_last,
+            "3 elements, expected 5. Is the last element missing? Stop is the element behind it",
+        ),
+        (pairs, "(0, 0) is no part; (parameter, start, stop) is"),
         (empty_parts, "rank 0 owns [(0, 0, 4), (1, 0, 0)]: one of these parts is empty"),
     ],
     "18.reduce_scatter_step": [
         (whole_allreduce, "1,600,000 bytes per rank, at most 612,000 pass; the best possible is 600,000"),
-        (chunk_of_lesson_03, "n = 2, 1 weights: rank 0, index 0"),
-        (sum_for_mean, "n = 2, 1 weights: rank 0, index 0"),
-        (own_gradient, "n = 2, 1 weights: rank 0, index 0"),
-        (uphill, "n = 1, 1 weights: rank 0, index 0"),
+        (
+            chunk_of_lesson_03,
+            "chunk number rank has this rank's own values only. Lesson 03's ring ends with",
+        ),
+        (sum_for_mean, "that is a step along the sum: the mean is asked for"),
+        (own_gradient, "that is a step along this rank's own gradient: nothing was added up"),
+        (puts_in_place, "what came has taken the place of this rank's own values: it is to be added to them"),
+        (uphill, "a step goes against the gradient"),
         (changes_the_shard, "rank 0 changes its own shard, which belongs to the caller"),
         (everything_to_its_owner_from_rank_0, "800,000 bytes per rank, at most 612,000 pass"),
     ],
     "18.gather_parameters": [
         (all_layers_first, "3 layers held at once, at most 1 pass; the best possible is 1"),
         (one_layer_ahead, "2 layers held at once, at most 1 pass; the best possible is 1"),
-        (own_rows_only, "n = 2, widths 4, 4: rank 0: yours has shape (2,), expected (4,)"),
-        (order_of_the_ring, "n = 2, widths 4, 4: rank 1, index 0"),
+        (own_rows_only, "only this rank's rows of W were used: gather the others' first"),
+        (order_of_the_ring, "the rows of W stand in the order in which they came"),
+        (no_tanh, "np.tanh is missing"),
         (by_allreduce, "bytes from the busiest rank, at most"),
         (by_a_tree, "196,608 bytes from the busiest rank, at most"),
         (forgets_to_compute, "3 calls of comm.compute too many or too few; there must be none"),
-        (gathers_the_results, "n = 2, widths 4, 4: rank 0, index"),
+        (gathers_the_results, "the ranks' results were gathered, but each rank has an x of its own"),
     ],
 }

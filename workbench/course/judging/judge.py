@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common import text
 from workbench.course.figures import number
 from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
@@ -253,7 +254,8 @@ def unlike(mine: Any, wanted: Any) -> str:
             return f", index {at}: yours {_plain(mine.reshape(-1)[at])}, expected {_plain(wanted.reshape(-1)[at])}"
         return ""
     if isinstance(mine, np.ndarray) and mine.ndim:
-        return f": yours is an array of shape {mine.shape}, expected {wanted!r}"
+        what = text.count(len(wanted), "item") if isinstance(wanted, (list, tuple)) else repr(wanted)
+        return f": yours is an array of shape {mine.shape}, expected {what}"
     if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
         return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": yours {mine}, expected {wanted}"
     if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):

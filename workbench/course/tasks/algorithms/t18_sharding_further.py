@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.simulator import Run
 
@@ -42,9 +43,12 @@ def owners(sizes: Any, n: Any) -> Any:
 
 def _told(function: Callable[..., Any], sizes: list[int], n: int) -> str:
     """Nothing, or the first rank whose parts are wrong and what is wrong with them."""
-    yours = function(list(sizes), n)
+    yours, about = function(list(sizes), n), f"sizes {sizes}, {text.count(n, 'rank')}"
     if not isinstance(yours, (list, tuple)) or len(yours) != n:
-        return f"sizes {sizes}, {n} ranks: yours is {yours!r}, and it should be a list with an entry for each rank"
+        return f"{about}: yours is {yours!r}, and it should be a list with an entry for each rank"
+    odd = next((part for parts in yours for part in parts if not _is_part(part)), None)
+    if odd is not None:
+        return f"{about}: {odd!r} is no part; (parameter, start, stop) is"
     element = [(number, i) for number, size in enumerate(sizes) for i in range(size)]
     lengths = [len(chunk) for chunk in np.array_split(np.arange(len(element)), n)]
     ends = np.cumsum(lengths).tolist()
@@ -52,15 +56,42 @@ def _told(function: Callable[..., Any], sizes: list[int], n: int) -> str:
         parts = [tuple(map(int, part)) for part in yours[rank]]
         got = [(number, i) for number, start, stop in parts for i in range(start, stop)]
         wanted = element[end - length : end]
-        where = f"sizes {sizes}, {n} ranks: rank {rank} owns {parts}"
+        where = f"{about}: rank {rank} owns {parts}"
         if len(got) != len(wanted):
-            return f"{where}: {len(got)} elements, expected {len(wanted)}"
+            return f"{where}: {len(got)} elements, expected {len(wanted)}{_why(sizes, yours, lengths)}"
         if got != wanted:
-            return f"{where}, expected elements {wanted[0]} to {wanted[-1]} as (parameter, element)"
+            first_last = f"expected elements {wanted[0]} to {wanted[-1]} as (parameter, element)"
+            return f"{where}, {first_last}{_why(sizes, yours, lengths)}"
         if any(start >= stop for _, start, stop in parts):
             return f"{where}: one of these parts is empty"
         if len({number for number, _, _ in parts}) < len(parts):
             return f"{where}: two parts of one parameter lie side by side; make them one"
+    return ""
+
+
+def _is_part(part: Any) -> bool:
+    return isinstance(part, (list, tuple)) and len(part) == 3
+
+
+def _why(sizes: list[int], yours: Sequence[Any], lengths: list[int]) -> str:
+    """What was done, if these are the parts of a usual mistake; else nothing."""
+    parts = [(int(number), int(start), int(stop)) for mine in yours for number, start, stop in mine]
+    before = np.cumsum([0, *sizes]).tolist()
+    from_start = [(number, start - before[number % len(sizes)], stop) for number, start, stop in parts]
+    if any(start < 0 for _, start, _ in parts) or not parts:
+        return ""
+    if any(stop > sizes[number % len(sizes)] for number, _, stop in parts) and all(at >= 0 for _, at, _ in from_start):
+        return ". Start and stop count from the parameter's own first element, and not from that of the whole array"
+    if len(sizes) > 1 and all((start, stop) == (0, sizes[number % len(sizes)]) for number, start, stop in parts):
+        return ". Every parameter is whole: the array is cut, also amid a parameter"
+    if sum(stop + 1 - start for _, start, stop in parts) == sum(sizes):
+        return ". Is the last element missing? Stop is the element behind it, as in a slice"
+    got = [sum(stop - start for _, start, stop in mine) for mine in yours]
+    in_order = [before[number % len(sizes)] + i for number, start, stop in parts for i in range(start, stop)]
+    if in_order == list(range(sum(sizes))):
+        return f". All elements are there, in order, but the chunks have lengths {got} and not {lengths}"
+    if sorted(in_order) == list(range(sum(sizes))) and len(yours) > 1:
+        return ". Each parameter was cut by itself: they lie one behind the other, and that array is cut"
     return ""
 
 
@@ -117,13 +148,33 @@ def _stepped(n: int, length: int) -> Case:
     random = np.random.default_rng([n, length, 18])
     shards = np.array_split(random.normal(size=length), n)
     inputs = [(random.normal(size=length), shards[rank].copy(), 0.5) for rank in range(n)]
-    return Case(n, f"{length:,} weights", inputs)
+    return Case(n, f"{text.count(length, 'weight')}", inputs)
 
 
 def _new_shards(case: Case) -> list[Array]:
     mean = sum(grad for grad, _, _ in case.inputs) / case.n
     pairs = zip(np.array_split(mean, case.n), case.inputs, strict=True)
     return [shard - lr * chunk for chunk, (_, shard, lr) in pairs]
+
+
+def _other_steps(case: Case) -> Iterator[tuple[list[Array], str]]:
+    """What else one may return."""
+    n, right = case.n, _new_shards(case)
+    chunks = [np.array_split(grad, n) for grad, _, _ in case.inputs]
+    shards, lr = [shard for _, shard, _ in case.inputs], case.inputs[0][2]
+
+    def steps(along: Callable[[int], Array]) -> list[Array]:
+        return [shard - lr * along(rank) for rank, shard in enumerate(shards)]
+
+    own = "chunk number rank has this rank's own values only. Lesson 03's ring ends with chunk rank + 1 on each rank"
+    yield steps(lambda rank: chunks[rank][rank] / n), own
+    yield steps(lambda rank: chunks[rank][rank]), "that is a step along this rank's own gradient: nothing was added up"
+    yield steps(lambda rank: sum(one[rank] for one in chunks)), "that is a step along the sum: the mean is asked for"
+    yield (
+        steps(lambda rank: chunks[(rank + 1) % n][rank] / n),
+        "what came has taken the place of this rank's own values: it is to be added to them",
+    )
+    yield [2 * shard - new for shard, new in zip(shards, right, strict=True)], "a step goes against the gradient"
 
 
 def _half(case: Case, run: Run) -> Sequence[Bound]:
@@ -173,6 +224,24 @@ def _outputs(case: Case) -> list[Array]:
             x = np.tanh(weights @ x)
         found.append(x)
     return found
+
+
+def _other_outputs(case: Case) -> Iterator[tuple[list[Array], str]]:
+    """What else one may return."""
+    n = case.n
+    layers = list(zip(*(shards for shards, _ in case.inputs), strict=True))  # of each, the ranks' rows
+    xs, linear, together = ([x for _, x in case.inputs] for _ in range(3))
+    for rows in layers:
+        came = [np.concatenate([rows[(rank - i) % n] for i in range(n)]) for rank in range(n)]
+        xs = [np.tanh(whole @ x) for whole, x in zip(came, xs, strict=True)]
+        linear = [np.concatenate(rows) @ x for x in linear]
+        together = [np.concatenate([np.tanh(mine @ x) for mine, x in zip(rows, together, strict=True)])] * n
+    yield xs, "the rows of W stand in the order in which they came: put rank 0's first, then rank 1's, and so on"
+    yield linear, "np.tanh is missing"
+    yield together, "the ranks' results were gathered, but each rank has an x of its own: gather the rows of W"
+    if len(layers) == 1:
+        alone = [np.tanh(shards[0] @ x) for shards, x in case.inputs]
+        yield alone, "only this rank's rows of W were used: gather the others' first"
 
 
 def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
@@ -242,6 +311,7 @@ TASKS = [
         ),
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
+        likely=_other_steps,
         bounds=_half,
         scored=_stepped(4, 100_000),
         shown=_stepped(4, 100_000),
@@ -260,6 +330,7 @@ TASKS = [
         ),
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
+        likely=_other_outputs,
         bounds=_one_at_a_time,
         scored=_layers(4, [64, 64, 64, 64]),
         shown=_layers(4, [64, 64, 64, 64]),
