@@ -40,7 +40,7 @@ for stop, what in STOPS.items():
     print(f"{stop:13} {what}")
 
 # %% [markdown]
-# These are the five stops. We do not take anybody's word for them: Python itself tells which lines run.
+# These are the five stops. You need not believe it: Python itself tells which lines run.
 # `sys.settrace` calls a function of ours for every line, on every thread. Our `Follower` listens to some twenty
 # functions of the workbench, and keeps the calls that are about *one* tensor: the gradient of `conv2.weight`, in the
 # network of lesson 00.
@@ -114,12 +114,12 @@ predict(
 # %%
 predict(
     "21.order",
-    "In which order does this happen to conv2.weight's gradient?",
+    "Rank 1 is late. In which order does this happen to conv2.weight's gradient?",
     order=[
-        "rank 0 is told of it",
+        "rank 1's hook is called",
         "the ranks' gradients are added up",
-        "the weights change",
-        "the hook is called",
+        "rank 0's backward has ended, and step() waits",
+        "rank 0's hook is called",
         "rank 0 has heard of it from all ranks",
     ],
 )
@@ -168,8 +168,8 @@ reveal(
 # ### Stop 2: the announcement
 #
 # The engine's thread wakes up, takes what is new from the table, and tells rank 0: name, shape, dtype, operation. Not
-# the values: a rank that came alone would meet nobody. (Tensors up to 4 kB are an exception. The biases travel inside
-# their announcement.)
+# the values: the other ranks may not be ready for them yet. (Tensors up to 4 kB are an exception. The biases
+# travel inside their announcement.)
 
 # %%
 print(listing(first, "announcement"))
@@ -191,7 +191,8 @@ print(event(picture.tracks, "allreduce.conv2.weight", "response"))
 # ### Stop 4: the reduction
 #
 # All ranks get the response, and their engines execute it: all are ready now. On one machine the gradients are
-# added up in shared memory. This one lies where torch has put it, so it passes over a *stage* there, piece by piece.
+# added up in shared memory. This one lies where torch has put it, so it is copied there and back, piece by
+# piece, through a buffer that the code calls *stage*.
 
 # %%
 print(listing(first, "reduction"))
@@ -211,15 +212,19 @@ print(event(picture.tracks, "allreduce.conv2.weight", "step"))
 
 # %%
 at = {one.name: one.begin_ns for one in first}
+at_rank_1 = {one.name: one.begin_ns for one in engines.client[1].pull("first", block=True)}  # by the same clock
 happened = {
-    "the hook is called": at["Hook.__call__"],
-    "rank 0 is told of it": at["Engine._announce"],
+    "rank 0's hook is called": at["Hook.__call__"],
+    "rank 0's backward has ended, and step() waits": at["GradientReducer.finish"],
+    "rank 1's hook is called": at_rank_1["Hook.__call__"],
     "rank 0 has heard of it from all ranks": at["CountingCoordinator._complete"],
     "the ranks' gradients are added up": at["ShmCollectives.allreduce"],
-    "the weights change": at["Grads.store"],
 }
 reveal(
-    "21.order", sorted(happened, key=happened.get), "Each one waits for the one before it, on whichever thread it is."
+    "21.order",
+    sorted(happened, key=happened.get),
+    "Rank 0's backward does not wait for rank 1: it goes on to its end, and only step() waits. The engine adds up when "
+    "rank 0 has heard all ranks.",
 )
 
 # %% [markdown]
@@ -322,7 +327,7 @@ way_picture(steady, "Its bucket in a steady step")
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# First run the first cell. `check` judges, `hint` helps, `solution` tells. Both exercises read what the recorder keeps;
+# First run the cell above. `check` judges, `hint` helps, `solution` tells. Both exercises read what the recorder keeps;
 # no engines are needed.
 #
 # ## In which order?
@@ -356,6 +361,7 @@ check("21.late")
 # ## Keypoints
 #
 # - Hook, announcement, response, reduction, step: each waits for the one before it. Backward waits for the hook alone.
-# - Order, size and route are decided on rank 0, when all ranks have announced. So nobody is ever alone in a transfer.
+# - Order, size and route are decided on rank 0, when all ranks have announced. So no rank begins a
+#   transfer before the others are ready for it.
 # - From the third step on a bucket is announced by a number, compared with nothing, and reduced where it lies.
 # - The recorder notes all of it, always: `workbench.timeline()` shows who was waited for.

@@ -95,11 +95,11 @@ GIVEN: dict[str, Answer] = {
     # 21 Follow one gradient
     "21.thread": "the engine's thread",
     "21.order": [
-        "the hook is called",
-        "rank 0 is told of it",
-        "the ranks' gradients are added up",
+        "rank 0's hook is called",
+        "rank 1's hook is called",
         "rank 0 has heard of it from all ranks",
-        "the weights change",
+        "the ranks' gradients are added up",
+        "rank 0's backward has ended, and step() waits",
     ],
     "21.skipped": "the announcement: nobody is told any more",
 }
