@@ -19,7 +19,7 @@
 # **Afterwards you can**
 #
 # - explain the two halves of the ring, reduce-scatter and allgather,
-# - derive why each rank sends 2(n − 1)/n times the array, however many ranks there are,
+# - derive how many bytes each rank sends, and how that grows with the number of ranks,
 # - write it yourself, and run the same function in a simulator and on real MPI ranks.
 #
 # **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 20 to do. **Before:** lesson 02.
@@ -193,8 +193,8 @@ reveal(
 )
 
 # %% [markdown] tags=["exercise"]
-# First run this cell. `show` draws your function, `check` judges it, `hint` helps, `solution` tells; all of that works
-# without any engines. With `cluster.up(n=4)`, `check` also runs it on real MPI ranks.
+# First run the cell above. `show` draws your function, `check` judges it, `hint` helps, `solution` tells; all of that
+# works without any engines. With `cluster.up(n=4)`, `check` also runs it on real MPI ranks.
 #
 # ## The first half
 #

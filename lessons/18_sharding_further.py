@@ -203,7 +203,7 @@ reveal(
 )
 
 # %% [markdown]
-# Half as much again is not the whole price. A gradient can travel under cover of the backward pass; a parameter is
+# Half as much again is not the whole price. A gradient can travel while the backward pass goes on; a parameter is
 # needed *now*, and the layer waits for it. In the picture, computing (grey) and messages take turns. What helps is to
 # gather the next layer while this one computes: **prefetching**. It costs the memory of one more layer:
 
@@ -368,7 +368,7 @@ with hvd.full_parameters(model):
 from workbench.torch.sharded.flat import Flat
 
 print(inspect.getsource(Flat.gather))
-print(inspect.getsource(Flat.release).split('"""')[2])
+print(inspect.getsource(Flat.release))
 
 # %%
 engines.down()

@@ -68,8 +68,8 @@ from workbench.torch.low_communication.local_sgd import LocalSGD
 print(inspect.getsource(LocalSGD._exchange))
 
 # %% [markdown]
-# It sends K bytes as before, but only in each H-th step. With H = 1 and plain SGD it is the training that you know: the
-# average of w − lr·gᵢ is w − lr·(average of the gᵢ). On two engines, with scans of digits:
+# It sends as many bytes as before, but only in each H-th step. With H = 1 and plain SGD it is the training that you
+# know: the average of w − lr·gᵢ is w − lr·(average of the gᵢ). On two engines, with scans of digits:
 
 # %%
 engines = cluster.up(n=2)
@@ -163,7 +163,8 @@ for every, (loss, right) in sparse["mixed"].items():
     print(f"  an exchange every {every:2} steps: loss {loss:.3f}, accuracy {right:.1%}")
 
 # %% [markdown]
-# Sixty times fewer bytes, and hardly any loss. Both ranks draw from the same data, so both go to about the same place.
+# Sixty times fewer bytes, and about the same loss and accuracy. Both ranks draw from the same data, so both go to
+# about the same place.
 
 # %%
 predict(
@@ -338,11 +339,12 @@ reveal("19.factors", factors, "r (m + n) numbers and not m n: 4 · 2048 · 4 byt
 # PowerSGD (Vogels et al. 2019, arXiv:1905.13727) takes one step of power iteration instead, with two sums over ranks:
 #
 # 1. M = gradient + error, on each rank,
-# 2. P = average of M Q, made orthonormal: the same P on all ranks. Q is that of the last step,
+# 2. P = average of M Q, made orthonormal: the same P on all ranks. Q is that of the step before, at first random,
 # 3. Q = average of Mᵀ P: now P Qᵀ is the average of all M, seen through P's columns,
-# 4. error = M − P Pᵀ M: what this rank had to say, and P could not express. It is said with the next gradient.
+# 4. error = M − P Pᵀ M: the part of M that P cannot express. This rank adds it to its next gradient.
 #
-# In the workbench it is one argument: `compression=hvd.Compression.powersgd(rank)`.
+# In the workbench it is one argument: `compression=hvd.Compression.powersgd(rank)`. Its code holds both factors
+# transposed, r × m and r × n, so M Q is `q @ matrix.T` there:
 
 # %%
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
@@ -435,7 +437,7 @@ show("19.powersgd")
 check("19.powersgd")
 
 # %% [markdown]
-# ## When it does not pay
+# ## Does it pay?
 #
 # The aim is fewer seconds, and not fewer bytes. A compressed step saves time on the wire, and takes time to compress.
 # Besides, a plain gradient hides behind the backward pass; the second of PowerSGD's rounds begins only after it. So
@@ -490,12 +492,12 @@ for place, ms in measured.step_ms.items():
 # in data centres, against a plain training that hides its gradients well: compression was faster in **six** of them.
 # What it costs to compress is not hidden, and what was hidden anyway is not saved.
 #
-# Look at fp16, too: it halves the bytes, and at 1 Gbit/s gains next to nothing. Like every `compression=` it takes the
+# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains nothing. Like every `compression=` it takes the
 # gradients out of their buckets (lesson 07), and it casts each one twice.
 #
 # The other price is quality: after equal samples all of these ways are somewhat behind (see the losses), with the
 # learning rate of the plain one, tuned for none. So ask for the loss after *seconds*, not after steps: at 100 Mbit/s
-# the training by PowerSGD makes ten steps while the plain one makes one, and that decides. On one host it does not.
+# the training by PowerSGD makes eleven steps while the plain one makes one, and that decides. On one host it does not.
 #
 # | network | first | then |
 # |---|---|---|

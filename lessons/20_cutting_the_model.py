@@ -18,7 +18,7 @@
 #
 # **Afterwards you can**
 #
-# - cut a linear layer by columns or by rows, and two layers so that they need one allreduce forward and one backward,
+# - cut a linear layer by columns or by rows, and two layers so that as little as possible is sent,
 # - say why the allreduce of a cut layer needs another derivative than that of a gradient,
 # - draw a pipeline's step, and work out its bubble and the activations that each stage keeps,
 # - say which cut belongs inside a machine, and which between machines.
@@ -407,8 +407,8 @@ for tokens in (1_024, 8_192, 65_536):
 # whole for data parallelism. In Horovod's words, each rank is then in a *process set* for each cut.
 
 # %% [markdown] tags=["exercise"]
-# First run this cell. `show` draws your function, `check` judges it, `hint` helps, `solution` tells. Everything but
-# the last section works without engines.
+# First run the cell above. `show` draws your function, `check` judges it, `hint` helps, `solution` tells. Everything
+# but the last section works without engines.
 #
 # ## A layer cut by rows
 #

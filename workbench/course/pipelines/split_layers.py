@@ -27,11 +27,11 @@ def split_layers(n: int) -> Figure:
         *_matrix("x", 20, middle, _HIGH, _LOW, [("on every rank", "")]),
         *_step("f", 118, middle, "copy"),
         *_matrix("W₁", 160, middle, _HIGH, _HIGH, _owned(n), by_columns=True),
-        *_step("=", 258, middle, "max(…, 0)"),
-        *_matrix("h", 290, middle, _WIDE, _LOW, _owned(n), by_columns=True),
-        *_step("·", 418, middle),
-        *_matrix("W₂", 445, middle, _HIGH, _WIDE, _owned(n)),
-        *_step("g", 545, middle, "sum"),
+        *_step("=", 263, middle, "max(…, 0)"),
+        *_matrix("h", 310, middle, _WIDE, _LOW, _owned(n), by_columns=True),
+        *_step("·", 426, middle),
+        *_matrix("W₂", 456, middle, _HIGH, _WIDE, _owned(n)),
+        *_step("g", 552, middle, "sum"),
         *_matrix("y", 590, middle, _HIGH, _LOW, [("on every rank", "")]),
     ]
     parts += [
