@@ -173,6 +173,32 @@ def sends_the_whole_beside(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
     return _round(comm, sent, p)
 
 
+def averages_gradients_every_so_many(comm: Any, w: Any, batches: Any, lr: Any, every: Any) -> Any:
+    for step, (x, y) in enumerate(batches, 1):
+        change = lr * x.T @ (x @ w - y) / len(y)
+        if step % every == 0 or step == len(batches):
+            change = comm.allreduce(change) / comm.size
+        w = w - change
+    return w
+
+
+def begins_at_the_average(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
+    average = comm.allreduce(w) / comm.size
+    velocity = momentum * velocity + start - average
+    return average - lr * (start - average + momentum * velocity), velocity
+
+
+def takes_the_error_off(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient - error
+    return _round(comm, sent, np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0])
+
+
+def measures_the_error_from_the_gradient(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    average, left = _round(comm, sent, np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0])
+    return average, left - error
+
+
 WRONG = {
     "19.local_sgd": [
         (forgets_the_last_average, "the steps after the last average are not averaged"),
@@ -181,6 +207,7 @@ WRONG = {
         (averages_once, "the weights were averaged once, at the end"),
         (never_averages, "each rank has trained alone: nothing was averaged"),
         (adds_the_weights, "the ranks' weights were added up: divide by comm.size"),
+        (averages_gradients_every_so_many, "gradients were averaged every so many steps, and not the weights"),
         (averages_twice, "bytes from the busiest rank, at most"),
         (trains_in_place, "rank 0 changes its own w, which belongs to the caller"),
     ],
@@ -191,11 +218,14 @@ WRONG = {
         (takes_the_old_velocity, "that is plain momentum"),
         (adds_the_changes, "the changes were added up: divide by comm.size"),
         (steps_with_its_own_change, "each rank stepped with its own change"),
+        (begins_at_the_average, "the step begins at the ranks' average: it begins at start"),
         (keeps_the_old_velocity, "the new velocity is to be returned"),
         (averages_the_weights, "the outer optimizer is missing"),
     ],
     "19.powersgd": [
         (never_adds_the_error, "what was left out before is never sent: add the error to the gradient"),
+        (takes_the_error_off, "the error is added, not taken off"),
+        (measures_the_error_from_the_gradient, "the new error is measured from the gradient"),
         (drops_the_error, "the new error is lost"),
         (keeps_the_distance_to_the_average, "the error is measured from the average"),
         (makes_orthonormal_first, "p was made orthonormal before it was averaged: average first"),

@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.tasks import task
+
 
 def keeps_its_own_part(comm: Any, x: Any, w: Any, b: Any) -> Any:
     return x @ w + b
@@ -198,6 +200,21 @@ def sends_the_whole_batch_to_everybody(comm: Any, w: Any, xs: Any, ts: Any) -> A
     return hs[comm.rank].T @ (dh * (1 - hs[comm.rank + 1] ** 2))
 
 
+def takes_the_means(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    h = np.maximum(x @ w1, 0)
+    dh = (dy @ w2.T) * (h > 0)
+    return comm.allreduce(h @ w2) / comm.size, comm.allreduce(dh @ w1.T) / comm.size, x.T @ dh, h.T @ dy
+
+
+def takes_the_mean_of_dx(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
+    y, dx, dw1, dw2 = takes_the_means(comm, x, w1, w2, dy)
+    return comm.size * y, dx, dw1, dw2
+
+
+def averages_the_stages(comm: Any, w: Any, xs: Any, ts: Any) -> Any:
+    return comm.allreduce(task("20.pipeline").reference(comm, w, xs, ts)) / comm.size
+
+
 WRONG: dict[str, list[tuple[Any, str]]] = {
     "20.row_split": [
         (keeps_its_own_part, "each rank has its own part of the sum only"),
@@ -213,6 +230,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (dx_is_a_part, "dx is each rank's own part only"),
         (sums_dy_as_well, "all gradients are n times too large"),
         (averages_the_weights_gradients, "dw1 and dw2 were divided by n"),
+        (takes_the_means, "y and dx are the ranks' means, and their parts are to be added up"),
+        (takes_the_mean_of_dx, "dx is the ranks' mean, and their parts are to be added up"),
         (forgets_the_relu_s_mask, "dh goes through max(…, 0) in backward"),
         (gathers_the_hidden_units, "✗ score: 1,050,880 bytes from the busiest rank, at most 9,216 pass"),
     ],
@@ -232,6 +251,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "20.pipeline": [
         (answers_in_another_order, "the last stage answers the micro-batches in another order"),
         (forgets_tanh_in_backward, "backward has to go through tanh"),
+        (averages_the_stages, "the stages' gradients were averaged: each stage has another w, keep its own"),
         (takes_the_mean_of_the_micro_batches, "that is the micro-batches' mean"),
         (sends_no_gradient, "✗ no deadlock: n = 2, 1 micro-batch: Deadlock"),
         (every_stage_looks_for_targets, "TypeError: 'NoneType' object is not subscriptable"),

@@ -78,7 +78,20 @@ def _other_weights(case: Case) -> Iterator[tuple[list[Any], str]]:
     early = {1, *range(every + 1, steps + 1, every)}
     yield _trained(case, early | {steps}), "averaged after steps 1, every + 1, …: the count is one step off"
     yield _trained(case, early), "averaged after steps 1, every + 1, …, and not at the end"
+    yield _gradients_averaged(case, right), "gradients were averaged every so many steps, and not the weights"
     yield [_trained(case, right)[0], *[None] * (case.n - 1)], "rank 0 alone has the average"
+
+
+def _gradients_averaged(case: Case, exchanges: set[int]) -> list[Array]:
+    """All ranks' weights, if in these steps they use the average of their gradients."""
+    ws = [w for w, *_ in case.inputs]
+    for step in range(1, len(case.inputs[0][1]) + 1):
+        new = [_step(w, batches[step - 1], lr) for w, (_, batches, lr, _) in zip(ws, case.inputs, strict=True)]
+        if step in exchanges:
+            change = sum(one - w for one, w in zip(new, ws, strict=True)) / case.n
+            new = [w + change for w in ws]
+        ws = new
+    return ws
 
 
 def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
@@ -137,6 +150,11 @@ def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
     yield [_nesterov(start, n * change, velocity, lr, momentum)] * n, "the changes were added up: divide by comm.size"
     own = [_nesterov(start, start - w, velocity, lr, momentum) for start, w, *_ in case.inputs]
     yield own, "each rank stepped with its own change: the outer gradient is the ranks' average"
+    average = np.mean([w for _, w, *_ in case.inputs], axis=0)
+    yield (
+        [(average - lr * (change + momentum * new), new)] * n,
+        "the step begins at the ranks' average: it begins at start",
+    )
     yield [(start - change, velocity)] * n, "that is the average of the weights: the outer optimizer is missing"
     yield (
         [(start - lr * (change + momentum * new), velocity)] * n,

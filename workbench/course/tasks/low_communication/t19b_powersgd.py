@@ -63,6 +63,12 @@ def _other_rounds(case: Case) -> Iterator[tuple[list[Any], str]]:
     basis = _orthonormal(np.mean(sent, axis=0) @ q)
     plain = _project(gradients, _orthonormal(np.mean(gradients, axis=0) @ q))
     yield plain, "what was left out before is never sent: add the error to the gradient"
+    less = [gradient - error for gradient, error, _ in case.inputs]
+    yield _project(less, _orthonormal(np.mean(less, axis=0) @ q)), "the error is added, not taken off"
+    yield (
+        [(average, error - left) for (average, error), (_, left, _) in zip(right, case.inputs, strict=True)],
+        "the new error is measured from the gradient: take gradient + error, for that is what is sent",
+    )
     zeros = np.zeros_like(sent[0])
     for found in (right, plain):
         yield [(average, zeros) for average, _ in found], "the new error is lost: return what p cannot express"

@@ -109,6 +109,11 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
         [(y, dx, dw1 / n, dw2 / n) for y, dx, dw1, dw2 in right],
         "dw1 and dw2 were divided by n: each rank has other rows and columns, so there is nothing to average",
     )
+    yield (
+        [(y / n, dx / n, dw1, dw2) for y, dx, dw1, dw2 in right],
+        "y and dx are the ranks' means, and their parts are to be added up: do not divide by n",
+    )
+    yield [(y, dx / n, *own) for y, dx, *own in right], "dx is the ranks' mean, and their parts are to be added up"
     unmasked = sum(dh @ one[1].T for one, dh in zip(case.inputs, open_dh, strict=True))
     yield (
         [(one[0], unmasked, mine[0].T @ dh, one[3]) for one, mine, dh in zip(right, case.inputs, open_dh, strict=True)],

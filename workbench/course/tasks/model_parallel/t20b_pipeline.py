@@ -164,6 +164,9 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
     """What else one may return."""
     count = len(case.inputs[0][1])
     yield [total / count for total in _serial(case)], "that is the micro-batches' mean, and their sum is asked for"
+    totals = _serial(case)
+    yield [sum(totals) / case.n] * case.n, "the stages' gradients were averaged: each stage has another w, keep its own"
+    yield [sum(totals)] * case.n, "the stages' gradients were added up: each stage has another w, keep its own"
     yield _serial(case, tanh=False), "backward has to go through tanh as well: dz = dh * (1 - h ** 2)"
     yield (
         _serial(case, order=-1),
