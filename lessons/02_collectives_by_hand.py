@@ -20,7 +20,7 @@
 #
 # - write broadcast, reduce and allgather from send and receive,
 # - count their messages, rounds and bytes, and say which way is the better one,
-# - read who waits for whom when a program hangs, and explain why it hangs with large messages only.
+# - read who waits for whom when a program hangs, and explain when that happens.
 #
 # **Needs:** a laptop, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 01.
 

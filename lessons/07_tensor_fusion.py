@@ -19,7 +19,7 @@
 #
 # - tell latency from bandwidth, and say from which size on a message is worth its while,
 # - write the function that packs tensors into buckets, and read the workbench's own,
-# - say why too large a bucket is as bad as too small a one, and find the best threshold for given numbers,
+# - find the best threshold for given numbers, and say why it is the best,
 # - say what the response cache saves.
 #
 # **Needs:** two cores, no GPU. **Takes** 10 minutes to read, 15 to do. **Before:** lesson 06.
@@ -147,9 +147,9 @@ predict(
 )
 
 # %% [markdown]
-# ## Why not everything in one?
+# ## How much in one bucket?
 #
-# Because it would have to wait for the last gradient: nothing would travel under cover of the backward pass (lesson
+# A bucket with everything has to wait for the last gradient: nothing travels while the backward pass goes on (lesson
 # 06). A model of one step on two ranks: a bucket leaves when its last tensor is ready and the one before has arrived.
 
 # %%
@@ -317,7 +317,7 @@ drawing.bars(bars, "ms", "A round on two real ranks, by threshold")
 # ## The response cache
 #
 # Before a tensor moves, each rank announces it to rank 0: name, dtype, shape, operation. In a training the same
-# gradients come in every step, so what was agreed upon once need not be said again:
+# gradients come in every step:
 
 # %%
 predict(
