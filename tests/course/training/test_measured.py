@@ -90,7 +90,7 @@ def test_each_way_to_talk_less_has_a_line(tmp_path: Path) -> None:
     found = talking_less(path)
     lines = [" ".join(line.split()) for line in found.table().splitlines()]
     assert lines[1] == "Measured 2026-11-24 on 2 cores, which others used, too (load up to 4)"
-    assert lines[2:4] == ["A: two hosts, 100mbit", "B: one host"]
+    assert lines[2:4] == ["A: two hosts, 100 Mbit/s", "B: one host"]
     assert lines[-1] == "plain 2,500.0 0.250 90.0% 300.0 20.0"
     with pytest.raises(DataNotFoundError, match=r"benchmarks/talking_less\.py makes it"):
         talking_less(tmp_path / "nowhere.json")

@@ -98,7 +98,7 @@ def talking_less(path: Path = TALKING_LESS) -> TalkingLess:
         raise DataNotFoundError(f"There is no {path.name} in benchmarks/results: benchmarks/talking_less.py makes it.")
     report = json.loads(path.read_text(encoding="utf-8"))
     step_ms = {
-        row["where"]: {way: 1e3 * statistics.median(seconds) for way, seconds in row["step_s"].items()}
+        _place(row["where"]): {way: 1e3 * statistics.median(seconds) for way, seconds in row["step_s"].items()}
         for row in report["times"]
     }
     load = max(row["load"] for row in report["times"])
@@ -107,6 +107,17 @@ def talking_less(path: Path = TALKING_LESS) -> TalkingLess:
         f"Measured {report['date']} on {report['cores']} cores, which others used, too (load up to {load:.0f})"
     )
     return TalkingLess(about, {row["way"]: row for row in report["learnt"]}, step_ms)
+
+
+def _place(where: str) -> str:
+    """Where it was measured, with the link's rate in words.
+
+    Example:
+        >>> _place("two hosts, 100mbit"), _place("two hosts, none")
+        ('two hosts, 100 Mbit/s', 'two hosts, no limit')
+    """
+    rates = {"100mbit": "100 Mbit/s", "1gbit": "1 Gbit/s", "none": "no limit"}
+    return ", ".join(rates.get(part, part) for part in where.split(", "))
 
 
 def told(report: Mapping[str, Any]) -> str:
