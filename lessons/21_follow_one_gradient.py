@@ -105,14 +105,23 @@ print(f"{name}: {model.conv2.weight.nbytes:,} of {sum(p.nbytes for p in model.pa
 # Before you look:
 
 # %%
-MAIN, ENGINE, OWN = "the main thread, within backward()", "the engine's thread", "a thread of its own"
-predict("21.thread", "On which thread does the hook of a gradient run?", choices=[MAIN, ENGINE, OWN])
+predict(
+    "21.thread",
+    "On which thread does the hook of a gradient run?",
+    choices=["the main thread, within backward()", "the engine's thread", "a thread of its own"],
+)
 
 # %%
-TOLD, ADDED, HOOK = "rank 0 is told of it", "the ranks' gradients are added up", "the hook is called"
-CHANGED, HEARD = "the weights change", "rank 0 has heard of it from all ranks"
 predict(
-    "21.order", "In which order does this happen to conv2.weight's gradient?", order=[TOLD, ADDED, CHANGED, HOOK, HEARD]
+    "21.order",
+    "In which order does this happen to conv2.weight's gradient?",
+    order=[
+        "rank 0 is told of it",
+        "the ranks' gradients are added up",
+        "the weights change",
+        "the hook is called",
+        "rank 0 has heard of it from all ranks",
+    ],
 )
 
 # %% [markdown]
@@ -148,10 +157,10 @@ print(event(picture.tracks, "allreduce.conv2.weight", "hook"))
 # that is all: the hook returns, and backward goes on with conv1. The lock is held for two assignments.
 
 # %%
-where = {"main": MAIN, "engine": ENGINE}
+where = {"main": "the main thread, within backward()", "engine": "the engine's thread"}
 reveal(
     "21.thread",
-    where.get(first[0].thread, OWN),
+    where.get(first[0].thread, "a thread of its own"),
     "Autograd calls it between two layers, so backward waits for the hook. That is why it does so little.",
 )
 
@@ -203,11 +212,11 @@ print(event(picture.tracks, "allreduce.conv2.weight", "step"))
 # %%
 at = {one.name: one.begin_ns for one in first}
 happened = {
-    HOOK: at["Hook.__call__"],
-    TOLD: at["Engine._announce"],
-    HEARD: at["CountingCoordinator._complete"],
-    ADDED: at["ShmCollectives.allreduce"],
-    CHANGED: at["Grads.store"],
+    "the hook is called": at["Hook.__call__"],
+    "rank 0 is told of it": at["Engine._announce"],
+    "rank 0 has heard of it from all ranks": at["CountingCoordinator._complete"],
+    "the ranks' gradients are added up": at["ShmCollectives.allreduce"],
+    "the weights change": at["Grads.store"],
 }
 reveal(
     "21.order", sorted(happened, key=happened.get), "Each one waits for the one before it, on whichever thread it is."
@@ -240,9 +249,16 @@ picture
 # names are known: the training is in its *steady state*. What does such a step skip?
 
 # %%
-NOTHING, TELL = "nothing: it only gets faster", "the announcement: nobody is told any more"
-COMPARE, ADD = "the comparison: shapes and types are not looked at again", "the reduction: it happens in the hook"
-predict("21.skipped", "What does a steady step skip?", choices=[NOTHING, TELL, COMPARE, ADD])
+predict(
+    "21.skipped",
+    "What does a steady step skip?",
+    choices=[
+        "nothing: it only gets faster",
+        "the announcement: nobody is told any more",
+        "the comparison: shapes and types are not looked at again",
+        "the reduction: it happens in the hook",
+    ],
+)
 
 # %%
 # %%px
@@ -272,10 +288,10 @@ for place in PLACES:
 
 # %%
 called = {one.name for one in steady}
-skips = COMPARE if "respond" not in called and "Engine._announce" in called else NOTHING
+compares = "respond" in called or "Engine._announce" not in called
 reveal(
     "21.skipped",
-    skips,
+    "nothing: it only gets faster" if compares else "the comparison: shapes and types are not looked at again",
     "The same names come in the same order, so each rank announces a number that stands for all that was agreed on. "
     "Rank 0 compares sequences of numbers, and nothing else.",
 )

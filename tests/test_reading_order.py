@@ -20,13 +20,13 @@ def test_a_file_has_as_many_lines_as_it_says(name: str) -> None:
 
 
 def test_the_whole_way_is_short() -> None:
-    """Sixteen files and 2,550 lines at most; the text above the table says how many. All of the core is among them."""
+    """Sixteen files and 2,600 lines at most; the text above the table says how many. All of the core is among them."""
     said = re.search(r"in (\d+) files and ([\d,]+) lines", PART)
     assert said is not None
     files, lines = int(said[1]), int(said[2].replace(",", ""))
     assert (files, lines) == (len(LISTED), sum(LISTED.values()))
     assert files <= 16
-    assert lines <= 2550
+    assert lines <= 2600
     core = {f"workbench/core/{path.name}" for path in (ROOT / "workbench" / "core").glob("[a-z]*.py")}
     assert core <= LISTED.keys()
 

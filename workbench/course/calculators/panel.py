@@ -86,7 +86,7 @@ def panel(knobs: Sequence[Knob], draw: Draw, still: Figure) -> Any:
 @cache
 def _panel_class() -> Any:
     """The widget; ipywidgets is imported where it is needed, for the lessons work without it."""
-    import ipywidgets  # type: ignore[import-untyped]
+    import ipywidgets
 
     class Panel(ipywidgets.VBox):  # type: ignore[misc]
         """Knobs in rows, a picture below."""
