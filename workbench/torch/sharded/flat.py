@@ -267,7 +267,9 @@ class Flat:
 
 
 def bare(tensor: torch.Tensor) -> Array:
-    """An array over a one-dimensional tensor's memory. It keeps the tensor: model and optimizer may go amid a collective.
+    """An array over a one-dimensional tensor's memory.
+
+    It keeps the tensor: a notebook's cell may drop model and optimizer amid a collective.
 
     Not ``tensor.numpy()``: torch resizes no memory of which numpy knows.
     """

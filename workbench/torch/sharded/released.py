@@ -93,13 +93,12 @@ class Released(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Called by torch in place of each function that takes such a parameter."""
-        if func == _READ_GRAD and (mine := next(of_class(Released, args), None)) is not None:
-            if (name := mine.its_name()) in mine.owner.there:
-                raise RuntimeError(_GRADIENT_GONE.format(what=repr(name)))
+        gone = next(of_class(Released, (args, kwargs)), None)
+        if func == _READ_GRAD and gone is not None and (name := gone.its_name()) in gone.owner.there:
+            raise RuntimeError(_GRADIENT_GONE.format(what=repr(name)))
         if func in _ALLOWED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        gone = next(of_class(Released, (args, kwargs)), None)
         raise RuntimeError(_GONE.format(name=gone.its_name() if gone is not None else "?", what=_called(func)))
 
     def its_name(self) -> str:
