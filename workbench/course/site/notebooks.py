@@ -41,7 +41,7 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
             _show(output, cell.source, pictures)
         # A call that says what the form says: its code is there for who wants it.
         if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
-            cell.metadata["tags"] = [*cell.metadata.get("tags", []), "hide-input"]
+            cell.metadata["tags"] = sorted({*cell.metadata.get("tags", []), "hide-input"})
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
     cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
     links = navigation(lessons, stem, kind)
