@@ -261,3 +261,31 @@ def test_arguments(wrap: str, n: int) -> None:
         with pytest.raises(ValueError, match="takes no further parameters"):
             make(inner).add_param_group({"params": [nn.Parameter(torch.ones(1))]})
     assert repr(make(make(inner, every=3), every=5)).startswith(f"{wrap}(SGD (")  # wrapped once, however often
+
+
+@pytest.mark.parametrize("wrap", BOTH)
+def test_parameters_that_are_unfrozen_later(wrap: str, n: int) -> None:
+    """Local SGD averages them from then on; DiLoCo, which has no start of theirs, says so and leaves all as it is."""
+    model, _ = twins()
+    optimizer = BOTH[wrap](MAKES["SGD"](model.parameters()))
+    train(model, optimizer, 4, n)
+    model.frozen.requires_grad_(True)
+    train(model, optimizer, 3, n, first=4)
+    if wrap == "LocalSGD":
+        train(model, optimizer, 1, n, first=7)
+        assert equal_everywhere(model)
+    else:
+        with pytest.raises(ValueError, match=r"DiLoCo: \d parameters were frozen, unfrozen or added since it began"):
+            train(model, optimizer, 1, n, first=7)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrap", BOTH)
+def test_parameters_that_one_rank_unfreezes(wrap: str, rank: int, n: int) -> None:
+    """All ranks hear of it, and none waits for ever."""
+    model, _ = twins()
+    optimizer = BOTH[wrap](MAKES["SGD"](model.parameters()))
+    train(model, optimizer, 3, n)
+    model.frozen.requires_grad_(rank == 0)
+    with pytest.raises(MismatchError, match=r"unlike numbers of parameters \(rank 0: \d+, rank 1: \d+"):
+        optimizer.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -315,3 +316,28 @@ def test_arguments(rank: int, start_step: int, n: int) -> None:
     """Named, with what is allowed."""
     with pytest.raises(ValueError, match=f"rank={rank}, start_step={start_step}.*rank ≥ 1"):
         PowerSGDCompression(rank, start_step)
+
+
+def test_one_object_for_two_models(n: int) -> None:
+    """Refused while both are there; again for the same model it goes on, and for a later one it begins anew."""
+    low = hvd.Compression.powersgd(1)
+
+    def make(model: nn.Module) -> Any:
+        inner = torch.optim.SGD(model.parameters(), lr=0.1)
+        return hvd.DistributedOptimizer(inner, model.named_parameters(), compression=low)
+
+    model = nn.Linear(N, M)
+    optimizer = make(model)
+    with pytest.raises(ValueError, match=r"belongs to an optimizer of other parameters.*Make one for each"):
+        make(nn.Linear(N, M))
+    model(torch.ones(2, N)).square().sum().backward()
+    optimizer.step()
+    remembered = bool(low.state_dict()["error"])
+    assert remembered == (n > 1)
+    optimizer = make(model)
+    assert bool(low.state_dict()["error"]) == remembered
+    del model, optimizer
+    gc.collect()
+    later = make(nn.Linear(N, M))
+    assert not low.state_dict()["error"]
+    del later

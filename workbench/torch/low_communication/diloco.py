@@ -36,7 +36,8 @@ class DiLoCo(Periodic):
         process_set: the ranks that take part.
 
     Raises:
-        ValueError: outer_lr not positive, or momentum not in [0, 1).
+        ValueError: outer_lr not positive, or momentum not in [0, 1); in an exchange: parameters have been frozen or
+            unfrozen since the first step.
 
     Example:
         >>> import workbench.torch as hvd
@@ -84,6 +85,7 @@ class DiLoCo(Periodic):
         )
 
     def _exchange(self) -> None:
+        self._check_same_parameters()
         pairs = list(zip(self._starts, self._params, strict=True))
         with torch.no_grad():
             changes = [(start - param).contiguous() for start, param in pairs]
@@ -94,6 +96,17 @@ class DiLoCo(Periodic):
             self._outer.zero_grad()
             for start, param in pairs:
                 param.copy_(start)
+
+    def _check_same_parameters(self) -> None:
+        """What was frozen until now has no start; what is frozen now, the outer momentum would move. A collective."""
+        others = {id(param) for param in self._params} ^ {id(param) for param in self.trained()}
+        cure = (
+            "Its outer step is for those that it began with: freeze what is to be frozen before the first step, or "
+            "call synchronize() and make another DiLoCo."
+        )
+        self._agree("parameters", len(others), "have frozen or unfrozen unlike numbers of parameters", cure)
+        if others:
+            raise ValueError(f"DiLoCo: {len(others)} parameters were frozen, unfrozen or added since it began. {cure}")
 
     def _more_state(self) -> dict[str, Any]:
         return {"outer": self._outer.state_dict(), "starts": list(self._starts)}

@@ -51,6 +51,12 @@ class LocalSGD(Periodic):
 
     def _exchange(self) -> None:
         params = self.trained()
+        self._agree(
+            "parameters",
+            len(params),
+            "average unlike numbers of parameters",
+            "Freeze the same parameters on every rank.",
+        )
         mine = [param.detach().contiguous() for param in params]
         # Into new memory: if it fails, the parameters are still this rank's own.
         averages = grouped_allreduce_async(mine, name="LocalSGD", process_set=self._set).wait()

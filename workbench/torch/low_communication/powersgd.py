@@ -20,8 +20,9 @@ but the latter also holds how much this rank differs from the others, which adds
 
 from __future__ import annotations
 
+import weakref
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +67,7 @@ class PowerSGDCompression:
         self._qs: dict[str, torch.Tensor] = {}
         self._errors: dict[str, torch.Tensor] = {}
         self._now: dict[str, _Matrix] = {}
+        self._params: list[weakref.ref[torch.Tensor]] = []
 
     # --- as other compressors -------------------------------------------------------------------------
 
@@ -134,6 +136,25 @@ class PowerSGDCompression:
         """All gradients of a step have come."""
         self._now.clear()
         self._step += 1
+
+    def belong_to(self, params: Iterable[torch.Tensor]) -> None:
+        """An optimizer of these is made. Another model's errors, under the same names, are not added to its gradients.
+
+        Raises:
+            ValueError: an optimizer of other parameters has this object.
+        """
+        new = list(params)
+        known = {id(param) for param in new}
+        before = [param for ref in self._params if (param := ref()) is not None]
+        if any(id(param) not in known for param in before):
+            raise ValueError(
+                "This Compression.powersgd(...) belongs to an optimizer of other parameters, and remembers what was "
+                "left out of their gradients. Make one for each optimizer."
+            )
+        if self._params and not before:
+            self.restart()
+            self._errors.clear()
+        self._params = [weakref.ref(param) for param in new]
 
     def prepare(self, world: Any) -> None:
         """A step begins in this world. In a new one there may be ranks that know nothing: all begin alike."""

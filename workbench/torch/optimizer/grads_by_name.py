@@ -53,6 +53,8 @@ class GradsByName:
             raise ValueError(
                 "Compression.powersgd goes with op=Average or Sum: its factors are of sums over the ranks."
             )
+        if self._powersgd:
+            self._powersgd.belong_to(params.values())
 
     def entries(self, names: Sequence[str]) -> list[Entry]:
         """Each dense gradient as it is now."""

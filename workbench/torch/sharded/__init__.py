@@ -13,7 +13,7 @@ state, between two steps a rank holds, and in each step it sends:
 =========================  ==============================  ===================
 
 Stage 1 is :mod:`workbench.torch.optimizer.sharded`. Here, from the bottom: ``flat.py`` lays parameters one behind the
-other and moves them; ``gradients.py`` says when; ``stage3.py`` gathers a layer's parameters for its forward and
+other and moves them; ``backward.py`` says when; ``stage3.py`` gathers a layer's parameters for its forward and
 backward pass; ``slices.py`` is what the wrapped optimizer steps on; ``steps.py`` is a step, and ``optimizer.py`` what
 users call.
 """

@@ -19,6 +19,7 @@ from workbench.context import HOLDER
 from workbench.errors import CollectiveError
 from workbench.torch.optimizer.gradient_hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
+from workbench.torch.sharded.released import mark_taken
 
 _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
 # So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
@@ -75,7 +76,7 @@ class Backward:
         new = {name: flat for name, flat in self._flat_of.items() if name not in self._hooks and name in flat.trained}
         for name, flat in new.items():
             take_over(flat.params[name])
-            self._hooks[name] = Hook(self, name, flat.params[name])
+            self._hooks[name] = _Hook(self, name, flat.params[name])
         return list(dict.fromkeys(new.values()))
 
     # --- amid a backward pass -------------------------------------------------------------------------
@@ -186,6 +187,16 @@ class Backward:
         """After a cell that failed, the ranks may have sent unlike parts of a step: it is given up."""
         if self._failures != _failures():
             self.drop()
+
+
+class _Hook(Hook):
+    """Another optimizer that takes a parameter over finds its ``.grad`` as any."""
+
+    def remove(self) -> None:
+        """Remove the hook."""
+        super().remove()
+        if (param := self._param()) is not None:
+            mark_taken(param, False)
 
 
 def _failures() -> int:

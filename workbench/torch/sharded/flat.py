@@ -21,7 +21,7 @@ from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.errors import CollectiveError, WaitTimeoutError
 from workbench.process_sets import ProcessSet, is_alone
-from workbench.torch.sharded.released import Released
+from workbench.torch.sharded.released import Released, get_grad, mark_taken, set_grad
 from workbench.torch.sharded.slices import Slice
 from workbench.torch.tensors import Array, dtype_name
 
@@ -97,11 +97,11 @@ class Flat:
             self.places[name] = Place(start, start + param.numel(), like)
             start += param.numel()
         self.name = _name(self.places)
+        self.there: set[str] = set()
         lengths = chunk_lengths(start, members.size)
         self._start, self._length = sum(lengths[: members.rank]), start
         self._stop = self._start + lengths[members.rank]
         self.grad: torch.Tensor | None = None
-        self.there: set[str] = set()
         self._buffer: torch.Tensor | None = None
         self._sent: tuple[torch.Tensor, Handle | None] | None = None
         self._take_over(kept)
@@ -148,7 +148,8 @@ class Flat:
 
     def take(self, name: str) -> None:
         """Move a gradient from ``.grad`` into the array that is sent next; its own memory is free then."""
-        grad = self.params[name].grad
+        param = self.params[name]
+        grad = get_grad(param)
         if grad is None:
             return
         if grad.layout is not torch.strided:
@@ -157,8 +158,9 @@ class Flat:
             self._buffer = torch.zeros(self._length, dtype=self.mine.dtype)
         with torch.no_grad():
             self.places[name].of(self._buffer).add_(grad)
-        self.params[name].grad = None
+        set_grad(param, None)
         self.there.add(name)
+        mark_taken(param, True)
 
     def send(self) -> None:
         """Begin to reduce-scatter what was taken; zeros of what was not."""
@@ -198,7 +200,8 @@ class Flat:
         self._buffer, self._sent, self.grad = None, None, None
         self.there.clear()
         for param in self.params.values():
-            param.grad = None
+            set_grad(param, None)
+            mark_taken(param, False)
 
     def part_of_grad(self, name: str) -> torch.Tensor | None:
         """Of a parameter of which this rank owns a part, that part's gradient."""
@@ -252,6 +255,7 @@ class Flat:
         for name, param in self.params.items():
             param.__class__ = torch.nn.Parameter
             param.data = self._views[name]
+            mark_taken(param, name in self.there)
 
     def _gather(self) -> None:
         entry = self._entry(Kind.ALLGATHER, bare(self.mine), "parameters", target=bare(self._whole))
@@ -263,15 +267,18 @@ class Flat:
 
 
 def bare(tensor: torch.Tensor) -> Array:
-    """An array over a one-dimensional tensor's memory, which the caller keeps alive.
+    """An array over a one-dimensional tensor's memory.
 
-    Not ``tensor.numpy()``: torch frees and resizes no memory of which numpy knows.
+    It keeps the tensor: a notebook's cell may drop model and optimizer amid a collective.
+
+    Not ``tensor.numpy()``: torch resizes no memory of which numpy knows.
     """
     nbytes = tensor.numel() * tensor.element_size()
     kind = "uint16" if tensor.dtype is torch.bfloat16 else dtype_name(tensor)
     if not nbytes:
         return np.empty(0, kind)
     raw: Any = (ctypes.c_char * nbytes).from_address(tensor.data_ptr())
+    raw.tensor = tensor
     return np.frombuffer(raw, kind)
 
 

@@ -1,4 +1,8 @@
-"""A parameter that is not here: each rank has a part of it, and nobody may look at the whole before it is gathered."""
+"""What is not here, because each rank has a part of it: a whole parameter before it is gathered, a whole gradient.
+
+Both are refused by the class of the parameter. Without that, a serial script's ``torch.nn.utils.clip_grad_norm_`` would
+find no gradient and clip none, ``model.zero_grad()`` drop none, and an optimizer that is not wrapped update nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,11 @@ _GONE = (
     "owns it runs. {what} looked at it outside of that. If another module's forward uses it, give that module: "
     "hvd.shard_parameters(model, units=[...]). To look at parameters or change them: with hvd.full_parameters(model). "
     "For a checkpoint: hvd.full_state_dict(model)."
+)
+_GRADIENT_GONE = (
+    "The gradient of {what} is divided among the ranks, and the optimizer that divided it has not stepped since. In "
+    "place of torch.nn.utils.clip_grad_norm_: optimizer.clip_grad_norm_(max_norm). In place of model.zero_grad(): "
+    "optimizer.zero_grad(). To step: that optimizer, the hvd.DistributedOptimizer that was given sharded=."
 )
 _tensor: Any = torch.Tensor
 _ALLOWED = {
@@ -30,6 +39,48 @@ _ALLOWED = {
     torch.numel,
 }
 """Functions of a tensor that need none of its values."""
+_READ_GRAD = _tensor.grad.__get__
+
+
+class Taken(torch.nn.Parameter):
+    """The class of a parameter that is here, while its gradient is not: from backward to step."""
+
+    @property
+    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
+        """Refused. Backward itself does not come here."""
+        raise RuntimeError(_GRADIENT_GONE.format(what=f"a parameter of shape {tuple(self.shape)}"))
+
+    @grad.setter
+    def grad(self, value: torch.Tensor | None) -> None:
+        set_grad(self, value)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> torch.nn.Parameter:
+        """A parameter like any: no rank has taken its gradient."""
+        memo[id(self)] = copied = torch.nn.Parameter(self.data.clone(), self.requires_grad)
+        return copied
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """As that of a parameter like any."""
+        return torch.nn.Parameter, (self.data, self.requires_grad)
+
+
+def get_grad(param: torch.nn.Parameter) -> torch.Tensor | None:
+    """What is in ``.grad``, whatever the parameter's class."""
+    with torch._C.DisableTorchFunctionSubclass():
+        found: torch.Tensor | None = _READ_GRAD(param)
+        return found
+
+
+def set_grad(param: torch.nn.Parameter, value: torch.Tensor | None) -> None:
+    """Set ``.grad``, whatever the parameter's class."""
+    with torch._C.DisableTorchFunctionSubclass():
+        _tensor.grad.__set__(param, value)
+
+
+def mark_taken(param: torch.nn.Parameter, taken: bool) -> None:
+    """Say by the class of a parameter that is here whether its gradient is here, too."""
+    if not isinstance(param, Released):
+        param.__class__ = Taken if taken else torch.nn.Parameter
 
 
 class Released(torch.nn.Parameter):
@@ -42,10 +93,12 @@ class Released(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Called by torch in place of each function that takes such a parameter."""
+        gone = next(of_class(Released, (args, kwargs)), None)
+        if func == _READ_GRAD and gone is not None and (name := gone.its_name()) in gone.owner.there:
+            raise RuntimeError(_GRADIENT_GONE.format(what=repr(name)))
         if func in _ALLOWED:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
-        gone = next(of_class(Released, (args, kwargs)), None)
         raise RuntimeError(_GONE.format(name=gone.its_name() if gone is not None else "?", what=_called(func)))
 
     def its_name(self) -> str:
@@ -90,4 +143,4 @@ def of_class(kind: type[P], value: Any) -> Iterator[P]:
         yield from of_class(kind, list(value.values()))
 
 
-__all__ = ["Released", "of_class", "refuse_divided"]
+__all__ = ["Released", "Taken", "get_grad", "mark_taken", "of_class", "refuse_divided", "set_grad"]

@@ -114,6 +114,11 @@ class Sharded:
                 f"sharded={self.stage!r}: {', '.join(left[:3]) or 'no parameter'} is not divided. Call "
                 "hvd.shard_parameters(model) before the optimizer is made."
             )
+        if other := [name for name, p in params.items() if hasattr(p, "owner") and p.owner.home is not home]:
+            raise ValueError(
+                f"sharded={self.stage!r}: {other[0]!r} belongs to another divided model than the first parameter. Make "
+                "one optimizer for each, or put both in one torch.nn.ModuleList and call hvd.shard_parameters on that."
+            )
         return home
 
     # --- a step ---------------------------------------------------------------------------------------
