@@ -46,7 +46,7 @@ class Taken(torch.nn.Parameter):
     """The class of a parameter that is here, while its gradient is not: from backward to step."""
 
     @property
-    def grad(self) -> torch.Tensor | None:  # type: ignore[override]
+    def grad(self) -> torch.Tensor | None:
         """Refused. Backward itself does not come here."""
         raise RuntimeError(_GRADIENT_GONE.format(what=f"a parameter of shape {tuple(self.shape)}"))
 

@@ -169,7 +169,10 @@ def _other_steps(case: Case) -> Iterator[tuple[list[Array], str]]:
     own = "chunk number rank has this rank's own values only. Lesson 03's ring ends with chunk rank + 1 on each rank"
     yield steps(lambda rank: chunks[rank][rank] / n), own
     yield steps(lambda rank: chunks[rank][rank]), "that is a step along this rank's own gradient: nothing was added up"
-    yield steps(lambda rank: sum(one[rank] for one in chunks)), "that is a step along the sum: the mean is asked for"
+    yield (
+        steps(lambda rank: np.sum([one[rank] for one in chunks], axis=0)),
+        "that is a step along the sum: the mean is asked for",
+    )
     yield (
         steps(lambda rank: chunks[(rank + 1) % n][rank] / n),
         "what came has taken the place of this rank's own values: it is to be added to them",
