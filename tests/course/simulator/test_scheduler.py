@@ -248,12 +248,16 @@ def test_messages_do_not_overtake() -> None:
 
 
 def test_it_has_mpi4py_s_names() -> None:
-    """Every verb that the simulator has, mpi4py's communicator has, with the same parameters' names."""
+    """Every verb that the simulator has, mpi4py's communicator has, with the same parameters' names.
+
+    All but compute(), which stands for a rank's own work, and sends nothing.
+    """
     import inspect
 
     from mpi4py import MPI
 
     ours = [name for name in vars(Communicator) if not name.startswith(("_", "post", "finish", "rank", "size"))]
+    ours.remove("compute")
     assert {"send", "Sendrecv", "irecv", "allreduce", "Bcast"} <= set(ours)
     for name in ours:
         theirs = getattr(MPI.Comm, name)

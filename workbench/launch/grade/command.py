@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.launch.grade import grade, keeper, results
+from workbench.launch.grade import keeper, results
 from workbench.launch.grade.results import print_lines
 from workbench.launch.grade.submissions import notebooks, read
 from workbench.launch.ranks.output import say
@@ -62,6 +62,8 @@ def _whole(text: str) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Grade."""
+    from workbench.launch.grade import grade  # psutil: `workbench --help` does without
+
     grade.check_installed()
     grade.check_user(args.as_root)
     files = {results.as_csv: args.csv, results.as_junit: args.junit}

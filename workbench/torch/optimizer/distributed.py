@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import update_wrapper
 from typing import Any
 
 import torch
@@ -360,3 +361,7 @@ def _groups(
         return [[names[param] for param in group if param.requires_grad] for group in groups]
     size = -(-len(trained) // max(1, min(num_groups, len(trained))))
     return [trained[i : i + size] for i in range(0, len(trained), size)] if num_groups else []
+
+
+# inspect and editors show the arguments of __init__.
+update_wrapper(DistributedOptimizer.__new__, DistributedOptimizer.__init__, assigned=(), updated=())
