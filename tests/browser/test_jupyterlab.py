@@ -141,17 +141,19 @@ def test_first_lesson_in_the_browser(lab: Lab, notebook: Notebook, tmp_path: Pat
         "I am rank 0 of 2",
         "I am rank 1 of 2",
         "all replicas hold the same bits: True",
-        "largest difference to the serial run below 1e-12: True",
         "engines    images/s  speed-up  efficiency",
     ):
         assert line in visible(outputs.filter(has_text=line)).inner_text().splitlines()
+    difference = "largest difference to the serial run: "
+    (told,) = (line for each in cells for line in each["output"].splitlines() if line.startswith(difference))
+    assert float(told.removeprefix(difference)) < 1e-12
     figures = notebook.page.locator(".jp-Notebook .jp-OutputArea-output[data-mime-type='image/svg+xml'] img")
-    assert figures.count() == 2
-    for i in range(2):
+    curves = []  # pixels in a curve's colour
+    for i in range(figures.count()):
         shot = visible(figures.nth(i)).screenshot()
         pixels = np.rint(255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3])
-        assert min(pixels.shape[:2]) > 200
-        assert (np.abs(pixels - CURVE).max(axis=-1) < 8).sum() > 500
+        curves.append(int((np.abs(pixels - CURVE).max(axis=-1) < 8).sum()))
+    assert len([each for each in curves if each > 500]) >= 2, curves
 
     notebook.page.locator(".jp-CodeCell .cm-content").first.click()
     notebook.page.keyboard.press("Shift+Enter")  # the start cell again

@@ -205,7 +205,8 @@ def test_other_code_is_refused(start: Start) -> None:
     job.wait_for("worker 2 was refused: its script is .*, and the others' ")
     text = job.end()
     assert job.code == 0, text
-    assert done(text) == ["500 500 [1, 2]"], text
+    # Rank 0 may be killed before the first commit: then all steps are done with one rank.
+    assert done(text) in (["500 500 [1, 2]"], ["500 500 [1]"]), text
     assert "localhost is given up" in text
 
 
