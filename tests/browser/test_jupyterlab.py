@@ -148,12 +148,14 @@ def test_first_lesson_in_the_browser(lab: Lab, notebook: Notebook, tmp_path: Pat
     (told,) = (line for each in cells for line in each["output"].splitlines() if line.startswith(difference))
     assert float(told.removeprefix(difference)) < 1e-12
     figures = notebook.page.locator(".jp-Notebook .jp-OutputArea-output[data-mime-type='image/svg+xml'] img")
-    curves = []  # pixels in a curve's colour
+    curves = []  # pictures with a curve in its colour: height and width
     for i in range(figures.count()):
         shot = visible(figures.nth(i)).screenshot()
         pixels = np.rint(255 * matplotlib.image.imread(io.BytesIO(shot))[..., :3])
-        curves.append(int((np.abs(pixels - CURVE).max(axis=-1) < 8).sum()))
-    assert len([each for each in curves if each > 500]) >= 2, curves
+        if (np.abs(pixels - CURVE).max(axis=-1) < 8).sum() > 500:
+            curves.append(pixels.shape[:2])
+    assert len(curves) >= 2
+    assert all(min(shape) > 200 for shape in curves), curves
 
     notebook.page.locator(".jp-CodeCell .cm-content").first.click()
     notebook.page.keyboard.press("Shift+Enter")  # the start cell again
