@@ -217,11 +217,13 @@ def _train(
 
 def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> Kept:
     """What there is now, on all ranks at once."""
+    from workbench.torch.sharded.released import get_grad
+
     counted = Counted()
     params = [*model.parameters(), *(param for group in optimizer.param_groups for param in group["params"])]
     state = [value for each in optimizer.state.values() for value in each.values() if isinstance(value, torch.Tensor)]
     parameters = counted.add(params)
-    gradients = counted.add(param.grad for param in params)
+    gradients = counted.add(get_grad(param) for param in params)
     of_optimizer = counted.add(state)
     workbench.barrier()
     system = of_the_system()
