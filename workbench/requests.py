@@ -107,6 +107,22 @@ def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
     return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
 
 
+def name_of_object(kind: str, made_ns: int, process_set: ProcessSet = global_process_set) -> str:
+    """A name for the collectives of an object that is used in this job for the first time.
+
+    It counts the objects that came before, and which of them were made before. So where a rank uses two objects in
+    another order than the others, the second has another name there, and is not mixed with another object. Objects that
+    are not used do not count: on one rank a notebook's cell may have been run more often.
+
+    Args:
+        made_ns: when the object was made, by a clock of this process.
+    """
+    came = HOLDER.get().came.setdefault((kind, process_set.process_set_id or 0), [])
+    name = f"{kind} {len(came)}.{sum(other < made_ns for other in came)}"
+    came.append(made_ns)
+    return name
+
+
 @contextmanager
 def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_process_set) -> Iterator[str]:
     """The caller's name for a group, or a numbered one, which is given back if the block refuses the group."""
@@ -120,4 +136,4 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
         raise
 
 
-__all__ = ["DTYPES", "auto_name", "checked", "group_name"]
+__all__ = ["DTYPES", "auto_name", "checked", "group_name", "name_of_object"]

@@ -89,7 +89,7 @@ class DiLoCo(Periodic):
         pairs = list(zip(self._starts, self._params, strict=True))
         with torch.no_grad():
             changes = [(start - param).contiguous() for start, param in pairs]
-            grouped_allreduce_async_(changes, name="DiLoCo", process_set=self._set).wait()
+            grouped_allreduce_async_(changes, name=self._name, process_set=self._set).wait()
             for start, change in zip(self._starts, changes, strict=True):
                 start.grad = change
             self._outer.step()

@@ -59,7 +59,7 @@ class LocalSGD(Periodic):
         )
         mine = [param.detach().contiguous() for param in params]
         # Into new memory: if it fails, the parameters are still this rank's own.
-        averages = grouped_allreduce_async(mine, name="LocalSGD", process_set=self._set).wait()
+        averages = grouped_allreduce_async(mine, name=self._name, process_set=self._set).wait()
         with torch.no_grad():
             for param, average in zip(params, averages, strict=True):
                 param.copy_(average)

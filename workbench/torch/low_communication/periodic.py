@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from workbench import api
 from workbench.context import HOLDER, World
 from workbench.errors import MismatchError
 from workbench.process_sets import ProcessSet
+from workbench.requests import name_of_object
 
-_OWN = ("_inner", "_every", "_set", "_done", "_world", "_loaded")
+_OWN = ("_inner", "_every", "_set", "_made", "_name", "_done", "_world", "_loaded")
 _KEY = "exchanges"  # in the state, beside the wrapped optimizer's, which takes no notice of it
 
 
@@ -30,7 +32,8 @@ class Periodic(torch.optim.Optimizer, ABC):
     they know. The state (momentum, Adam's averages) stays each rank's own, and so do a model's buffers, as BatchNorm's
     statistics.
 
-    Every rank has to make equally many steps. A GradScaler skips those of a rank with an infinity: use bfloat16.
+    Every rank has to make equally many steps. A job may have several of these: every rank uses them in one order. A rank
+    that begins with another one gets an error at the latest when it comes to the second. A GradScaler skips those of a rank with an infinity: use bfloat16.
 
     Args:
         optimizer: any ``torch.optim`` optimizer but a DistributedOptimizer; used through this object from now on.
@@ -52,6 +55,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         # Wrapped again, by a notebook's cell that is run again, it is the wrapped one that counts.
         self._inner: torch.optim.Optimizer = optimizer._inner if isinstance(optimizer, Periodic) else optimizer
         self._every, self._set = every, process_set
+        self._made, self._name = perf_counter_ns(), ""
         self._done = 0
         self._world: World | None = None
         self._loaded: Mapping[str, Any] | None = None
@@ -105,6 +109,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         world = HOLDER.get().world
         if world is not self._world:
             loaded, self._loaded, self._world = self._loaded, None, world
+            self._name = name_of_object(type(self).__name__, self._made, self._set)
             self._done = loaded["done"] if loaded else 0
             self._begin(loaded)
 
@@ -128,7 +133,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         """Raise a MismatchError on all ranks if they do not have the same value. A collective."""
         who = type(self).__name__
         mine = np.array([HOLDER.get().world.rank, value], np.int64)
-        rows = api.allgather(mine[None], name=f"{who} {what}", process_set=self._set)
+        rows = api.allgather(mine[None], name=f"{self._name} {what}", process_set=self._set)
         if len(set(rows[:, 1].tolist())) > 1:
             each = ", ".join(f"rank {rank}: {value}" for rank, value in rows.tolist())
             raise MismatchError(f"{who}: the ranks {problem} ({each}). {cure}")
