@@ -24,15 +24,20 @@ _why = f"not installed: {', '.join(_needs)} (make setup installs the extra site)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What looks at pages needs what builds them, and a browser."""
     for item in items:  # of all folders
-        if Path(__file__).parent in item.path.parents and "site" in getattr(item, "fixturenames", ()):
+        if Path(__file__).parent in item.path.parents and {"site", "browser"} & {*getattr(item, "fixturenames", ())}:
             item.add_marker(pytest.mark.skipif(bool(_needs) or not BROWSER, reason=_why))
 
 
 @pytest.fixture(scope="session")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The students' site. A warning of Sphinx, such as a link that leads nowhere, fails it."""
+def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The students' site. A warning of Sphinx, such as a link that leads nowhere, fails it.
+
+    A thorough run builds all of it; else the API of the frameworks, which takes half of the time, is left out.
+    """
     out = tmp_path_factory.mktemp("built") / "site"
     command = [sys.executable, "-m", "workbench.course.site", "--out", str(out)]
+    if not any(item.get_closest_marker("thorough") for item in request.session.items):
+        command.append("--no-frameworks")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     return out

@@ -83,7 +83,7 @@ def test_a_guess_can_be_changed_until_it_is_told() -> None:
     assert again.told is True
 
 
-@pytest.mark.parametrize("name", ["predictions.js", "predictions.css"])
+@pytest.mark.parametrize("name", ["form.js", "judge.js", "predictions.js", "predictions.css"])
 def test_nothing_comes_from_elsewhere(name: str) -> None:
     """The form loads nothing, sends nothing, and makes no markup of texts."""
     text = (FOLDER / name).read_text(encoding="utf-8")

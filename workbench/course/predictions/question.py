@@ -125,11 +125,10 @@ def number(value: float, digits: int = 4) -> str:
     """A number in few digits.
 
     Example:
-        >>> number(1200), number(0.123456), number(15.04, 2)
-        ('1,200', '0.1235', '15')
+        >>> number(1200), number(0.123456), number(15.04, 2), number(99.96, 2)
+        ('1,200', '0.1235', '15', '100')
     """
-    if value == int(value) and abs(value) < 1e15:
-        return f"{int(value):,}"
-    if abs(value) >= 10**digits:
+    few = f"{value:.{digits}g}"
+    if value == int(value) or abs(float(few)) >= 10**digits:
         return f"{value:,.0f}"
-    return f"{value:.{digits}g}"
+    return few

@@ -80,7 +80,7 @@ def _widget_class() -> Any:
     class Prediction(anywidget.AnyWidget):
         """A form or an answer, by ``part``."""
 
-        _esm = (_HERE / "predictions.js").read_text(encoding="utf-8")
+        _esm = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in ("form.js", "predictions.js"))
         _css = (_HERE / "predictions.css").read_text(encoding="utf-8")
         part = traitlets.Unicode().tag(sync=True)
         data = traitlets.Dict().tag(sync=True)

@@ -25,6 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(prog="make site", description="Build the static pages.")
     parser.add_argument("--instructors", action="store_true", help="with the solutions; default: none of their text")
+    parser.add_argument(
+        "--no-frameworks", action="store_true", help="without the API of torch and others: half the time"
+    )
     parser.add_argument("--out", type=Path, help="folder; default: build/site, or build/site-instructors")
     options = parser.parse_args(arguments)
     out = options.out or ROOT / "build" / ("site-instructors" if options.instructors else "site")
@@ -33,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     with tempfile.TemporaryDirectory(prefix="workbench-site-") as folder:
         source, pages = Path(folder) / "source", Path(folder) / "pages"
-        stage(source, options.instructors)
+        stage(source, options.instructors, not options.no_frameworks)
         status = _sphinx(source, pages)
         if status == 0:
             shutil.rmtree(out, ignore_errors=True)  # with pages that are no more, such as solutions

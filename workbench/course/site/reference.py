@@ -26,15 +26,20 @@ API = {
     "workbench.errors": "Errors",
 }
 _NEEDS = {"torch": "torch", "tensorflow": "tensorflow", "keras": "keras", "jax": "jax", "cluster": "ipyparallel"}
+_FRAMEWORKS = {f"workbench.{name}" for name in ("torch", "tensorflow", "keras", "jax", "elastic")}
 _OF_API = ("ProcessSet", "ReduceOp")
 # Each has the names of workbench.torch, so a reference by name alone means that one.
 _SAME_NAMES = {"workbench.tensorflow", "workbench.keras", "workbench.jax", "workbench.elastic"}
 _RESULTS = ROOT / "benchmarks" / "results"
 
 
-def api_pages() -> dict[str, str]:
-    """File → text: one page a module, and their list. A framework that is not installed here has none."""
-    there = {name: says for name, says in API.items() if _is_there(name)}
+def api_pages(frameworks: bool = True) -> dict[str, str]:
+    """File → text: one page a module, and their list. A framework that is not installed here has none.
+
+    Args:
+        frameworks: else no page of a module that imports one.
+    """
+    there = {name: says for name, says in API.items() if _is_there(name) and (frameworks or name not in _FRAMEWORKS)}
     pages = {f"api/{name}.rst": _module_page(name) for name in there}
     rows = "\n".join(f"| {{doc}}`{name} <{name}>` | {says} |" for name, says in there.items())
     toctree = "\n".join(["```{toctree}", ":hidden:", "", *there, "```"])

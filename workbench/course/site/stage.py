@@ -14,6 +14,8 @@ from workbench.course.site.notebooks import page
 from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
 
 _OBSERVE = ROOT / "workbench" / "observe"
+_PREDICTIONS = ROOT / "workbench" / "course" / "predictions"
+_OF_WIDGETS = [_OBSERVE / "player.css", *(_PREDICTIONS / name for name in ("predictions.css", "form.js", "judge.js"))]
 _EXPORT = re.compile(r"^export default \{ render \};\s*$", re.MULTILINE)
 _FOR_INSTRUCTORS = """
 ```{toctree}
@@ -25,24 +27,29 @@ solutions/*
 """
 
 
-def stage(target: Path, instructors: bool = False) -> None:
+def stage(target: Path, instructors: bool = False, frameworks: bool = True) -> None:
     """Write the folder.
 
     Args:
         target: the folder, which is not there yet.
         instructors: with the solutions; else none of them, nor their text, is in it.
+        frameworks: with the API of torch, TensorFlow, Keras and JAX, whose import takes half of the time.
     """
     shutil.copytree(ROOT / "site", target, ignore=shutil.ignore_patterns("__pycache__"))
     notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])))
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
             file.write(_FOR_INSTRUCTORS)
-    for name, text in {**api_pages(), **benchmark_pages()}.items():
+    for name, text in {**api_pages(frameworks), **benchmark_pages()}.items():
         (target / name).parent.mkdir(exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
     for path in benchmark_files():
         shutil.copy(path, target / "files")
-    shutil.copy(_OBSERVE / "player.css", target / "_static")
+    for path in (
+        _OBSERVE / "player.css",
+        *(_PREDICTIONS / name for name in ("predictions.css", "form.js", "judge.js")),
+    ):
+        shutil.copy(path, target / "_static")
     (target / "_static" / "player.js").write_text(as_script((_OBSERVE / "player.js").read_text("utf-8"), "wbPlayer"))
 
 
