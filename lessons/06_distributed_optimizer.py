@@ -312,11 +312,15 @@ for milliseconds in (0.1, 0.5, 1.0, 2.0, 10.0):
     )
 
 # %%
+most = 0.0
+for ratio in (0.1, 0.5, 1.0, 2.0, 10.0):  # forty layers, so that the message at the end hardly counts
+    layers = t06.some_layers([ratio * (alpha + beta * 80_000)] * 40, [10_000] * 40)
+    most = max(most, simulate(2, t06.in_turn, layers).time_s / simulate(2, t06.overlap, layers).time_s)
 reveal(
     "06.overlap",
-    "at most twice",
+    "at most 1.1 times" if most <= 1.1 else "at most twice" if most <= 2 else "as much as you like",
     "Overlapped, a step takes at least the longer one of the two; in turn it takes their sum, which is at most twice "
-    "the longer one. It is near that where both take equally long.",
+    f"the longer one. It is near that where both take equally long: {most:.2f} times as fast with 40 layers.",
 )
 
 # %% [markdown]

@@ -139,9 +139,10 @@ for n in (2, 4, 8):
     print(f"n = {n}: plain sends {sent[0]:.3f} P, sharded {sent[1]:.3f} P; weights differ by {far:.1e} at most")
 
 # %%
+names = {0.5: "half as much", 1.0: "as much", 1.5: "one and a half times as much", 2.0: "twice as much"}
 reveal(
     "18.bytes",
-    "as much",
+    names[min(names, key=lambda times: abs(times - sent[1] / sent[0]))],
     "An allreduce is a reduce-scatter and an allgather. The update goes between the two, on an n-th of the elements, "
     "and the second half carries parameters in place of gradients: 2(n - 1)/n · P, as before.",
 )
