@@ -8,6 +8,8 @@ from typing import Any, TypedDict
 
 from figures import Case, Quartiles, best, quartiles, ratios, winners
 
+from workbench.common.text import count
+
 TITLES = {
     "collectives": "Allreduce of one array",
     "many": "Many small tensors, and a lone one",
@@ -91,7 +93,7 @@ def about(machine: Mapping[str, Any]) -> list[str]:
 def section(result: Result, cores: int) -> list[str]:
     """Tables and sentences of one run."""
     ranks, cases, limit = result["ranks"], result["cases"], result["limit"]
-    lines = [f"## {TITLES[result['section']]}, {ranks} ranks on {min(ranks, cores)} cores", ""]
+    lines = [f"## {TITLES[result['section']]}, {count(ranks, 'rank')} on {count(min(ranks, cores), 'core')}", ""]
     if cases:
         peers = list(cases[0]["seconds"])
         base = result["ours"][0]
