@@ -12,6 +12,8 @@ exclude_patterns = ["files", "**/README.md"]
 
 nb_execution_mode = "off"
 nb_merge_streams = True
+nb_code_prompt_show = "Show the code"
+nb_code_prompt_hide = "Hide the code"
 nb_render_error_lexer = "myst-ansi"  # a rank stands before each traceback
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3

@@ -1,4 +1,5 @@
-// What pages need beyond the theme: players, dark widgets, and a way for the keyboard into what scrolls.
+// What pages need beyond the theme: players, dark widgets, names that break well, and a way for the keyboard into what
+// scrolls.
 
 (() => {
   // A page that is a file may not read other files, so there the search lists titles without excerpts.
@@ -23,6 +24,12 @@
     }
   }
 
+  // A long name in a table breaks after a dot, an underscore or a bracket, rather than anywhere.
+  function breakable(code) {
+    const parts = code.textContent.split(/(?<=[._(,=])(?=\w)/);
+    code.replaceChildren(...parts.flatMap((part, i) => (i ? [document.createElement("wbr"), part] : [part])));
+  }
+
   // The theme's two columns have no names of their own.
   const NAMES = { ".sidebar-drawer": "All pages", ".toc-drawer": "This page" };
   function name() {
@@ -45,6 +52,7 @@
     new MutationObserver(theme).observe(document.body, { attributeFilter: ["data-theme"] });
     name();
     document.querySelectorAll("[data-player]").forEach(play);
+    document.querySelectorAll("table.docutils code .pre").forEach(breakable);
     reach();
     window.addEventListener("resize", reach);
   });

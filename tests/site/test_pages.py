@@ -78,6 +78,13 @@ def test_no_link_leads_nowhere(site: Path) -> None:
     assert wrong == []
 
 
+def test_no_sentence_is_taken_for_a_type(site: Path) -> None:
+    """A colon in the first line of a property's docstring makes a type of what stands before it."""
+    of_api = {path.name: path.read_text(encoding="utf-8") for path in site.glob("api/workbench.*.html")}
+    assert len(of_api) > 5
+    assert [name for name, text in of_api.items() if re.search(r'<dt class="field-(?:odd|even)">Type<', text)] == []
+
+
 # Boxes of the texts that a picture shows, by picture. Letters of one line may touch, so a box is made a little smaller;
 # texts of no extent, and those that are hidden, are left out.
 OVERLAPS = """

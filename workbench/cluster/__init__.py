@@ -93,7 +93,7 @@ class Cluster:
 
     @property
     def gpus(self) -> list[Gpu | str]:
-        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one. On other hosts: nothing."""
+        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one. Empty on other hosts."""
         return list(self._place.gpus)
 
     @property
@@ -135,11 +135,10 @@ class Cluster:
     def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
         """Bring a broken or blocked set back to n healthy engines whose job works, and say what was done.
 
-        1. Engines that are busy are interrupted, as by Ctrl-C. 2. All of them prove by collectives that their job
-        works. 3. If it does not, they leave it and begin it again: process sets are lost then. 4. If one is gone, does
-        not answer, or that did not help, all are started anew, for an MPI job cannot take in a new rank: then the
-        variables on the engines are lost. On several hosts each is started where it was; those of a host that does not
-        answer are started on the other hosts.
+        1. Engines that are busy are interrupted, as by Ctrl-C.
+        2. All of them prove by collectives that their job works. If not, they begin it again, without process sets.
+        3. If one is gone, does not answer, or that did not help, all are started anew, for an MPI job cannot take in a
+           new rank; the variables on the engines are lost. Each starts where it was, or elsewhere if its host is gone.
 
         Raises:
             LaunchError: the cluster was stopped, no host is left, its Slurm job has ended, or as :func:`up`.

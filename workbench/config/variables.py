@@ -107,13 +107,13 @@ class Settings:
 
 
 BACKENDS = {"mpi": "MPI", "gloo": "Gloo", "sockets": "TCP"}
-"""What can connect ranks that are processes: the setting's value, and the name that people know it by.
+"""What can connect ranks that are processes, as the setting's value and the name that people know it by.
 
 ``connect`` of the module with that name in ``workbench/transport/host`` makes it. A new backend needs a line here.
 """
 
 BINDINGS = ("auto", "none", "core", "numa")
-"""Values of ``bind``: see :mod:`workbench.launch.start.binding`."""
+"""Values of ``bind``; see :mod:`workbench.launch.start.binding`."""
 
 HOROVOD_NAMES: dict[str, tuple[str, float]] = {
     "fusion_threshold_bytes": ("HOROVOD_FUSION_THRESHOLD", 1),

@@ -52,7 +52,7 @@ LASTING: tuple[type[CollectiveError], ...] = (RankFailedError, PeerLostError)
 """Errors after which the same ranks cannot form a job again. An elastic job needs not the same ranks."""
 
 RESET_LIMIT = 10
-"""So many resets with no commit between them: the same thing fails over and over."""
+"""After so many resets with no commit between them the same thing fails over and over."""
 
 
 class Listener(Protocol):

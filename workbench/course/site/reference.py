@@ -77,7 +77,7 @@ def benchmark_pages() -> dict[str, str]:
     readme = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
     how = "".join(_section(readme, title) for title in ("How to read it", "How"))
     gpu = "" if (_RESULTS / "gpu-report.json").exists() else " No figure of a real GPU has been measured yet."
-    rows = "\n".join(f"| `{name}` | {says} | {{download}}`figures <../files/{name}>` |" for name, says in _measured())
+    rows = "\n".join(f"| {{download}}`{name} <../files/{name}>` | {says} |" for name, says in _measured())
     pages = {"benchmarks/index.md": _BENCHMARKS.format(gpu=gpu, rows=rows, how=how)}
     for name, title in {"full": "Allreduce and training", "frameworks": "torch, TensorFlow, JAX and Keras"}.items():
         text = (_RESULTS / f"bench-{name}.md").read_text(encoding="utf-8")
@@ -122,12 +122,15 @@ frameworks
 ```{{image}} ../files/bench-full.svg
 :alt: The figures of "Allreduce and training": time by size, and speed of training, each peer beside ours
 :class: wb-plot
+:target: ../_images/bench-full.svg
 ```
+
+The picture is a link to itself in full size.
 
 ## What else was measured
 
-| file | what it says | |
-|---|---|---|
+| figures | what was measured |
+|---|---|
 {rows}
 {how}
 """

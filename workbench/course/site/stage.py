@@ -21,6 +21,7 @@ _FOR_INSTRUCTORS = """
 ```{toctree}
 :caption: Solutions (instructors)
 :glob:
+:maxdepth: 1
 
 solutions/*
 ```
