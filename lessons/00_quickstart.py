@@ -121,9 +121,9 @@ print(f"{local_batch} of {GLOBAL_BATCH} images per step")
 # %% [markdown]
 # ### 3. Pin the device
 #
-# With GPUs, each rank takes the one with the number of its `local_rank()`, its number on this machine; `%`, because
-# some launchers show each rank one GPU only. Without, the ranks share the cores: `cluster.up()` has given each engine
-# its share of threads.
+# With GPUs, each rank takes the GPU whose number is its `local_rank()`, the rank's number on its machine. The `%` is
+# for launchers that show each rank one GPU only. Without GPUs the ranks share the cores: `cluster.up()` has given each
+# engine its share of threads.
 
 # %%
 # %%px
@@ -330,7 +330,7 @@ figures.speedup(table)
 # counts on both sides; it need not be the quotient of the two medians above it.
 # **Efficiency** is the speed-up divided by the number of engines: what part of each engine's time went into
 # training. The rest went into communication and waiting. Here the network is small and the batch is large, so there
-# is little to send and much to compute (the network is half as wide again as above); lesson 08 looks at when that is
+# is little to send and much to compute (the network is 1.5 times as wide as above); lesson 08 looks at when that is
 # not so.
 #
 # ## Stop the engines
