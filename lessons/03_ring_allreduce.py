@@ -109,7 +109,7 @@ sent = {f"{nbytes / 1000:,.0f} kB" for _, nbytes in run.sent()}
 reveal(
     "03.bytes",
     *sent,
-    "2(n − 1) = 6 messages of a quarter of the array: 6 · 200 kB. Every rank sends the same, so the set has one value.",
+    "2(n − 1) = 6 messages of a quarter of the array: 6 · 200 kB. Every rank sends the same.",
 )
 
 # %%
@@ -162,7 +162,7 @@ drawing.bars(sent, "bytes", f"Bytes sent by the busiest of {n} ranks", best=2 * 
 # %% [markdown]
 # ## When the ring is not the best
 #
-# It needs 2(n − 1) messages one after the other, each with its latency α. A tree, up and down again, has 2⌈log2 n⌉
+# It needs 2(n − 1) messages one after the other, each with its latency α. A tree, up and down again, has 2⌈log₂ n⌉
 # rounds. For a small array latency is all there is:
 
 

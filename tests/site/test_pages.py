@@ -329,4 +329,6 @@ def test_instructors_have_the_solutions(tmp_path: Path, which: str) -> None:
     for more in (["--instructors"], []):
         done = subprocess.run([*command, *more], cwd=ROOT, capture_output=True, text=True, timeout=180)
         assert done.returncode == 0, done.stderr
-        assert (tmp_path / "site" / "solutions" / "03_ring_allreduce.html").exists() is bool(more)
+        page = tmp_path / "site" / "solutions" / "03_ring_allreduce.html"
+        assert page.exists() is bool(more)
+        assert not more or "<title>03 Ring allreduce: solutions" in page.read_text(encoding="utf-8")

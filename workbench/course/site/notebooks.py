@@ -18,6 +18,7 @@ _HEADING = re.compile(r"^#+(?= )", re.MULTILINE)
 _PLAYED = re.compile(r"^(?:player\.)?play\(", re.MULTILINE)
 _HIDDEN = re.compile(r'class="wb-(?:predict|reveal)"')
 _TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
+_EXERCISES = re.compile(r"(?<=\S): exercises$", re.MULTILINE)
 
 
 def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Collection[str]) -> Any:
@@ -43,6 +44,8 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
         if _HIDDEN.search("".join(output.get("data", {}).get("text/html", "") for output in cell.get("outputs", []))):
             cell.metadata["tags"] = sorted({*cell.metadata.get("tags", []), "hide-input"})
     cells[0].source = _TITLE.sub(rf"# {stem[:2]} \1", cells[0].source, count=1)
+    if kind == "solutions":
+        cells[0].source = _EXERCISES.sub(": solutions", cells[0].source, count=1)
     cells[0].source = _with_head(cells[0].source, _head(stem, kind, pages))
     links = navigation(lessons, stem, kind)
     cells.append(nbformat.v4.new_markdown_cell(_navigation(links), id=f"{stem[:2]}-links"))
