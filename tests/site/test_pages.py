@@ -78,11 +78,15 @@ def test_no_link_leads_nowhere(site: Path) -> None:
     assert wrong == []
 
 
+TYPES = re.compile(r'<dt class="field-(?:odd|even)">Type<.*?<dd[^>]*>(.*?)</dd>', re.DOTALL)
+
+
 def test_no_sentence_is_taken_for_a_type(site: Path) -> None:
     """A colon in the first line of a property's docstring makes a type of what stands before it."""
     of_api = {path.name: path.read_text(encoding="utf-8") for path in site.glob("api/workbench.*.html")}
     assert len(of_api) > 5
-    assert [name for name, text in of_api.items() if re.search(r'<dt class="field-(?:odd|even)">Type<', text)] == []
+    types = [(name, re.sub(r"<[^>]+>", "", one)) for name, text in of_api.items() for one in TYPES.findall(text)]
+    assert [(name, one) for name, one in types if re.search(r"\w,? \w", one)] == []
 
 
 # Boxes of the texts that a picture shows, by picture. Letters of one line may touch, so a box is made a little smaller;

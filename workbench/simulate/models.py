@@ -35,7 +35,7 @@ class Layer:
 
 
 Layers = tuple[Layer, ...]
-"""A model, in forward order: their gradients come in the opposite one."""
+"""A model, in forward order; their gradients come in the opposite one."""
 
 
 def convolution(

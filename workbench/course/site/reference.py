@@ -20,8 +20,10 @@ API = {
     "workbench.cluster": "Engines for a notebook",
     "workbench.runner": "A function on ranks of its own",
     "workbench.collectives.ring": "Ring allreduce, over any link",
-    "workbench.simulate": "What a step costs on ranks that nobody has",
-    "workbench.calibration": "From a measurement to a prediction",
+    "workbench.calibration.prediction": "From a measurement to a prediction for more ranks",
+    "workbench.simulate.steps": "What a step costs on ranks that nobody has",
+    "workbench.simulate.machines": "… on which racks, hosts and wires",
+    "workbench.simulate.models": "… with which layers",
     "workbench.config.variables": "Settings",
     "workbench.errors": "Errors",
 }
