@@ -175,7 +175,7 @@ def steps_of_each(samples, ranks, batch=16):
 for ranks in (2, 3, 8):
     period = 16 * ranks  # with so many samples more, each rank has one batch more
     hangs = sum(len(set(steps_of_each(samples, ranks))) > 1 for samples in range(period))
-    print(f"{ranks} ranks: {hangs} of {period} numbers of samples hang, {hangs / period:.1%}")
+    print(f"{ranks} ranks: it hangs with {hangs} of {period} numbers of samples, {hangs / period:.1%}")
 
 # %% [markdown]
 # So most training scripts never show this mistake, and then one data set hangs at the end of the first epoch.
