@@ -91,7 +91,8 @@ for n in (2, 3, 4, 8, 16):
 # %% [markdown]
 # This needs a loss that is a mean over samples, where the loss of a sample does not depend on other samples. Where that
 # does not hold, n ranks do *not* train as one does: BatchNorm takes mean and variance of this rank's part (lesson 06),
-# and a contrastive loss compares the samples of a batch with each other. Dropout, too, draws other numbers.
+# and a contrastive loss compares the samples of a batch with each other. Dropout, too, draws
+# other numbers on each rank.
 #
 # And with parts that are not equal?
 
@@ -368,6 +369,7 @@ def part_by_part(weights, worker, update):
     return gradient_of(WORKERS)(weights, update % WORKERS, update // WORKERS)
 
 
+# The server divides a gradient by the number of workers: a fourth of the rate for one worker alone.
 alone = Plan(np.zeros(650), part_by_part, STEPS * WORKERS, lr=0.3 / WORKERS, momentum=0.9)
 fresh = simulate(2, parameter_server.asynchronous, alone).results[0]
 run = simulate(1 + WORKERS, parameter_server.asynchronous, plan(seconds=EQUAL), **NETWORK)
