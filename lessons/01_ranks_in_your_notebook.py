@@ -28,8 +28,9 @@
 # %% [markdown]
 # ## Four ranks
 #
-# An *engine* is a process that runs cells; a *rank* is the number of a process in the job. `cluster.up(n=4)` starts four
-# engines, and engine 0 is rank 0, engine 1 is rank 1, and so on. A cell that begins with `%%px` runs on all of them.
+# An *engine* is a process that runs cells; a *rank* is the number of a process in the job. `cluster.up(n=4)` starts
+# four engines, and engine 0 is rank 0, engine 1 is rank 1, and so on. A cell that begins with `%%px` runs on all of
+# them.
 
 # %%
 from workbench import cluster
