@@ -331,8 +331,8 @@ reveal(
 )
 
 # %%
-counts = {f"{stale} changes late": (staleness == stale).sum() for stale in sorted(set(slow.staleness))}
-drawing.bars(counts, "times", "240 gradients, one of four workers slow")
+counts = {f"{stale} changes late:": (staleness == stale).sum() for stale in np.unique(staleness)}
+drawing.bars(counts, "", "How many of 240 gradients, one of four workers slow")
 
 # %% [markdown]
 # Why W − 1? Each gradient changes the weights once. That change makes the next gradient of each of the other W − 1
@@ -369,7 +369,7 @@ def part_by_part(weights, worker, update):
     return gradient_of(WORKERS)(weights, update % WORKERS, update // WORKERS)
 
 
-# The server divides a gradient by the number of workers: a fourth of the rate for one worker alone.
+# The server divides a gradient by the number of workers, so one alone gets 1/4 of the rate.
 alone = Plan(np.zeros(650), part_by_part, STEPS * WORKERS, lr=0.3 / WORKERS, momentum=0.9)
 fresh = simulate(2, parameter_server.asynchronous, alone).results[0]
 run = simulate(1 + WORKERS, parameter_server.asynchronous, plan(seconds=EQUAL), **NETWORK)

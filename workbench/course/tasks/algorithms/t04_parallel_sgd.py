@@ -74,8 +74,8 @@ def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
 
     w: the weights, equal on all ranks. lr: the learning rate.
     x, y: this rank's own samples, one in each row of x; on some ranks there may be none.
-    The loss is the mean over all ranks' samples of (x @ w - y)² / 2, so the gradient of one
-    sample is (x @ w - y) x. Every rank must return the same bits.
+    The loss is the mean over all ranks' samples of (x @ w - y)² / 2, so the gradient of
+    one sample is (x @ w - y) x. Every rank must return the same bits.
     """
     ### BEGIN SOLUTION
     total = comm.allreduce(x.T @ (x @ w - y))
@@ -138,11 +138,12 @@ def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
 def stale(order: Any) -> Any:
     """Return the staleness of every gradient that reached an asynchronous server.
 
-    order: the worker of each gradient, in the order in which the gradients came: [0, 1, 0] is
-    one of worker 0, one of worker 1, and again one of worker 0.
-    At the beginning every worker gets the first weights. Each gradient changes the weights at
-    once, and its worker gets the new ones. The staleness of a gradient is how many times the
-    weights have changed since its worker got them. Return a list, one number per gradient.
+    order: the worker of each gradient, as they came: [0, 1, 0] is one of worker 0, one of
+    worker 1, and again one of worker 0.
+    At the beginning every worker gets the first weights. Each gradient changes the weights
+    at once, and its worker gets the new ones. The staleness of a gradient is how many
+    times the weights have changed since its worker got them. Return a list, one number for
+    each gradient.
     """
     ### BEGIN SOLUTION
     got = dict.fromkeys(order, 0)

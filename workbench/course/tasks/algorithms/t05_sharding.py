@@ -21,12 +21,12 @@ _RANKS = (1, 2, 3, 4, 7)
 
 
 def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
-    """Return this rank's part of the indices 0 … samples - 1 in this epoch: an array or a list.
+    """Return this rank's part of the indices 0 … samples - 1, as an array or a list.
 
-    Every rank gets ceil(samples / n) of them. Where n does not divide samples, deal the first
-    ones of the epoch's order out again. (With n = 1, rank 0's part is that order.)
-    Each epoch has another order, and no order comes twice: neither in another epoch nor with
-    another seed.
+    Every rank gets ceil(samples / n) of them. Where n does not divide samples, deal the
+    first ones of the epoch's order out again. (With n = 1, rank 0's part is that order.)
+    Each epoch has another order, and no order comes twice: neither in another epoch nor
+    with another seed.
     """
     ### BEGIN SOLUTION
     order = np.random.default_rng([seed, epoch]).permutation(samples)  # the same on every rank
