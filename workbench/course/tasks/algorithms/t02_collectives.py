@@ -15,7 +15,7 @@ _SIZES = (1, 2, 3, 4, 7, 8)
 _VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 
 
-def tree_broadcast(comm: Any, value: Any, root: int) -> Any:
+def tree_broadcast(comm: Any, value: Any, root: Any) -> Any:
     """Return the root's value on every rank, within ceil(log2(n)) rounds.
 
     Only point-to-point messages: comm.send(value, dest=...), comm.recv(source=...).
@@ -59,7 +59,7 @@ _BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
 
 
 def shift_right(comm: Any, x: Any) -> Any:
-    """Give x to the right neighbour, and return what came from the left one. x may be large."""
+    """Give x, which may be large, to the right neighbour; return what the left one gave."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     return comm.sendrecv(x, dest=right, source=left)
