@@ -242,11 +242,11 @@ TASKS = [
         factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
         mistakes=(
+            Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
             Mistake(
                 ("should count", "by the number of ranks"),
                 "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",
             ),
-            Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
             Mistake(("no deadlock",), "A rank without samples has nothing to add. Does it have nothing to call?"),
             Mistake(
                 ("other bits",),
@@ -268,6 +268,9 @@ TASKS = [
         ),
         properties=[alone, in_turn, unknown_workers, any_order],
         mistakes=(
+            Mistake(
+                ("expected a list",), "Each gradient has its own staleness: one number for each entry of order."
+            ),
             Mistake(
                 ("One worker is never stale",),
                 "A worker gets the weights after its own change: that change does not make its next gradient stale.",
