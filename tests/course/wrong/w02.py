@@ -102,6 +102,16 @@ def sends_to_places(comm: Any, value: Any, root: int) -> Any:
     return value
 
 
+def forgets_a_rank_alone(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank % 2 == 0:
+        comm.send(x, dest=right)
+        return comm.recv(source=left)
+    got = comm.recv(source=left)
+    comm.send(x, dest=right)
+    return got
+
+
 def sends_first(comm: Any, x: Any) -> Any:
     comm.send(x, dest=(comm.rank + 1) % comm.size)
     return comm.recv(source=(comm.rank - 1) % comm.size)
@@ -166,6 +176,7 @@ WRONG = {
         (never_waits, "never waited for its Isend()"),
         (one_memory_for_both, "must not lie in the same memory"),
         (sends_first, "They wait in a circle: 0 → 1 → 0"),
+        (forgets_a_rank_alone, "✗ no deadlock: n = 1, length 100,000: Deadlock: nobody can go on."),
         (receives_first, "✗ no deadlock: n = 2, length 1: Deadlock"),
         (the_other_way_round, "✗ right: n = 3: rank 0 returns the value of rank 1, expected that of rank 2"),
         (not_round_the_corner, "In a ring: % comm.size"),

@@ -146,7 +146,7 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("that is itself",),
-                "With one rank, or an odd number of them: who is right of the last one? Does it receive first?",
+                "A rank alone is its own neighbour. Is it ready to receive while it sends?",
             ),
             Mistake(("never waited",), "isend() returns a request. When do you call its wait()?"),
             Mistake(

@@ -268,9 +268,7 @@ TASKS = [
         ),
         properties=[alone, in_turn, unknown_workers, any_order],
         mistakes=(
-            Mistake(
-                ("expected a list",), "Each gradient has its own staleness: one number for each entry of order."
-            ),
+            Mistake(("expected a list",), "Each gradient has its own staleness: one number for each entry of order."),
             Mistake(
                 ("One worker is never stale",),
                 "A worker gets the weights after its own change: that change does not make its next gradient stale.",
