@@ -177,8 +177,8 @@ WRONG = {
         (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
     ],
     "04.stale": [
-        (counts_its_own, "✗ One worker is never stale: order [0, 0]: yours [0, 1], expected [0, 0]"),
         (the_mean, "order []: yours is -1, expected a list, one number for each gradient"),
+        (counts_its_own, "✗ One worker is never stale: order [0, 0]: yours [0, 1], expected [0, 0]"),
         (all_the_others, "order [0, 1, 0, 1]: yours [1, 1, 1, 1], expected [0, 1, 1, 1]"),
         (fresh_at_first, "order [0, 1, 0, 1]: yours [0, 0, 1, 1], expected [0, 1, 1, 1]"),
         (different_workers_between, "✗ Workers may have any numbers: order [7, 99, 7, 7, 12, 99]"),

@@ -302,11 +302,6 @@ TASKS = [
                 "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
             ),
             Mistake(("no deadlock",), "A rank without values has nothing to add. Does it have nothing to call?"),
-            Mistake(("bytes, at most",), "Two numbers of each rank are enough. Which?"),
-            Mistake(
-                ("too many values to unpack",),
-                "allreduce adds with +. What does + make of two lists or tuples, and what of two arrays?",
-            ),
         ),
     ),
 ]
