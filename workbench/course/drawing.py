@@ -251,8 +251,8 @@ def coverage(
         words.append(f"{name}: {len(seen)} of {samples} samples seen, {twice} more than once")
     text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
     width, below = max(80 + samples * cell_x + 16, 420.0), 62 + len(owner) * cell_y
-    legend, rows = _colours(max(map(len, owner), default=0), width, below)
-    return _picture(text, width, below + 18 * rows, [*parts, *legend])
+    legend, lines = _colours(max(map(len, owner), default=0), width, below)
+    return _picture(text, width, below + 18 * lines, [*parts, *legend])
 
 
 def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:
