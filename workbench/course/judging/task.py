@@ -30,12 +30,14 @@ class Bound:
         what: ``messages per rank``.
         yours, best: less is better.
         limit: more than this does not pass.
+        cause: what is done wrong, then, as a sentence.
     """
 
     what: str
     yours: float
     best: float
     limit: float
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -45,10 +47,12 @@ class Mistake:
     Args:
         verdict: words of which one is in what ``check()`` says of it.
         hint: what ``hint()`` says first.
+        cause: what ``check()`` says before an exception of Python's or numpy's own, which knows nothing of the lesson.
     """
 
     verdict: tuple[str, ...]
     hint: str
+    cause: str = ""
 
 
 @dataclass(frozen=True)
@@ -81,6 +85,11 @@ class Task:
         """The hint that fits what check() has said; empty if none does."""
         fits = (one.hint for one in self.mistakes if any(words in verdict for words in one.verdict))
         return next(fits, "")
+
+    def in_words(self, error: str) -> str:
+        """An exception's text, behind what it means in this exercise, if that is known."""
+        causes = (one.cause for one in self.mistakes if one.cause and any(words in error for words in one.verdict))
+        return f"{cause}; {error}" if (cause := next(causes, "")) else error
 
     def solution(self) -> str:
         """The reference's source, as a learner would have written it."""
