@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,26 +22,42 @@ def about(case: Case) -> str:
     return f"n = {case.n}, {case.label}" if case.label else f"n = {case.n}"
 
 
-def compared(yours: Sequence[Any], expected: Sequence[Any]) -> str:
+def compared(yours: Sequence[Any], expected: Sequence[Any], names: Sequence[str] = ()) -> str:
     """As :func:`difference`, whatever a learner's function has returned."""
     try:
-        return difference(yours, expected)
+        return difference(yours, expected, names)
     except Exception as error:  # noqa: BLE001 - of the learner's own objects
         return f"what was returned cannot be compared with {type(expected[0]).__name__}: {error}"
 
 
-def difference(yours: Sequence[Any], expected: Sequence[Any]) -> str:
+def difference(yours: Sequence[Any], expected: Sequence[Any], names: Sequence[str] = ()) -> str:
     """Where the results of the ranks differ first from what they should be; empty if nowhere.
+
+    Args:
+        yours, expected: by rank.
+        names: of the result, or of its items if it has several: what a number is, in the lesson's words.
 
     Example:
         >>> difference([np.array([1.0]), np.array([2.0])], [np.array([1.0]), np.array([3.0])])
         'rank 1, index 0: yours 2.0, expected 3.0'
+        >>> difference([(0.5, 2)], [(0.5, 3)], ["the share", "the steps"])
+        'rank 0, the steps: yours 2, expected 3'
     """
     for rank, (mine, wanted) in enumerate(zip(yours, expected, strict=True)):
         wrong = unlike(mine, wanted)
         if wrong:
-            return f"rank {rank}{wrong}"
+            return f"rank {rank}{_named(wrong, names)}"
     return ""
+
+
+def _named(wrong: str, names: Sequence[str]) -> str:
+    """With the name of the item, or of the result."""
+    if len(names) == 1:
+        return f", {names[0]}{wrong}"
+    for i, name in enumerate(names):
+        if re.match(rf", item {i}\b", wrong):
+            return f", {name}{wrong.removeprefix(f', item {i}')}"
+    return wrong
 
 
 def unlike(mine: Any, wanted: Any) -> str:

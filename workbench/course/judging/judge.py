@@ -115,7 +115,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:
-    wrong = compared(run.results, task.expected(case))
+    wrong = compared(run.results, task.expected(case), task.names)
     return (_likely(task, case, run.results) + wrong if wrong else "") or _left_over(run)
 
 
@@ -149,8 +149,8 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
         return Stage("score", False, f"{about(task.scored)}: {task.in_words(told(error))}")
     if wrong := _wrong(task, task.scored, run):
-        lines = [*why(task, function, task.scored, run), f"{about(task.scored)}: the smaller cases were right, this one is wrong: {wrong}"]
-        return Stage("score", False, "\n".join(lines))
+        wrong = f"{about(task.scored)}: the smaller cases were right, this one is wrong: {wrong}"
+        return Stage("score", False, "\n".join([*why(task, function, task.scored, run), wrong]))
     bounds = task.bounds(task.scored, run)
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
@@ -170,7 +170,7 @@ def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> 
         results = ranks.run(function, case.inputs)
     except Exception as error:  # noqa: BLE001 - whatever real ranks do is for the learner to read
         return Stage("real ranks", False, told(error))
-    wrong = compared(results, task.expected(case))
+    wrong = compared(results, task.expected(case), task.names)
     if wrong:
         return Stage("real ranks", False, f"on {ranks.name}: {wrong}")
     return Stage("real ranks", True, f"the same result on {ranks.name}")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.course.judging.case import Case
+from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.ratio import Factor
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
@@ -41,21 +42,6 @@ class Bound:
 
 
 @dataclass(frozen=True)
-class Mistake:
-    """A usual mistake, and what helps then.
-
-    Args:
-        verdict: words of which one is in what ``check()`` says of it.
-        hint: what ``hint()`` says first.
-        cause: what ``check()`` says before an exception of Python's or numpy's own, which knows nothing of the lesson.
-    """
-
-    verdict: tuple[str, ...]
-    hint: str
-    cause: str = ""
-
-
-@dataclass(frozen=True)
 class Task:
     """An exercise.
 
@@ -65,7 +51,7 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
-        mistakes: the usual ones, the first that fits a verdict counts.
+        mistakes: the usual ones, the first that fits a verdict counts; after them those of any exercise.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
         live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
     """
@@ -83,7 +69,8 @@ class Task:
 
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
-        fits = (one.hint for one in self.mistakes if any(words in verdict for words in one.verdict))
+        known = (*self.mistakes, *GENERAL)
+        fits = (one.hint for one in known if any(words in verdict for words in one.verdict))
         return next(fits, "")
 
     def in_words(self, error: str) -> str:
@@ -141,6 +128,7 @@ class CommTask(Task):
         coded: how it is run with inputs that tell where a number comes from.
         weighed: how the samples of a mean are weighed.
         factors: by which a wrong number may differ from the right one, besides 2, n and their like.
+        names: of the result, or of its items if it is several: ``the weights``. A wrong number is told with its name.
         start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
 
@@ -154,6 +142,7 @@ class CommTask(Task):
     coded: Coded | None = field(default=None, kw_only=True)
     weighed: Weighed | None = field(default=None, kw_only=True)
     factors: Sequence[Factor] = field(default=(), kw_only=True)
+    names: Sequence[str] = field(default=(), kw_only=True)
     start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 
 

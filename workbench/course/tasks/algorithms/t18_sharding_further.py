@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -297,6 +298,7 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
+        mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
     ),
@@ -312,6 +314,7 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
+        mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
         likely=_other_steps,
@@ -331,6 +334,7 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
+        mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
         likely=_other_outputs,

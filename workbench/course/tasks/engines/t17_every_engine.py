@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.engines import MISTAKES
 
 Pod = dict[str, Any]
 
@@ -343,6 +344,7 @@ TASKS = [
             "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
             "nobody.",
         ),
+        mistakes=MISTAKES["17.table"],
         properties=[_answers(question) for question in _QUESTIONS],
     ),
     PlainTask(
@@ -356,6 +358,7 @@ TASKS = [
             "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
             "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
         ),
+        mistakes=MISTAKES["17.who_am_i"],
         properties=[one_launcher, no_launcher, two_launchers],
     ),
     PlainTask(
@@ -369,6 +372,7 @@ TASKS = [
             "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
             "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
         ),
+        mistakes=MISTAKES["17.discover"],
         properties=[names_and_slots, only_who_can, in_order],
     ),
     PlainTask(
@@ -382,6 +386,7 @@ TASKS = [
             "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
             "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
         ),
+        mistakes=MISTAKES["17.recovery"],
         properties=[survivors, all_again, nobody_left, counted],
     ),
 ]

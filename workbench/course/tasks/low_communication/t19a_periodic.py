@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -178,6 +179,7 @@ TASKS = [
             "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
             "or step == len(batches): w = comm.allreduce(w) / comm.size",
         ),
+        mistakes=MISTAKES["19.local_sgd"],
         cases=lambda: [
             _regression(n, steps, every)
             for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
@@ -200,6 +202,7 @@ TASKS = [
             "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
             "return start - lr * (change + momentum * velocity), velocity",
         ),
+        mistakes=MISTAKES["19.outer_step"],
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
         likely=_other_outer_steps,

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
 
@@ -273,6 +274,7 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
+        mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
     ),
@@ -288,6 +290,7 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
+        mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,
     ),
