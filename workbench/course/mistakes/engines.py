@@ -56,6 +56,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("max() arg is an empty sequence", "list index out of range"),
             "Which rank writes the answers down? And may a tensor be the second name of its collective?",
+            "nothing was found of this tensor: answers stand with rank 0 alone, and a tensor may travel with others",
         ),
         Mistake(("rank by rank",), "Sort by time, over all ranks together."),
         Mistake(
@@ -67,7 +68,11 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("In order",), "Make a list of (time, what, rank) of all ranks first. Sort it, then drop the times."),
     ),
     "21.late": (
-        Mistake(("KeyError",), "Which indices do all ranks remember? Take the intersection of their sets."),
+        Mistake(
+            ("KeyError",),
+            "Which indices do all ranks remember? Take the intersection of their sets.",
+            "not every rank remembers this collective",
+        ),
         Mistake(("in ns",), "How many ns are 1 µs?"),
         Mistake(("not by “announced”", "by “arrived”", "by “done”"), "Which of the times tells when a rank was ready?"),
         Mistake(("place in the list",), "One rank may remember more collectives than another. Compare equal indices."),

@@ -217,8 +217,8 @@ def _little(case: Case, run: Run) -> Sequence[Bound]:
     messages = 2 * (case.n - 1)
     sent = sum(size for _, size in run.sent())
     return [
-        Bound("messages", len(run.messages), messages, 2 * messages),
-        Bound("bytes", sent, 16 * messages, 64 * messages),
+        Bound("messages", len(run.messages), messages, 2 * messages, "One allreduce of two numbers is enough"),
+        Bound("bytes", sent, 16 * messages, 64 * messages, "The values need not travel: a sum and a count do"),
     ]
 
 
@@ -248,6 +248,16 @@ TASKS = [
                 ("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs into the seed."
             ),
             Mistake(("indices, expected",), "How many samples must each rank have, so that no rank does a step more?"),
+            Mistake(("One number made of both",), "default_rng takes a list of numbers. Which two belong into it?"),
+            Mistake(
+                ("to be dealt out again",),
+                "Whose samples come a second time? Look at the order of this epoch, and repeat its beginning.",
+            ),
+            Mistake(
+                ("numpy's own generator",),
+                "np.random.seed changes what all others draw. default_rng(…) gives a generator of your own.",
+            ),
+            Mistake(("called twice",), "What does the order depend on, besides the seed and the epoch?"),
         ),
         points=2,
     ),
@@ -274,6 +284,15 @@ TASKS = [
                 "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
             ),
             Mistake(("no deadlock",), "A rank without values has nothing to add. Does it have nothing to call?"),
+            Mistake(
+                ("bytes, at most",),
+                "Which two numbers of each rank does the mean need? They are as long as two numbers.",
+            ),
+            Mistake(
+                ("too many values to unpack",),
+                "What is (1, 2) + (3, 4) in Python? And the sum of two arrays?",
+                "comm.allreduce adds with +, and two tuples become one longer tuple: put both numbers into an array",
+            ),
         ),
     ),
 ]

@@ -204,6 +204,8 @@ TASKS = [
                 ("buckets, expected", " buckets, ["),
                 "A sum equal to the threshold is allowed. When is a new bucket needed?",
             ),
+            Mistake(("with an empty bucket",), "When is a bucket made? Only when there is a tensor to put into it."),
+            Mistake(("changes the list",), "pop() takes from the caller's own list. Go through it with for."),
         ),
         properties=[_all_in_order, _within, _few],
     ),
@@ -217,6 +219,20 @@ TASKS = [
             "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
             "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
+        ),
+        mistakes=(
+            Mistake(("and no number",), "A threshold is asked for, as a number of elements."),
+            Mistake(
+                ("All tensors ready at once",),
+                "Each message pays α. Which threshold puts all into one, and is it among those that you try?",
+            ),
+            Mistake(
+                ("Without latency",), "Messages cost nothing extra here. What does a large bucket have to wait for?"
+            ),
+            Mistake(
+                ("As early as with the best",),
+                "Which thresholds do you try? The plan changes at every sum of neighbouring sizes, not only at those.",
+            ),
         ),
         properties=[_ready_at_once, _no_latency, _any_setting],
         points=2,

@@ -186,7 +186,13 @@ def _half(case: Case, run: Run) -> Sequence[Bound]:
     best = (case.n - 1) / case.n * nbytes
     return [
         Bound("messages per rank", max(count for count, _ in sent), case.n - 1, case.n - 1),
-        Bound("bytes per rank", max(size for _, size in sent), best, best * 1.02),
+        Bound(
+            "bytes per rank",
+            max(size for _, size in sent),
+            best,
+            best * 1.02,
+            "A rank needs its own chunk of the sum, and no other",
+        ),
     ]
 
 
@@ -257,13 +263,20 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     wrong_uses = max(abs(len(shards) - count) for count in uses)
     sent = max(size for _, size in run.sent())
     told = [
-        Bound("calls of comm.compute too many or too few", wrong_uses, 0, 0),
-        Bound("bytes from the busiest rank", sent, best, best * 1.02),
+        Bound(
+            "calls of comm.compute too many or too few", wrong_uses, 0, 0, "Each layer is computed once on each rank"
+        ),
+        Bound("bytes from the busiest rank", sent, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
         return told
     held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
-    return [*told, Bound("layers held at once", held, 1, 1)]
+    return [
+        *told,
+        Bound(
+            "layers held at once", held, 1, 1, "A layer's W is gathered when its turn comes, and let go before the next"
+        ),
+    ]
 
 
 def _held(case: Case, run: Run, rank: int) -> int:

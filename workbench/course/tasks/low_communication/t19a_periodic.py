@@ -100,7 +100,15 @@ def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
     exchanges, nbytes = len(_exchanges(case)), case.inputs[0][0].nbytes
     most = max(size for _, size in run.sent())
     best = exchanges * 2 * (case.n - 1) / case.n * nbytes
-    return [Bound("bytes from the busiest rank", most, best, exchanges * case.n * nbytes)]
+    return [
+        Bound(
+            "bytes from the busiest rank",
+            most,
+            best,
+            exchanges * case.n * nbytes,
+            "One sum of w travels when an average is due",
+        )
+    ]
 
 
 def outer_step(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
@@ -165,7 +173,15 @@ def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 def _one_average(case: Case, run: Run) -> Sequence[Bound]:
     nbytes, most = case.inputs[0][0].nbytes, max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+    return [
+        Bound(
+            "bytes from the busiest rank",
+            most,
+            2 * (case.n - 1) / case.n * nbytes,
+            case.n * nbytes,
+            "One sum of the changes has to travel",
+        )
+    ]
 
 
 TASKS = [

@@ -56,7 +56,15 @@ def _one_sum(case: Case, run: Run) -> Sequence[Bound]:
     """A sum of outputs; whoever gathers inputs and weights has cut nothing."""
     output = case.inputs[0][0].shape[0] * case.inputs[0][2].nbytes
     most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * output, 2 * case.n * output)]
+    return [
+        Bound(
+            "bytes from the busiest rank",
+            most,
+            2 * (case.n - 1) / case.n * output,
+            2 * case.n * output,
+            "Only the outputs have to be added up",
+        )
+    ]
 
 
 def two_layers(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
@@ -127,7 +135,15 @@ def _two_sums(case: Case, run: Run) -> Sequence[Bound]:
     x, _, _, dy = case.inputs[0]
     ends = x.nbytes + dy.nbytes
     most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * ends, 2 * case.n * ends)]
+    return [
+        Bound(
+            "bytes from the busiest rank",
+            most,
+            2 * (case.n - 1) / case.n * ends,
+            2 * case.n * ends,
+            "Only y and dx have to be added up",
+        )
+    ]
 
 
 TASKS = [

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
@@ -100,20 +101,6 @@ def _links_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
         yours = _answer(function, ranks, *times)
         mistakes = _links_mistakes(ranks, times[0][1][0], times[1][1][0])
         yield [why for other, why in mistakes if _alike(yours, other)]
-
-
-def named(explained: Iterable[list[str]]) -> str:
-    """The mistake that explains every answer of a learner's; empty if none does.
-
-    Args:
-        explained: for each case the mistakes that would give the same answer.
-
-    Example:
-        >>> named([["too long", "too late"], ["too late"]]), named([["too long"], ["too late"]])
-        ('. Look again: too late', '')
-    """
-    first, *others = explained
-    return next((f". Look again: {why}" for why in first if all(why in each for each in others)), "")
 
 
 def _alike(yours: Sequence[float], wanted: Sequence[float]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import named
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.paper_cluster import MISTAKES
@@ -15,7 +16,7 @@ from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
 from workbench.course.schedules.played import Played, on_the_network, play, waits
-from workbench.course.tasks.paper_cluster.t16a_step_time import Network, explained, line, models, named, number, shown
+from workbench.course.tasks.paper_cluster.t16a_step_time import Network, explained, line, models, number, shown
 from workbench.observe.drawing import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction

@@ -168,7 +168,7 @@ def _arrays(n: int, length: int) -> Case:
 
 def _messages(case: Case, run: Run) -> Sequence[Bound]:
     most = max(count for count, _ in run.sent())
-    return [Bound("messages per rank", most, case.n - 1, case.n - 1)]
+    return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once round: n - 1 steps")]
 
 
 RING = CommCard(

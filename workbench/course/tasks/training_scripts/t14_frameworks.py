@@ -169,11 +169,12 @@ class _Watch:
         """6: in the end all have the weights of one process."""
         x, y = _digits(self.batch * self.steps)
         weights = _start(0)
+        names = [f"weights {i}" for i in range(len(weights))]
         for start in range(0, len(x), self.batch):
             part = slice(start, start + self.batch)
             weights = [w - _LR * g for w, g in zip(weights, _gradient(weights, x[part], y[part]), strict=True)]
         for n, seen in zip(self.sizes, self.found, strict=True):
-            if wrong := difference([list(one.returned[1]) for one in seen], [weights] * n):
+            if wrong := difference([list(one.returned[1]) for one in seen], [weights] * n, names):
                 return f"n = {n}: {wrong}"
         return ""
 
@@ -200,6 +201,20 @@ TASKS = [
                 "Every rank takes the first samples of each step? Then which samples does nobody see?",
             ),
             Mistake(("its machine has only GPU 0",), "Which number has the GPU on the rank's own machine?"),
+            Mistake(("before hvd.init()",), "Which call comes before all others?"),
+            Mistake(
+                ("the batches have",),
+                "batch is that of all ranks together. How many of its samples does one rank take?",
+            ),
+            Mistake(
+                ("begins with other weights",),
+                "Every rank has weights of its own. Whose should all have, and which verb gives them?",
+            ),
+            Mistake(
+                ("in the end all have the weights",),
+                "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
+            ),
+            Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
         ),
         properties=[
             _WATCH.runs,
