@@ -158,13 +158,13 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         ),
         (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
         (ratios[-1], "that is the best round alone"),
+        (min(map(max, alone)) / min(map(max, together)), "those are the quickest rounds, maybe two different ones"),
+        (median(max(many) / max(one) for one, many in pairs), "it is upside down: one rank's time comes first"),
         (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
-        (1 / middle, "it is upside down: the time of one rank, divided by that of all together"),
     ):
         yield (value, value / n), why
     yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
     yield (middle, middle), "the efficiency is the speed-up per rank"
-    yield (1 / middle, 1 / middle / n), "it is upside down: the time of one rank, divided by that of all together"
 
 
 def one_round(function: Callable[..., Any]) -> str:

@@ -221,6 +221,7 @@ TASKS = [
         mistakes=MISTAKES["19.outer_step"],
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
+        names=("w", "the velocity"),
         likely=_other_outer_steps,
         bounds=_one_average,
         scored=_round(4, 10_000),

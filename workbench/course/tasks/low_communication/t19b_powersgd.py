@@ -136,6 +136,7 @@ TASKS = [
             *(_matrices(n, shape, rank) for shape, rank in (((4, 3), 1), ((6, 5), 2)) for n in (1, 2, 3, 4)),
         ],
         expected=_right,
+        names=("the average", "the error"),
         likely=_other_rounds,
         bounds=_two_factors,
         scored=_matrices(4, (60, 50), 2),

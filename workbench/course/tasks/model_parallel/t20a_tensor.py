@@ -179,6 +179,7 @@ TASKS = [
         mistakes=MISTAKES["20.two_layers"],
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,
+        names=("y", "dx", "dw1", "dw2"),
         likely=_other_gradients,
         bounds=_two_sums,
         scored=_layers(4, 4096, 16),

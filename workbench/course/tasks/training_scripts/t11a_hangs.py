@@ -144,6 +144,19 @@ def _validated(case: Case) -> list[Any]:
     return [(mean, [f"accuracy {mean:.2f}"] if rank == 0 else []) for rank in range(case.n)]
 
 
+def _own_shares(case: Case) -> list[Any]:
+    """What else one may return."""
+    own = [float(np.mean(right)) for right, _ in case.inputs]
+    found = [(one, [f"accuracy {one:.2f}"] if rank == 0 else []) for rank, one in enumerate(own)]
+    kept = [_validated(case)[0], *found[1:]]
+    everybody = [(mean, [f"accuracy {mean:.2f}"]) for mean, _ in _validated(case)]
+    return [
+        (found, "each rank returns the share of its own answers"),
+        (kept, "rank 0 has the share over all ranks, and the others their own"),
+        (everybody, "every rank writes into the log, and only rank 0 may"),
+    ]
+
+
 VALIDATE = PlainCard(
     "11.validate",
     "training runs, validation hangs",
@@ -173,7 +186,7 @@ VALIDATE = PlainCard(
         ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
     ),
     right="a",
-    properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated, ("the accuracy", "the log")),
+    properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated, ("the accuracy", "the log"), _own_shares),
 )
 
 # --- 3 ------------------------------------------------------------------------------------------------

@@ -214,6 +214,18 @@ def _shares(counts: Sequence[tuple[int, int]]) -> Case:
     return Case(len(counts), label, [(np.arange(count) < good,) for good, count in counts])
 
 
+def _other_shares(case: Case) -> list[tuple[list[float], str]]:
+    """What else one may return. The mean of means is the card's own mistake, and is not told."""
+    own = [float(np.mean(right)) if len(right) else 0.0 for (right,) in case.inputs]
+    good, count = sum(right.sum() for (right,) in case.inputs), sum(len(right) for (right,) in case.inputs)
+    first = float(good / max(1, len(case.inputs[0][0]) * case.n))
+    return [
+        ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
+        (own, "each rank returns the share of its own samples"),
+        ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),
+    ]
+
+
 ACCURACY = CommCard(
     "11.accuracy",
     "no error, but the accuracy changes with the number of ranks",
@@ -243,6 +255,7 @@ ACCURACY = CommCard(
     ],
     expected=lambda case: [float(np.mean(np.concatenate([right for (right,) in case.inputs])))] * case.n,
     names=("the share of right answers",),
+    likely=_other_shares,
     shown=_shares(((1, 4), (2, 3), (2, 2))),
 )
 
