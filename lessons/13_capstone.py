@@ -301,7 +301,7 @@ progress()
 # %% [markdown] tags=["exercise"]
 # ## Your training
 #
-# A small network for the digits, 1,193 images, 48 to a step. Neither two nor three ranks get equal parts of the last
+# A small network for the digits, 1,433 images, 72 to a step. Neither two nor three ranks get equal parts of the last
 # step, and still the result has to be that of one process. `check` runs your function alone, on two ranks and on three.
 
 # %% tags=["exercise"]
@@ -310,7 +310,7 @@ from workbench.course.exercise import check, exercise, hint, progress, report, s
 from workbench.course.training.trial import make_model
 from workbench.training.sampler import ShardedSampler, batches
 
-print(data.digits().limit(1193))
+print(data.digits().limit(1433))
 print(make_model(seed=0))
 
 # %% tags=["exercise"]

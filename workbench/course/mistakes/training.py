@@ -35,7 +35,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         ),
         Mistake(
             ("those of one process",),
-            "Is the mean of two means that of all samples, where one rank has 21 of them and the other 20?",
+            "Is the mean of two means that of all samples, where one rank has 33 of them and the other 32?",
         ),
         Mistake(
             ("All ranks report the accuracy",),
