@@ -95,6 +95,15 @@ def steps_without_samples(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     return w - lr * comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
 
 
+def one_too_many(order: Any) -> Any:
+    got = dict.fromkeys(order, -1)
+    found = []
+    for update, worker in enumerate(order):
+        found.append(update - got[worker])
+        got[worker] = update
+    return [one if one > 1 else 1 for one in found]
+
+
 def counts_its_own(order: Any) -> Any:
     got = dict.fromkeys(order, 0)
     found = []
@@ -163,6 +172,7 @@ WRONG = {
         (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
     ],
     "04.stale": [
+        (one_too_many, "each is one too many: its own change comes after it"),
         (counts_its_own, "a worker's own gradient is counted, too"),
         (all_the_others, "that is the number of other workers"),
         (fresh_at_first, "a worker's first gradient is stale as well"),

@@ -20,6 +20,14 @@ def broken(name: str) -> Any:
 # --- 11.epoch -------------------------------------------------------------------------------------------
 
 
+def returns_its_own_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, len(batches)
+
+
 def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     for x, y in batches:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
@@ -407,6 +415,10 @@ def passes_the_total_on(comm: Any, x: Any) -> Any:
 WRONG = {
     "11.epoch": [
         (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
+        (
+            returns_its_own_number,
+            "✗ right: n = 3, 5, 4 and 4 batches: rank 0, the number of steps: yours 5, expected 4",
+        ),
         (joins_at_the_end, "✗ right: n = 3, 5, 4 and 4 batches: rank 0"),
         (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
         (drops_the_last_everywhere, "Ranks 1, 2 are idle"),

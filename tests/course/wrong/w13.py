@@ -75,6 +75,17 @@ def forgets_the_epoch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any
     return _accuracy(model, digits)
 
 
+def trains_without_hvd(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for epoch in range(epochs):
+        for mine in batches(len(images), 0, 1, batch, epoch=epoch, uneven="keep"):
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[mine]), labels[mine]).backward()
+            optimizer.step()
+    return _accuracy(model, digits)
+
+
 def everybody_takes_all(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: batches(n, 0, 1, batch, epoch=epoch))
     return _accuracy(model, digits)
@@ -129,6 +140,7 @@ def learns_too_slowly(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any
 
 WRONG = {
     "13.capstone": [
+        (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
         (means_of_uneven_parts, "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by"),
         (drops_the_rest, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample "),
         (pads_the_rest, "was seen 2 times"),

@@ -51,7 +51,7 @@ GENERAL = (
         "Write down in which call each rank waits. Which of them must do something else first, so that others go on?",
     ),
     Mistake(
-        ("waits in", "is idle"),
+        ("waits in", "is idle", "can never complete"),
         "Which rank has returned, or is in another call, while this one waits? All must make that call.",
     ),
     Mistake(("n times the right",), "Something was added up over n ranks. Is the sum asked for, or the mean?"),

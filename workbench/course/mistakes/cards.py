@@ -120,7 +120,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             ("They wait in a circle",),
             "When does a message of this length leave? Who of them is receiving at that moment?",
         ),
-        Mistake(("the sum: yours",), "Which of the two names goes on to the right neighbour: what came, or the sum?"),
         Mistake(("the sum",), "After n - 1 steps each x should have come past once. Which is in the sum twice?"),
     ),
 }

@@ -50,7 +50,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("An elastic job of several",), "The survivors have the last commit. Is the step that failed done again?"
         ),
-        Mistake(("36 jobs",), "Write the steps of one small job in a row, and strike out those that were lost."),
     ),
     "21.order": (
         Mistake(
@@ -65,7 +64,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("the oldest collective",), "A tensor travels in every step. Which of its collectives is the newest?"),
         Mistake(("is missing",), "Which of the six events stands in another list than the collectives?"),
         Mistake(("the latest stands first",), "Which way round does sorted() sort?"),
-        Mistake(("In order",), "Make a list of (time, what, rank) of all ranks first. Sort it, then drop the times."),
     ),
     "21.late": (
         Mistake(

@@ -45,9 +45,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("not orthonormal",), "p @ p.T projects only if p's columns are orthonormal."),
         Mistake(("nothing was compressed",), "Which two small matrices stand for the large one?"),
         Mistake(("bytes from the busiest rank",), "(m, r) and (n, r) travel, and nothing of the size of m times n."),
-        Mistake(
-            ("right:",), "Go through the text line by line on one rank: which of the matrices is the first wrong one?"
-        ),
     ),
 }
 

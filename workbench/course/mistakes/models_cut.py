@@ -27,8 +27,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("taken the place",), "Add what comes to what is there, and keep the sum."),
         Mistake(("against the gradient",), "In which direction does the loss become smaller?"),
         Mistake(("bytes per rank",), "Which chunks does a rank need? It owns one of n, and need not have the others."),
-        Mistake(("messages per rank",), "n - 1 steps, and one message in each."),
-        Mistake(("right:",), "Follow chunk 0 on two ranks: who sends it, who adds, and who has it in the end?"),
     ),
     "18.gather_parameters": (
         Mistake(("layers held at once",), "Which layers' W are needed at the same time? Gather inside of the loop."),
@@ -41,7 +39,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "Each rank's rows go once round the ring. Who sends more than its part of n - 1 of n?",
         ),
         Mistake(("calls of comm.compute",), "Each layer is computed once on each rank, and is told by comm.compute."),
-        Mistake(("right:",), "Take two ranks and one layer: which rows come from whom, and where do they go?"),
     ),
     "20.row_split": (
         Mistake(("own part of the sum",), "x @ w has the right shape, but it is one rank's part. What is missing?"),
@@ -74,7 +71,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("bytes from the busiest rank",), "Two sums are needed: y in forward, dx in backward. What else travels?"
         ),
-        Mistake(("right:",), "Check the shapes first, then one number of y by hand: which parts is it the sum of?"),
     ),
     "20.one_f_one_b": (
         Mistake(

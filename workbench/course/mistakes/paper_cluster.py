@@ -19,7 +19,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "Noise can make the short array the slower one. What is the least that a latency, or a byte, can cost?",
         ),
         Mistake(("no pair",), "Two numbers are asked for: (latency_s, per_byte_s)."),
-        Mistake(("From exact times",), "Write the time of both sizes as a formula. Two equations, two unknowns."),
     ),
     "16.step_time": (
         Mistake(("computing alone",), "When is the last gradient ready, and how long does it travel after that?"),
@@ -32,7 +31,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(("sends nothing",), "What does reduce_s(0) cost? Does a layer without gradients call it?"),
         Mistake(("has 4 bytes",), "values counts numbers, reduce_s takes bytes."),
         Mistake(("backward begins with",), "In which order does backward go through the layers?"),
-        Mistake(("It is what the simulator says",), "Draw the smallest case by hand: two rows, computing and network."),
     ),
     "16.lower_bound": (
         Mistake(("not layer", "not those of layer i"), "Which gradients must have passed before forward of layer i?"),
@@ -47,7 +45,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("belongs to the step as well",), "After their gradients have come, what do layers i to the last compute?"
         ),
-        Mistake(("proved is",), "Compute the bound of each i of the smallest case by hand, and take the largest."),
     ),
     "16.schedule": (
         Mistake(("are in no message",), "end is one behind the last. Where does the last piece of a layer end?"),
@@ -71,10 +68,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
         Mistake(
             ("can only pass between two messages",), "Nothing passes a message under way. Cut the large one in pieces."
         ),
-        Mistake(
-            ("In five contests",), "Try several sizes with play(…).step_s, and keep the best one for this network."
-        ),
-        Mistake(("Three ranks that run",), "Is each gradient in one piece, and are begin and end its own places?"),
     ),
 }
 

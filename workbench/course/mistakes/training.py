@@ -42,9 +42,6 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             "Right answers can be added up over the ranks, and so can counts. Of which data is yours the share?",
         ),
         Mistake(("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare yours."),
-        Mistake(
-            ("It runs",), "Which rank waits in which call? Look for a collective that one of the ranks leaves out."
-        ),
     ),
 }
 

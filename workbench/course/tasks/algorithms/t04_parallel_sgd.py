@@ -334,10 +334,6 @@ TASKS = [
                 "What are the workers' numbers here? A dict has a place for each, whatever it is.",
                 "a worker's number is taken for a place in a list, and it may be any number",
             ),
-            Mistake(
-                ("order [",),
-                "Write the order in a row, and under each gradient how often the weights have changed before it.",
-            ),
         ),
         properties=[alone, in_turn, unknown_workers, any_order],
     ),

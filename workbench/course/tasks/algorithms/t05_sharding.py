@@ -257,7 +257,6 @@ TASKS = [
                 ("numpy's own generator",),
                 "np.random.seed changes what all others draw. default_rng(…) gives a generator of your own.",
             ),
-            Mistake(("called twice",), "What does the order depend on, besides the seed and the epoch?"),
         ),
         points=2,
     ),

@@ -262,10 +262,6 @@ TASKS = [
                 ("Without a byte, latency is left", "One rank has nobody to wait for"),
                 "Count the messages that follow each other: n - 1 to add up, and how many to pass on the sums?",
             ),
-            Mistake(("One rank has nobody",), "How many steps has a ring of one rank?"),
-            Mistake(
-                ("yours",), "2(n - 1) steps, each with a latency and an n-th of the bytes: which factor is missing?"
-            ),
         ),
         properties=[one_rank_sends_nothing, latency, bandwidth, as_simulated],
     ),
@@ -294,9 +290,6 @@ TASKS = [
                 ("the efficiency",), "Four ranks that are twice as fast together: how much does each of them bring?"
             ),
             Mistake(("of an even number",), "statistics.median knows what to do with an even number of rounds."),
-            Mistake(
-                ("yours",), "Write down both times of the first round, of the slowest rank each. Then the second round."
-            ),
         ),
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,

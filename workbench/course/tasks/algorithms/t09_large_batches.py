@@ -210,7 +210,6 @@ TASKS = [
                 "How many steps has a warm-up of 0 epochs? Which case of your function is that?",
                 "a warm-up of 0 epochs has 0 steps, and yours divides by them",
             ),
-            Mistake(("yours",), "Which part of the schedule is this step in: the warm-up, or how many drops later?"),
         ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
