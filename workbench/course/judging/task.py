@@ -40,6 +40,11 @@ class Bound:
     limit: float
     cause: str = ""
 
+    @classmethod
+    def busiest(cls, run: Run, best: float, limit: float, cause: str) -> Bound:
+        """Of the bytes that the busiest rank sends."""
+        return cls("bytes from the busiest rank", max(size for _, size in run.sent()), best, limit, cause)
+
 
 @dataclass(frozen=True)
 class Task:

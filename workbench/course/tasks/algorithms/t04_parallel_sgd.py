@@ -44,11 +44,9 @@ def _mean(case: Case) -> Array:
 def _no_lists(case: Case, run: Run) -> Sequence[Bound]:
     """Any way to add up passes, even everybody to everybody; gathering all gradients everywhere does not."""
     nbytes = case.inputs[0][0].nbytes
-    most = max(size for _, size in run.sent())
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
+        Bound.busiest(
+            run,
             2 * (case.n - 1) / case.n * nbytes,
             case.n * nbytes,
             "Add up on the way, so that no rank gets all gradients",

@@ -266,7 +266,7 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
         Bound(
             "calls of comm.compute too many or too few", wrong_uses, 0, 0, "Each layer is computed once on each rank"
         ),
-        Bound("bytes from the busiest rank", sent, best, best * 1.02, "In a ring each rank's rows pass once"),
+        Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
         return told

@@ -98,17 +98,8 @@ def _gradients_averaged(case: Case, exchanges: set[int]) -> list[Array]:
 def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
     """Any way to add up passes, even everybody to everybody; one exchange in each step does not."""
     exchanges, nbytes = len(_exchanges(case)), case.inputs[0][0].nbytes
-    most = max(size for _, size in run.sent())
     best = exchanges * 2 * (case.n - 1) / case.n * nbytes
-    return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
-            best,
-            exchanges * case.n * nbytes,
-            "One sum of w travels when an average is due",
-        )
-    ]
+    return [Bound.busiest(run, best, exchanges * case.n * nbytes, "One sum of w travels when an average is due")]
 
 
 def outer_step(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
@@ -172,15 +163,9 @@ def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 
 def _one_average(case: Case, run: Run) -> Sequence[Bound]:
-    nbytes, most = case.inputs[0][0].nbytes, max(size for _, size in run.sent())
+    nbytes = case.inputs[0][0].nbytes
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
-            2 * (case.n - 1) / case.n * nbytes,
-            case.n * nbytes,
-            "One sum of the changes has to travel",
-        )
+        Bound.busiest(run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "One sum of the changes has to travel")
     ]
 
 

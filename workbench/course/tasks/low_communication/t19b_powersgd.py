@@ -106,14 +106,9 @@ def _two_factors(case: Case, run: Run) -> Sequence[Bound]:
     """Two factors of the ranks; whoever sends the matrix has compressed nothing."""
     (m, n), rank = case.inputs[0][0].shape, case.inputs[0][2].shape[1]
     nbytes = 8 * rank * (m + n)
-    most = max(size for _, size in run.sent())
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
-            2 * (case.n - 1) / case.n * nbytes,
-            case.n * nbytes,
-            "Only the two thin matrices have to travel",
+        Bound.busiest(
+            run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "Only the two thin matrices have to travel"
         )
     ]
 

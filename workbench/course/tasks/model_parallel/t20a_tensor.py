@@ -55,14 +55,9 @@ def _other_outputs(case: Case) -> Iterator[tuple[list[Any], str]]:
 def _one_sum(case: Case, run: Run) -> Sequence[Bound]:
     """A sum of outputs; whoever gathers inputs and weights has cut nothing."""
     output = case.inputs[0][0].shape[0] * case.inputs[0][2].nbytes
-    most = max(size for _, size in run.sent())
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
-            2 * (case.n - 1) / case.n * output,
-            2 * case.n * output,
-            "Only the outputs have to be added up",
+        Bound.busiest(
+            run, 2 * (case.n - 1) / case.n * output, 2 * case.n * output, "Only the outputs have to be added up"
         )
     ]
 
@@ -134,15 +129,8 @@ def _two_sums(case: Case, run: Run) -> Sequence[Bound]:
     """Of y and of dx. Hidden units stay where they are."""
     x, _, _, dy = case.inputs[0]
     ends = x.nbytes + dy.nbytes
-    most = max(size for _, size in run.sent())
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
-            2 * (case.n - 1) / case.n * ends,
-            2 * case.n * ends,
-            "Only y and dx have to be added up",
-        )
+        Bound.busiest(run, 2 * (case.n - 1) / case.n * ends, 2 * case.n * ends, "Only y and dx have to be added up")
     ]
 
 

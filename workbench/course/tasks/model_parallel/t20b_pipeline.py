@@ -181,11 +181,9 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
 def _neighbours(case: Case, run: Run) -> Sequence[Bound]:
     """One activation and one gradient for each micro-batch between neighbours; a number for all may be told besides."""
     xs = case.inputs[0][1]
-    most = max(size for _, size in run.sent())
     return [
-        Bound(
-            "bytes from the busiest rank",
-            most,
+        Bound.busiest(
+            run,
             2 * sum(x.nbytes for x in xs),
             2.2 * sum(x.nbytes for x in xs),
             "A stage sends to its two neighbours only",
