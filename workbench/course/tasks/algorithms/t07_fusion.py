@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common.text import count
 from workbench.course.judging.task import Mistake, PlainTask, is_blank
 
 _SAME = 1e-9
@@ -126,9 +127,9 @@ def _settings(seed: int, rounds: int) -> Iterator[tuple[list[int], list[float], 
     """Tensors, when they are ready, and a network; all numbers small, the fewest tensors first."""
     random = np.random.default_rng(seed)
     for number in range(rounds):
-        count = 1 + number * 8 // rounds
-        sizes = [int(size) for size in random.integers(1, 10, count)]
-        ready = np.cumsum(random.integers(0, 6, count)).tolist()
+        tensors = 1 + number * 8 // rounds
+        sizes = [int(size) for size in random.integers(1, 10, tensors)]
+        ready = np.cumsum(random.integers(0, 6, tensors)).tolist()
         yield sizes, [float(one) for one in ready], float(random.integers(0, 6)), float(random.integers(1, 5)) / 4
 
 
@@ -164,7 +165,11 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     mine = finish_time(plan(list(sizes), yours), ready, alpha, beta)
     if mine <= times[best] + _SAME:
         return ""
-    return f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}"
+    sent, better = (len(plan(list(sizes), one)) for one in (yours, best))
+    return (
+        f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Yours sends "
+        f"{count(sent, 'message')}, that one {better}"
+    )
 
 
 def _ready_at_once(function: Callable[..., Any]) -> str:
