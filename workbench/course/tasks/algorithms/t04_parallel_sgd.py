@@ -258,6 +258,7 @@ TASKS = [
                 "A rank without samples has nothing to add. Does it have nothing to call, or to divide by?",
             ),
             Mistake(("yours is None",), "reduce() gives the sum to the root alone. Who needs it?"),
+            Mistake(("yours has shape",), "A gradient has a number for each weight. Over what do you add up?"),
             Mistake(
                 ("bytes from the busiest",),
                 "How long is one gradient, and how often does it travel from a rank? allreduce adds up on the way.",
@@ -315,6 +316,7 @@ TASKS = [
             "got[worker] = update + 1",
         ),
         mistakes=(
+            Mistake(("expected a list",), "Each gradient is stale by a number of its own. Give all of them, in order."),
             Mistake(
                 ("own gradient is counted",),
                 "A worker gets the weights after its own gradient. Which changes come after that?",
