@@ -7,10 +7,11 @@ comes back is added to this rank's part, so any number of passes may be made bef
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,15 @@ _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two i
 # one of their parameters sends them at the end of its pass, and may need this one to come to that.
 _PATIENCE_S = 1.0
 _MOMENT_S = 0.05  # who waits for longer at a time is taken for blocked, and the ranks for waiting for each other
+_BROKEN = (
+    "An error has broken off a backward pass, and a part of its gradients is here. Call optimizer.zero_grad() on all "
+    "ranks, then do the step again."
+)
+_WITHIN = "step() within a backward pass (in a hook, say): call it when backward() has returned."
+_DROPPED = (
+    "A cell has failed since the last backward pass. The ranks may have come unequally far, so the gradients from "
+    "before are dropped."
+)
 
 
 def nothing(*_: Any) -> None:
@@ -38,7 +48,7 @@ class Backward:
     Args:
         flats: in the order in which they are sent where several are left.
         completed: is told of an array of which all gradients of this pass are ready.
-        ended: is told of the end of a pass.
+        ended: is told of the end of a pass, by number; None: of all, for they were broken off.
 
     Attributes:
         keeping: gradients stay on this rank; see ``no_sync()``.
@@ -52,7 +62,7 @@ class Backward:
         self,
         flats: Sequence[Flat],
         completed: Callable[[Flat], None] = nothing,
-        ended: Callable[[], None] = nothing,
+        ended: Callable[[int | None], None] = nothing,
     ) -> None:
         self.flats: list[Flat] = []
         self.keeping, self.replaced = False, False
@@ -62,7 +72,8 @@ class Backward:
         self._flying: deque[Flat] = deque()
         self._unsent: dict[Flat, set[str]] = {}
         self._patience_s = _PATIENCE_S
-        self._pass, self._passes, self._kept, self._failures = -1, 0, False, _failures()
+        self._pass, self._passes, self._kept, self._failures = -1, 0, False, failures()
+        self._end_of: Callable[[], Any] = nothing  # a weak reference to what torch calls at the end of this pass
         self.add(flats)
 
     def add(self, flats: Sequence[Flat]) -> None:
@@ -87,12 +98,21 @@ class Backward:
         if now == self._pass:
             return
         self._forget_failed_cell()
+        if self._broken:
+            raise RuntimeError(_BROKEN)
         self._pass = now
         self._patience_s = _PATIENCE_S
         self.watch()
         self._unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(partial(self._end, now))
+        end = _End(self._end, now)
+        self._end_of = weakref.ref(end)
+        engine.queue_callback(end)
+
+    @property
+    def _broken(self) -> bool:
+        """Has an error ended the pass that was last begun? torch then frees what was to be called at its end."""
+        return self._pass != -1 and self._end_of() is None
 
     def ready(self, name: str) -> None:
         """A gradient of this pass is complete."""
@@ -142,7 +162,7 @@ class Backward:
             self._complete(flat)
         self._kept = self.keeping
         self._passes += not self.keeping
-        self._ended()
+        self._ended(which)
 
     # --- between passes -------------------------------------------------------------------------------
 
@@ -151,7 +171,12 @@ class Backward:
 
         Raises:
             CollectiveError: a reduction failed.
+            RuntimeError: a backward pass was broken off, or goes on.
         """
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(_WITHIN)
+        if self._pass != -1:
+            raise RuntimeError(_BROKEN)
         new = self.watch()
         rest = self.flats if self._kept or not self._passes else new
         self._passes, self._kept = 0, False
@@ -175,7 +200,8 @@ class Backward:
             flat.forget()
         self._flying.clear()
         self._unsent, self._pass, self._passes, self._kept = {}, -1, 0, False
-        self._failures = _failures()
+        self._failures = failures()
+        self._ended(None)
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""
@@ -185,8 +211,11 @@ class Backward:
 
     def _forget_failed_cell(self) -> None:
         """After a cell that failed, the ranks may have sent unlike parts of a step: it is given up."""
-        if self._failures != _failures():
-            self.drop()
+        if self._failures == failures():
+            return
+        if self.begun or self._pass != -1 or any(flat.sent for flat in self.flats):
+            warnings.warn(_DROPPED, stacklevel=2)
+        self.drop()
 
 
 class _Hook(Hook):
@@ -199,10 +228,20 @@ class _Hook(Hook):
             mark_taken(param, False)
 
 
-def _failures() -> int:
+class _End:
+    """What torch calls at the end of a pass."""
+
+    def __init__(self, end: Callable[[int], None], which: int) -> None:
+        self._end, self._which = end, which
+
+    def __call__(self) -> None:
+        self._end(self._which)
+
+
+def failures() -> int:
     """Of cells and collectives, until now."""
     context = HOLDER.find()
     return context.failures if context else 0
 
 
-__all__ = ["Backward"]
+__all__ = ["Backward", "failures"]

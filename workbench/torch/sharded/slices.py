@@ -33,13 +33,14 @@ class Slices:
     Args:
         optimizer: the wrapped one.
         process_set: who shares; None: nobody, this rank has all.
+        name: of what is trained, the same on all ranks.
 
     Attributes:
         parts: this rank's, by name.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None) -> None:
-        self._optimizer, self._set = optimizer, process_set
+    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None, name: str) -> None:
+        self._optimizer, self._set, self._name = optimizer, process_set, name
         self._whole: list[list[torch.nn.Parameter]] = []
         self._index: dict[torch.nn.Parameter, str] = {}
         self._likes: dict[str, torch.Tensor] = {}
@@ -92,7 +93,7 @@ class Slices:
             for name, part in self.parts.items()
             if part.param in self._optimizer.state
         }
-        everybody = [mine] if self._set is None else allgather_object(mine, "sharded state", self._set)
+        everybody = [mine] if self._set is None else allgather_object(mine, f"state of {self._name}", self._set)
         found = self._optimizer.state_dict()
         state: dict[int, Any] = {}
         for number, param in enumerate(param for group in self._groups() for param in group):
