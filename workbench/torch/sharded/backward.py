@@ -20,7 +20,7 @@ from workbench.context import HOLDER
 from workbench.errors import CollectiveError
 from workbench.torch.optimizer.gradient_hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
-from workbench.torch.sharded.released import mark_taken
+from workbench.torch.sharded.released import get_grad, mark_taken, set_grad
 
 _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
 # So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
@@ -35,6 +35,10 @@ _WITHIN = "step() within a backward pass (in a hook, say): call it when backward
 _DROPPED = (
     "A cell has failed since the last backward pass. The ranks may have come unequally far, so the gradients from "
     "before are dropped."
+)
+_KEPT = (
+    "A cell has failed since gradients were added up within no_sync(), and the ranks may have come unequally far. Call "
+    "optimizer.zero_grad() on all ranks, then do the step again."
 )
 
 
@@ -116,8 +120,10 @@ class Backward:
 
     def ready(self, name: str) -> None:
         """A gradient of this pass is complete."""
-        self.touch()
         flat = self._flat_of[name]
+        new = get_grad(flat.params[name])
+        self.touch()
+        set_grad(flat.params[name], new)  # what touch() drops is older
         if not self.keeping:
             flat.take(name)
         waiting = self._unsent.get(flat, set())
@@ -213,6 +219,8 @@ class Backward:
         """After a cell that failed, the ranks may have sent unlike parts of a step: it is given up."""
         if self._failures == failures():
             return
+        if self._kept:  # what is new cannot be told from it any more
+            raise RuntimeError(_KEPT)
         if self.begun or self._pass != -1 or any(flat.sent for flat in self.flats):
             warnings.warn(_DROPPED, stacklevel=2)
         self.drop()

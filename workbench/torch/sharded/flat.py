@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from workbench import api
 from workbench.collectives.ring import chunk_lengths
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
-from workbench.errors import CollectiveError, WaitTimeoutError
+from workbench.errors import CollectiveError, MissingRanksError, WaitTimeoutError
 from workbench.process_sets import ProcessSet, is_alone
 from workbench.torch.sharded.released import Released, get_grad, mark_taken, set_grad
 from workbench.torch.sharded.slices import Slice
@@ -29,11 +30,25 @@ _SPARSE = (
     "The gradient of {!r} is sparse, and sharded={!r} takes dense ones only. Make its layer without sparse=True, or "
     "leave sharded out."
 )
+_TOGETHER = (
+    "With sharded='parameters' a layer's parameters come from all ranks: all run the same layers, in one order and "
+    "equally often, also to evaluate or to print something. If one rank is to do that alone, give it a copy: build "
+    "the model once more there, and load hvd.full_state_dict(model), which all ranks call."
+)
 _LOST = (
     "The {} belong to a job that has ended (by shutdown(), or a rank that was lost), and the other ranks' parts with "
     "it. Build the model anew on all ranks, call hvd.shard_parameters(model), and load a checkpoint: "
     "hvd.load_full_state_dict(model, ...)."
 )
+
+
+@contextmanager
+def uneven(hint: str) -> Iterator[None]:
+    """Within it, the error of ranks that wait for each other ends with what is likely to be the cause."""
+    try:
+        yield
+    except MissingRanksError as error:
+        raise type(error)(f"{error}\n{hint}") from None
 
 
 @dataclass(frozen=True)
@@ -234,7 +249,8 @@ class Flat:
             raise RuntimeError(_LOST.format(self.name))
         self._whole.untyped_storage().resize_(self.nbytes)
         if self.members.size > 1:
-            self._gather()
+            with uneven(_TOGETHER):
+                self._gather()
         else:
             self._whole.copy_(self.mine)
         self.gathered = True
@@ -301,4 +317,4 @@ def _name(places: Mapping[str, Place], number: int) -> str:
     return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {alike_hex})"
 
 
-__all__ = ["Flat", "Members", "Place", "bare"]
+__all__ = ["Flat", "Members", "Place", "bare", "uneven"]

@@ -14,7 +14,7 @@ from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.gradient_hooks import take_over
 from workbench.torch.sharded.alike import Agreement, Progress, check_alike, divisible
 from workbench.torch.sharded.backward import Backward
-from workbench.torch.sharded.flat import Flat, Members
+from workbench.torch.sharded.flat import Flat, Members, uneven
 from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.sharded.slices import Slices
 from workbench.torch.sharded.stage3 import STAGE as PARAMETERS
@@ -29,6 +29,10 @@ _REPLACED = (
 _LOST = (
     "This DistributedOptimizer(sharded={!r}) belongs to a job that has ended, and the other ranks' parts with it. "
     "Make model and optimizer anew, and load what hvd.full_state_dict(model) and state_dict() gave before."
+)
+_EQUALLY = (
+    "With sharded='gradients' or 'parameters' all ranks make equally many backward passes before each step. A rank "
+    "that has no data left makes one over an empty sum: (model(x).sum() * 0).backward()."
 )
 _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
@@ -133,7 +137,12 @@ class Sharded:
     def reduce(self) -> None:
         """Wait until this rank's parts of all gradients are there, and give them to the slices."""
         self.check()
-        self.backward.finish()
+        with uneven(_EQUALLY):
+            self.backward.finish()
+            self._compare()
+
+    def _compare(self) -> None:
+        """Ask which gradients there are on any rank, and give these to the slices."""
         names = [name for flat in self.backward.flats for name in flat.params]
         here = {name for flat in self.backward.flats for name in flat.there}
         present = self._agreement.any_of([name in here for name in names], self._progress())
@@ -159,7 +168,8 @@ class Sharded:
             self.reduce()
         else:
             self.check()
-            self._agreement.any_of([], self._progress())
+            with uneven(_EQUALLY):
+                self._agreement.any_of([], self._progress())
         self._complete = False
 
     @not_traced
