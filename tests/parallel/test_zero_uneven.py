@@ -62,9 +62,7 @@ def test_a_pass_that_one_rank_has_dropped(stage: str, rank: int, n: int) -> None
         twins.loss(twins.model, step, [rank]).backward()
         if rank and not step:
             twins.optimizer.zero_grad()
-    words = (
-        r"rank 0: 1 updates.*gradients of 2 backward.*\n  rank 1: 1 updates.*of 1 backward.*\n.*zero_grad\(\) at the"
-    )
+    words = r"rank 0: 1 updates.*of 2 backward.*\n  rank 1: 1 updates.*of 1 backward.*\n.*zero_grad\(\) at the"
     with pytest.raises(MismatchError, match=words):
         twins.optimizer.step()
     for step in range(1, 3):
@@ -227,9 +225,7 @@ def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n:
     twins.optimizer.zero_grad()
     for _ in range(2):
         twins.loss(twins.model, 1, [rank]).backward()
-        with pytest.raises(
-            MismatchError, match=r"(?s)rank 0: 2 updates.*rank 1: 1 updates.*broken off.*Load a checkpo"
-        ):
+        with pytest.raises(MismatchError, match=r"(?s)rank 0: 2 updates.*rank 1: 1 updates.*broken off.*Load a"):
             twins.optimizer.step()
         twins.optimizer.zero_grad()
     hvd.load_full_state_dict(twins.model, weights)
@@ -258,7 +254,7 @@ def test_a_cell_fails_between_two_passes(stage: str, n: int) -> None:
 
 
 def test_a_layer_that_ctrl_c_has_left_whole(n: int) -> None:
-    """Ctrl-C amid a layer's forward pass, on all ranks, leaves it gathered: after a step its values are the new ones."""
+    """Ctrl-C amid a layer's forward pass, on all ranks, leaves it gathered: after a step its values are new."""
     twins = Twins("parameters", net, OPTIMIZERS["SGD"])
     twins.step(0)
 

@@ -12,6 +12,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -74,10 +75,9 @@ class Backward:
         self._flat_of: dict[str, Flat] = {}
         self._hooks: dict[str, Hook] = {}
         self._flying: deque[Flat] = deque()
-        self._unsent: dict[Flat, set[str]] = {}
+        self._open: dict[int, _Pass] = {}  # by torch's number; several if one runs within another
         self._patience_s = _PATIENCE_S
-        self._pass, self._passes, self._kept, self._failures = -1, 0, False, failures()
-        self._end_of: Callable[[], Any] = nothing  # a weak reference to what torch calls at the end of this pass
+        self._passes, self._kept, self._failures = 0, False, failures()
         self.add(flats)
 
     def add(self, flats: Sequence[Flat]) -> None:
@@ -99,24 +99,18 @@ class Backward:
     def touch(self) -> None:
         """Something happens in a backward pass: if it is a new one, begin it."""
         now = torch._C._current_graph_task_id()
-        if now == self._pass:
+        if now in self._open:
             return
         self._forget_failed_cell()
-        if self._broken:
+        if any(each.broken for each in self._open.values()):
             raise RuntimeError(_BROKEN)
-        self._pass = now
         self._patience_s = _PATIENCE_S
         self.watch()
-        self._unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
-        engine: Any = torch.autograd.Variable._execution_engine
         end = _End(self._end, now)
-        self._end_of = weakref.ref(end)
+        unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
+        self._open[now] = _Pass(unsent, weakref.ref(end))
+        engine: Any = torch.autograd.Variable._execution_engine
         engine.queue_callback(end)
-
-    @property
-    def _broken(self) -> bool:
-        """Has an error ended the pass that was last begun? torch then frees what was to be called at its end."""
-        return self._pass != -1 and self._end_of() is None
 
     def ready(self, name: str) -> None:
         """A gradient of this pass is complete."""
@@ -126,21 +120,22 @@ class Backward:
         set_grad(flat.params[name], new)  # what touch() drops is older
         if not self.keeping:
             flat.take(name)
-        waiting = self._unsent.get(flat, set())
+        unsent = self._open[torch._C._current_graph_task_id()].unsent
+        waiting = unsent.get(flat, set())
         waiting.discard(name)
-        if not waiting and flat in self._unsent:
-            self._complete(flat)
+        if not waiting and flat in unsent:
+            self._complete(flat, unsent)
 
     def lend(self, name: str) -> torch.Tensor | None:
         """No place: a gradient's array is there only while it is filled."""
         return None
 
     def is_complete(self, flat: Flat) -> bool:
-        """Have all gradients of this pass come?"""
-        return flat not in self._unsent
+        """Have all gradients come of this pass, and of that in which it runs?"""
+        return not any(flat in each.unsent for each in self._open.values())
 
-    def _complete(self, flat: Flat) -> None:
-        del self._unsent[flat]
+    def _complete(self, flat: Flat, unsent: dict[Flat, set[str]]) -> None:
+        del unsent[flat]
         if not self.keeping:
             self._send(flat)
         self._completed(flat)
@@ -160,12 +155,13 @@ class Backward:
                 break
 
     def _end(self, which: int) -> None:
-        """A backward pass is over, but for an inner one's, which has ended before."""
-        if which != self._pass:
+        """A backward pass is over."""
+        if which not in self._open:  # it was dropped within
             return
-        self._pass = -1
-        for flat in list(self._unsent):
-            self._complete(flat)
+        unsent = self._open[which].unsent
+        for flat in list(unsent):
+            self._complete(flat, unsent)
+        del self._open[which]
         self._kept = self.keeping
         self._passes += not self.keeping
         self._ended(which)
@@ -181,7 +177,7 @@ class Backward:
         """
         if torch._C._current_graph_task_id() != -1:
             raise RuntimeError(_WITHIN)
-        if self._pass != -1:
+        if self._open:
             raise RuntimeError(_BROKEN)
         new = self.watch()
         rest = self.flats if self._kept or not self._passes else new
@@ -205,7 +201,7 @@ class Backward:
                 flat.finish()
             flat.forget()
         self._flying.clear()
-        self._unsent, self._pass, self._passes, self._kept = {}, -1, 0, False
+        self._open, self._passes, self._kept = {}, 0, False
         self._failures = failures()
         self._ended(None)
 
@@ -221,7 +217,7 @@ class Backward:
             return
         if self._kept:  # what is new cannot be told from it any more
             raise RuntimeError(_KEPT)
-        if self.begun or self._pass != -1 or any(flat.sent for flat in self.flats):
+        if self.begun or self._open or any(flat.sent for flat in self.flats):
             warnings.warn(_DROPPED, stacklevel=2)
         self.drop()
 
@@ -234,6 +230,24 @@ class _Hook(Hook):
         super().remove()
         if (param := self._param()) is not None:
             mark_taken(param, False)
+
+
+@dataclass
+class _Pass:
+    """A backward pass that has begun.
+
+    Args:
+        unsent: arrays, with the names of parameters whose gradients are still to come.
+        end: a weak reference to what torch calls at its end.
+    """
+
+    unsent: dict[Flat, set[str]]
+    end: Callable[[], Any]
+
+    @property
+    def broken(self) -> bool:
+        """Has an error ended it? torch then frees what was to be called at its end."""
+        return self.end() is None
 
 
 class _End:

@@ -134,7 +134,7 @@ class Unit:
         self._home, self.flats = weakref.proxy(home), list(flats)
         self._running: list[_Call] = []
         self._passes: set[int] = set()  # backward passes that need the parameters
-        self._awaited: set[_Call] = set()  # of which the gradients of inputs are still to come in these
+        self._awaited: dict[_Call, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
             module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
             module.register_forward_hook(self._after, always_call=True)
@@ -149,18 +149,18 @@ class Unit:
         """Its forward pass begins."""
         if not self._running:
             self._home.forget_failed_cell()
-        inputs = [each for each in tree_leaves((args, kwargs)) if _has_gradient(each)]
-        call = _Call(bool(inputs))
+        inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
+        call = _Call(len(inputs))
         self._running.append(call)
         self._gather()
-        if torch.is_grad_enabled() and inputs:
-            register_multi_grad_hook(inputs, partial(self._inputs_done, call), mode="all")
+        for each in inputs.values() if torch.is_grad_enabled() else ():
+            each.register_hook(partial(self._input_done, call))  # torch's own for several takes no autograd.grad()
 
     @not_traced
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its forward pass has ended, be it with an error. Amid backward, of a checkpoint, that needs them still."""
         # Also called where another hook failed before _before.
-        call = self._running.pop() if self._running else _Call(False)
+        call = self._running.pop() if self._running else _Call(0)
         try:
             outputs = list(_with_gradients(output, type(module).__name__)) if torch.is_grad_enabled() else []
             if outputs:
@@ -173,14 +173,18 @@ class Unit:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
         self._home.backward.touch()
         self._passes.add(torch._C._current_graph_task_id())
-        if call.has_inputs:
-            self._awaited.add(call)
+        if call.inputs:
+            self._awaited[call] = call.inputs
         self._gather()
 
     @not_traced
-    def _inputs_done(self, call: _Call, _: Any) -> None:
-        """The gradients of all inputs of one call are there: nothing of it is left to be computed."""
-        self._awaited.discard(call)
+    def _input_done(self, call: _Call, _: torch.Tensor) -> None:
+        """The gradient of an input is there. When all of one call's are, nothing of it is left to be computed."""
+        left = self._awaited.get(call, 0) - 1
+        if left > 0:
+            self._awaited[call] = left
+            return
+        self._awaited.pop(call, None)
         self.end_backward_if_done()
 
     def end_backward_if_done(self) -> None:
@@ -208,8 +212,8 @@ class Unit:
 class _Call:
     """A forward pass of a module, whose backward pass may come once, several times, or never."""
 
-    def __init__(self, has_inputs: bool) -> None:
-        self.has_inputs = has_inputs
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
 
 
 def default_units(model: torch.nn.Module) -> list[torch.nn.Module]:
