@@ -310,6 +310,9 @@ def test_another_job(stage: str, n: int, job_with: Callable[..., None]) -> None:
     job_with()
     with pytest.raises(RuntimeError, match="belongs to a job that has ended"):
         twins.optimizer.step()
+    if stage == "parameters":
+        with pytest.raises(RuntimeError, match=r"belong to a job that has ended.*hvd\.load_full_state_dict"):
+            twins.loss(twins.model, 1, [hvd.rank()])
     again = Twins(stage, net, OPTIMIZERS["Adam"])
     again.twin, again.reference = twins.twin, twins.reference
     hvd.load_full_state_dict(again.model, weights)

@@ -93,16 +93,21 @@ class Progress:
         updates: how often it has updated its part of the parameters since it was made, or a state was loaded.
         complete: after the last update, every rank got what it needs of it.
         sent: how often each array of gradients was sent since it was last used up or dropped.
+        loaded: a state was loaded since the last update.
     """
 
     updates: int
     complete: bool
     sent: tuple[int, ...]
+    loaded: bool
 
     def __str__(self) -> str:
         passes = max(self.sent, default=0)
         last = "" if self.complete else ", the last one broken off"
-        return f"{self.updates} updates of its parameters{last}; gradients of {passes} backward passes sent since"
+        state = ", then a state was loaded" if self.loaded else ""
+        return (
+            f"{self.updates} updates of its parameters{last}{state}; gradients of {passes} backward passes sent since"
+        )
 
 
 class Agreement:
@@ -133,7 +138,7 @@ class Agreement:
     def _digest(self, mine: Progress) -> list[int]:
         """Some bytes and 255 minus each: the largest of all ranks' still add up to 255 if all ranks' are equal."""
         # A rank whose update was broken off has a number of its own, so that all of them hear of it.
-        about = (mine.updates, mine.sent, -1 if mine.complete else self._members.rank)
+        about = (mine.updates, mine.sent, mine.loaded, -1 if mine.complete else self._members.rank)
         found = list(zlib.crc32(repr(about).encode()).to_bytes(_DIGEST, "little"))
         return [*found, *(255 - each for each in found)]
 
@@ -148,10 +153,14 @@ class Agreement:
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
         raise MismatchError(
             f"The ranks have not come equally far with {self._name}:\n{_by_rank(everybody, self._members)}\n"
-            + (_TORN if torn else _UNEVEN)
+            + (_TORN if torn else _UNEVEN if len({each.loaded for each in everybody}) == 1 else _LOADED)
         )
 
 
+_LOADED = (
+    "Each rank takes its part of a state on its own. Call optimizer.load_state_dict(...) on all ranks: broadcast the "
+    "checkpoint first if only one can read it."
+)
 _TORN = (
     "The last step was broken off when some had updated their part of the parameters, and what the ranks have together "
     "is neither the old model nor the new one. Load a checkpoint: hvd.load_full_state_dict(model, ...) and "

@@ -12,6 +12,11 @@ import torch
 from workbench.process_sets import ProcessSet
 from workbench.training.objects import allgather_object
 
+_PARTLY = (
+    "A state_dict() has the parts of all ranks, and of a parameter of shape {} some ranks have none: load_state_dict() "
+    "was called on the others only. Call it on all ranks: broadcast the checkpoint first if only one can read it."
+)
+
 
 @dataclass
 class Slice:
@@ -158,6 +163,8 @@ def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], like: torch.Tensor) ->
     for key, value in joined.items():
         if isinstance(value, torch.Tensor) and value.dim():
             flat = torch.cat([state[key] for _, state in pieces])
+            if len(flat) != like.numel():
+                raise RuntimeError(_PARTLY.format(tuple(like.shape)))
             whole = torch.empty_strided(like.shape, like.stride(), dtype=flat.dtype)
             joined[key] = whole.copy_(flat.as_strided(like.shape, like.stride()))
     return joined

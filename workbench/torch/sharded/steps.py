@@ -77,7 +77,7 @@ class Sharded:
         number = self._model.number if self._model else check_alike(params, self.members)
         self.name = f"model {number}, {next(iter(params), 'no parameter')} ..."
         self._agreement = Agreement(self.members, self.name)
-        self._updates, self._complete = 0, True
+        self._updates, self._complete, self._loaded = 0, True, bool(optimizer.state)
         self.slices = Slices(optimizer, self.members.process_set if self.members.size > 1 else None, self.name)
         self.whole: dict[str, torch.nn.Parameter] = {}
         self._before: set[str] = set()  # names that had a gradient in the last step
@@ -155,7 +155,8 @@ class Sharded:
         self._before, self.synchronized = there, True
 
     def _progress(self) -> Progress:
-        return Progress(self._updates, self._complete, tuple(flat.sent for flat in self.backward.flats))
+        sent = tuple(flat.sent for flat in self.backward.flats)
+        return Progress(self._updates, self._complete, sent, self._loaded)
 
     @not_traced
     def begin_update(self) -> None:
@@ -175,7 +176,7 @@ class Sharded:
     @not_traced
     def publish(self) -> None:
         """After the update: gradients are used up, and in stage 2 every rank gets all parameters."""
-        self._updates, self.synchronized = self._updates + 1, False
+        self._updates, self._loaded, self.synchronized = self._updates + 1, False, False
         for part in self.slices.parts.values():
             part.param.grad = None
         for flat in self.backward.flats:
@@ -189,8 +190,7 @@ class Sharded:
 
     def loaded(self) -> None:
         """A state was loaded: what was broken off before does not matter any more."""
-        self.backward.drop()
-        self._updates, self._complete, self.synchronized = 0, True, False
+        self._updates, self._complete, self._loaded = 0, True, True
 
     @not_traced
     def zero(self, set_to_none: bool) -> None:
