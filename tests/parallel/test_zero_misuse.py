@@ -95,7 +95,7 @@ def test_one_optimizer_for_two_divided_models(n: int) -> None:
 @pytest.mark.ranks(2)
 @pytest.mark.parametrize("stage", STAGES)
 def test_horovod_s_broadcasts(stage: str, rank: int, n: int) -> None:
-    """State of the optimizer reaches all; a divided model's parameters are nobody's to broadcast: it says what to do."""
+    """The optimizer's state reaches all; of a divided model no rank has the parameters: it says what to do."""
     twins = Twins(stage, net, OPTIMIZERS["Adam"])
     twins.step(0)
     hvd.broadcast_optimizer_state(twins.optimizer, root_rank=0)
