@@ -102,12 +102,10 @@ class Progress:
     loaded: bool
 
     def __str__(self) -> str:
-        passes = max(self.sent, default=0)
         last = "" if self.complete else ", the last one broken off"
         state = ", then a state was loaded" if self.loaded else ""
-        return (
-            f"{self.updates} updates of its parameters{last}{state}; gradients of {passes} backward passes sent since"
-        )
+        sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
+        return f"{self.updates} updates of its parameters{last}{state}; {sent}"
 
 
 class Agreement:

@@ -42,7 +42,8 @@ class ShardedOptimizer(Wrapping):
 
     What differs from other DistributedOptimizers. The model's ``.grad`` is None after backward: :meth:`clip_grad_norm_`
     clips. Gradients are used up by ``step()``, so ``zero_grad()`` may be left out. Any number of backward passes may
-    come before a step; each is sent, unless within :meth:`no_sync`. ``state_dict()`` is whole, and a collective.
+    come before a step, equally many on all ranks; each is sent, unless within :meth:`no_sync`. ``state_dict()`` is
+    whole, and a collective; among another number of ranks it goes on. All ranks call ``load_state_dict()``.
 
     Args:
         optimizer: SGD, Adam or another of ``torch.optim`` that treats each element by itself.
