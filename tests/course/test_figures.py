@@ -121,3 +121,14 @@ def test_each_colour_of_a_coverage_is_explained() -> None:
         assert name in words
     fills = [each.get("fill") for each in root.iter(f"{SVG}rect")]
     assert all(fills.count(fill) >= 2 for fill in drawing._INKS[:2])
+
+
+@pytest.mark.parametrize("value", [86.3, 70.0, 88.9])
+def test_the_line_at_the_best_crosses_no_number(value: float) -> None:
+    """A number that would lie on the line is written into its bar."""
+    root = ElementTree.fromstring(drawing.bars({"mine": value}, "%", "Efficiency", best=88.9).svg)
+    (words,) = [each for each in root.iter(f"{SVG}text") if each.text == f"{value:g}"]
+    (line,) = [each for each in root.iter(f"{SVG}line") if each.get("stroke-dasharray")]
+    x, at, long = float(words.get("x") or 0), float(line.get("x1") or 0), 7.5 * len(words.text or "")
+    begin = x - long if words.get("text-anchor") == "end" else x
+    assert not begin < at < begin + long
