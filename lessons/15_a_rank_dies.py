@@ -242,8 +242,8 @@ for n in (1, 3, 4):
 reveal(
     "15.bits",
     {1: "all three", 3: "no two of them"}.get(len(set(sums.values())), "those of one and of four: 4 is a power of two"),
-    "A sum of floats is rounded after each addition, so it depends on the order, and on who adds up what. The first 15 "
-    "digits agree, the last one does not. (With other numbers two of the sums may agree, by chance.)",
+    "A sum of floats is rounded after each addition, so it depends on the order, and on who adds up what. The first 14 "
+    "digits agree, the last ones do not. (With other numbers two of the sums may agree, by chance.)",
 )
 
 # %% [markdown]
@@ -408,7 +408,7 @@ for victim in (-1, 1, 0):
     for line in done.stdout.splitlines():
         print(line.partition("<stdout>:")[2])
     found[victim] = np.load(f"{victim}.npy").tobytes()
-print(f"three runs, {len(set(found.values()))} different sets of weights")
+print("different weights after the three runs:", len(set(found.values())))
 
 # %%
 # %cd -q -
