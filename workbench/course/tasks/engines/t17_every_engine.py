@@ -221,6 +221,8 @@ def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod],
         mine = function([{**pod, "limits": dict(pod["limits"])} for pod in pods], "train")
         if mine is None:
             return "yours returns None. Is there a return?"
+        if isinstance(mine, str):
+            return f"{what}: yours is one text, {mine!r}, expected a list with a text for each host"
         if list(mine) != right:
             return f"{what}: yours {list(mine)}, expected {right}"
     return ""
@@ -296,6 +298,8 @@ def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str
         )
         if mine is None:
             return "yours returns None. Is there a return?"
+        if not isinstance(mine, tuple | list) or len(mine) != 2:
+            return f"{what}: yours is {mine!r}, expected the pair (processes started, steps done again)"
         for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
             if yours != wanted:
                 return f"{what}: {name} is {yours} in yours, expected {wanted}"

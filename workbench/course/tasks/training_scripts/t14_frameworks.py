@@ -121,6 +121,9 @@ class _Watch:
                 one.returned = result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
                 return f"n = {n}: it returns {type(results[0]).__name__}, expected the pair (GPU, weights)"
+            if not isinstance(seen[0].returned[0], int | np.integer):
+                kinds = ", ".join(type(each).__name__ for each in seen[0].returned)
+                return f"n = {n}: it returns the pair ({kinds}), expected (the number of the GPU, a list of arrays)"
             self.found.append(seen)
         return ""
 
@@ -132,7 +135,7 @@ class _Watch:
                 if sizes != [self.batch // n] * self.steps:
                     return (
                         f"n = {n}, rank {rank}: the batches have {sizes} samples, expected {self.steps} of "
-                        f"{self.batch // n}"
+                        f"{self.batch // n} each"
                     )
         return ""
 
