@@ -263,8 +263,8 @@ predicted.beside(trainings)
 # %% [markdown]
 # Points on the dotted line were predicted exactly. Plain gradients lie near it. With float16 a step takes longer than
 # predicted, most of all on the fast link, where the network is not what takes the time. The model counts casting and
-# packing, as they were measured alone; but in a step they and the reduction share the same cores, and slow each other
-# down. Look at the worst case of each way before you believe a median.
+# packing. It also counts how much computing and reducing slow each other down on the same cores, but only on average.
+# Look at the worst case of each way before you believe a median.
 #
 # ## 3. 512 ranks in the simulator
 #
