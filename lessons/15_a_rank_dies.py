@@ -101,9 +101,9 @@ drawing.space_time(run, "Rank 2 dies")
 # %% [markdown]
 # Five things are lost:
 #
-# - **The reduction in flight.** No survivor has its own input any more, and none has the sum: some chunks are complete
-#   (10), others are partial sums. The reduction cannot be finished, because what rank 2 had added up is gone. It cannot
-#   be begun again either, because the inputs are overwritten.
+# - **The reduction in flight.** No survivor has its whole input any more, and none has the whole sum: some chunks are
+#   complete (10), others are partial sums. The reduction cannot be finished, because what rank 2 had added up is gone.
+#   It cannot be begun again either, because the inputs are overwritten.
 # - **The step.** So all gradients of this step are lost, those of the survivors too.
 # - **The shard of the data** that rank 2 had. Nobody sees these samples any more, unless another rank takes them.
 # - **The random state** of rank 2, from which its shuffling, dropout and augmentation would have gone on.
