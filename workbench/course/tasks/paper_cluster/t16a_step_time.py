@@ -17,11 +17,14 @@ Network = Callable[[float], float]
 
 
 def fit_link(ranks: Any, short: Any, long: Any) -> Any:
-    """Return (latency_s, per_byte_s) of the link between ranks on which allreduces of two sizes were timed.
+    """Return (latency_s, per_byte_s) of a link, from allreduces of two sizes.
 
-    short, long: each (bytes of the array, [seconds of each repetition]). Something else disturbs a few repetitions.
-    A ring takes 2 (ranks - 1) steps, and each step sends bytes / ranks: latency_s + per_byte_s * bytes / ranks seconds.
-    No constant is negative: on a busy machine the short array may seem to take longer than the long one.
+    short, long: each (bytes of the array, [seconds of each repetition]). Other programs
+    disturb a few of the repetitions.
+    A ring takes 2 (ranks - 1) steps. In each step a rank sends bytes / ranks, which takes
+    latency_s + per_byte_s * bytes / ranks seconds.
+    No constant is negative: on a busy machine the short array may seem to take longer
+    than the long one.
     """
     ### BEGIN SOLUTION
     steps = 2 * (ranks - 1)
@@ -151,13 +154,16 @@ def _links_positive(function: Callable[..., Any]) -> str:
 
 
 def step_time(layers: Any, reduce_s: Any) -> Any:
-    """Return how many seconds a training step takes, if each layer's gradients travel as soon as backward has them.
+    """Return how many seconds a training step takes, with communication.
 
-    layers: in forward order; each has forward_s, backward_s, and values, the number of its gradients (4 bytes each).
+    layers: in forward order; each has forward_s, backward_s, and values, the number of its
+    gradients (4 bytes each).
     reduce_s(nbytes): how long an allreduce of so many bytes takes.
-    First all layers run forward, then all run backward, the last layer first. When a layer's backward ends, its
-    gradients are ready. The network carries one layer's gradients at a time, in the order in which they are ready. A
-    layer without gradients sends nothing. The next step begins when backward is over and all gradients are reduced.
+    First all layers run forward, then all run backward, the last layer first. When a
+    layer's backward ends, its gradients are ready. The network carries one layer's
+    gradients at a time, in the order in which they are ready. A layer without gradients
+    sends nothing. The next step begins when backward is over and all gradients are
+    reduced.
     """
     ### BEGIN SOLUTION
     now, free = sum(layer.forward_s for layer in layers), 0.0

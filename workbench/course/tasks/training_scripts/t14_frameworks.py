@@ -19,11 +19,14 @@ _LR = 0.5
 
 
 def six_steps(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
-    """Train for one epoch on all ranks together; return the pair (number of this rank's GPU, weights).
+    """Train for one epoch on all ranks together; return (number of my GPU, weights).
 
-    gradient(weights, x, y): a list of arrays, the gradient of the mean loss over the samples that it is given.
-    weights: a list of arrays, other ones on each rank; rank 0's count. x, y: all samples, on every rank.
-    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch, and each rank its share.
+    gradient(weights, x, y): a list of arrays, the gradient of the mean loss over the
+    samples that it is given.
+    weights: a list of arrays, different ones on each rank; all start with rank 0's.
+    x, y: all samples, on every rank.
+    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch,
+    and each rank takes its share of them.
     """
     ### BEGIN SOLUTION
     hvd.init()
