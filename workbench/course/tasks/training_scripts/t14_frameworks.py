@@ -228,6 +228,7 @@ TASKS = [
                 "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
             ),
             Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
+            Mistake(("returns the pair",), "In which order does the text of the exercise name the two results?"),
         ),
         properties=[
             _WATCH.runs,
