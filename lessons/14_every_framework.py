@@ -38,19 +38,19 @@
 # | 5 same start | `broadcast_parameters` | `broadcast_variables` | a callback | `broadcast_parameters` |
 # | 6 gradients | `DistributedOptimizer` | `DistributedGradientTape` | `DistributedOptimizer` | `DistributedOptimizer` |
 #
-# The GPU is the one of `i = hvd.local_rank()`: `torch.cuda.set_device(i)`,
+# Each rank takes the GPU with the number `i = hvd.local_rank()`: `torch.cuda.set_device(i)`,
 # `tf.config.set_visible_devices(gpus[i], "GPU")`. For JAX set `os.environ["CUDA_VISIBLE_DEVICES"]` to that one GPU
-# before JAX is imported, or say `cluster.up(gpus="auto")`: `jax_default_device` chooses where arrays go, but JAX
-# initialises every GPU that it sees.
+# before JAX is imported, or start the engines by `cluster.up(gpus="auto")`. The setting `jax_default_device` is not
+# enough: it chooses where arrays go, but JAX initialises every GPU that it sees.
 #
-# Steps 1, 2 and 4 know nothing of the framework. The others differ by what a framework lets one do, and by what this
-# package makes of it:
+# Steps 1, 2 and 4 are the same lines in all frameworks. The others differ:
 #
-# - PyTorch tells, by a hook, as soon as one gradient is ready. In the first step it travels at once; from the second on
-#   gradients travel in buckets of up to 16 MB, each as soon as it is full, while backward goes on.
+# - PyTorch calls a hook as soon as one gradient is ready. In the first step this gradient travels at once; from the
+#   second step on gradients travel in buckets of up to 16 MB, each as soon as it is full, while backward goes on.
 # - With TensorFlow, Keras and JAX this package waits for all gradients and sends them together. (Horovod's tape for
 #   TensorFlow sends each one when it is ready.)
-# - PyTorch, TensorFlow and Keras have variables that can be set. JAX's arrays never change, so new ones are returned.
+# - PyTorch, TensorFlow and Keras have variables that can be set: step 5 changes them in place. JAX's arrays never
+#   change: step 5 returns new ones.
 
 # %%
 from workbench import cluster
@@ -60,8 +60,9 @@ engines = cluster.up(n=2)
 # %% [markdown]
 # ## The training, without any framework
 #
-# Softmax regression on the handwritten digits: a matrix w, a vector b, and gradients that one can write down. So numpy
-# alone can tell what has to come of it. Each rank draws weights of its own; those of rank 0 are to count.
+# Softmax regression on the handwritten digits: a matrix w, a vector b, and a gradient of two lines. So numpy on one
+# process, in float64, can say which weights are right. Each rank draws other weights; the training has to start from
+# those of rank 0. `judge` compares, after each training, the ranks with each other and with numpy.
 
 # %%
 # %%px
@@ -105,29 +106,28 @@ def judge(framework, w, b):
     w, b = np.asarray(w), np.asarray(b)
     weights = np.concatenate([w.ravel(), b])
     replicas = hvd_numpy.allgather(weights[None], name=f"judge {framework}")
+    same = (replicas == replicas[0]).all(axis=0).sum()
     off = max(abs(w - w_alone).max(), abs(b - b_alone).max())
     all_off.append(float(off))
+    limit = min(power for power in 10.0 ** np.arange(-6, 6) if off <= power)
     if hvd_numpy.rank() == 0:
-        print("✓" if (replicas == replicas[0]).all() else "✗", f"{framework}: the same bits on all ranks")
-        print("✓" if off < 1e-5 else f"✗ ({off})", f"{framework}: the weights of one process, within 1e-5")
+        print(f"{framework}: {same} of {weights.size} weights have the same bits on all ranks;")
+        print(f"the largest difference from one process is at most {limit:g}")
 
 
 hvd_numpy, all_off = hvd, []
 guess = (digits.test_x.reshape(-1, 64) @ w_alone + b_alone).argmax(axis=1)
-print(
-    f"one process: {len(batches(len(x), 0, 1, BATCH))} steps, {(guess == digits.test_y).mean():.0%} of the test digits"
-)
-
-# %% [markdown]
-# ## PyTorch
+if hvd.rank() == 0:
+    steps, right = len(batches(len(x), 0, 1, BATCH)), (guess == digits.test_y).mean()
+    print(f"one process: {steps} steps, {right:.0%} of the test digits")
 
 # %%
 from workbench.course.predictions import predict, reveal
 
 predict(
     "14.same",
-    "The same 15 steps in PyTorch, TensorFlow, Keras and JAX, on two ranks each, in float32. What is the largest "
-    "difference of a weight from numpy on one process, in the worst of the four?",
+    "The same 15 steps in PyTorch, TensorFlow, Keras and JAX, each on two ranks in float32. By how much do their "
+    "weights differ from numpy's on one process? Take the worst weight of the worst of the four.",
     choices=[
         "the same bits",
         "less than 1e-5",
@@ -135,6 +135,9 @@ predict(
         "about 0.1: other trainings",
     ],
 )
+
+# %% [markdown]
+# ## PyTorch
 
 # %%
 # %%px
@@ -145,14 +148,14 @@ import workbench.torch as hvd
 hvd.init()  # 1 initialize
 local_batch = BATCH // hvd.size()  # 2 local batch
 torch.set_num_threads(1)  # 3 pin: no GPU here, so one core
-mine = batches(len(x), hvd.rank(), hvd.size(), BATCH)  # 4 shard: this rank's part of each step
+mine = batches(len(x), hvd.rank(), hvd.size(), BATCH)  # 4 shard: its part
 
 model = torch.nn.Linear(64, 10)
 w, b = draw(hvd.rank())
 model.load_state_dict({"weight": torch.from_numpy(w.T), "bias": torch.from_numpy(b)})
 hvd.broadcast_parameters(model.state_dict(), root_rank=0)  # 5 same start
 optimizer = torch.optim.SGD(model.parameters(), lr=LR)
-optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())  # 6 gradients
+optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters())  # 6 gradients
 
 for part in mine:
     assert len(part) == local_batch
@@ -166,9 +169,8 @@ judge("PyTorch", model.weight.detach().T, model.bias.detach())
 # ## TensorFlow
 #
 # `tf.function` makes a graph of the step. The tape's gradients are averaged inside it, in one operation for all.
-# (With XLA, `jit_compile=True`, it raises an error: this package has no operation that XLA can compile for TensorFlow.
-# Horovod has one, and JAX, below, calls the other ranks from a step that XLA has compiled.)
-# For the optimizers of Keras and of TensorFlow 1 there is `hvd.DistributedOptimizer`.
+# With XLA, `jit_compile=True`, it raises an error: this package has no operation that XLA can compile for TensorFlow.
+# (Horovod has one.) For the optimizers of Keras and of TensorFlow 1 there is `hvd.DistributedOptimizer`.
 
 # %%
 # %%px
@@ -201,8 +203,8 @@ judge("TensorFlow", w, b)
 # %% [markdown]
 # ## Keras 3
 #
-# `fit` has the loop, so the broadcast is a callback. Keras runs on the backend that `KERAS_BACKEND` named before the
-# import; the lines are the same on all three.
+# The loop is inside `fit`, so the broadcast is a callback, which `fit` calls. Keras computes with PyTorch, TensorFlow
+# or JAX, whichever `KERAS_BACKEND` named before the import: above, PyTorch. The lines are the same with all three.
 
 # %%
 # %%px
@@ -227,8 +229,8 @@ judge("Keras", *model.get_weights())
 # %% [markdown]
 # ## JAX
 #
-# The optimizer of optax averages before it updates, within `jit`, too: the compiled step calls the other ranks when it
-# runs.
+# `DistributedOptimizer` averages the gradients, and then lets optax's optimizer update. It does so inside `jit`, too:
+# each time the compiled step runs, it exchanges gradients with the other ranks.
 
 # %%
 # %%px
@@ -262,60 +264,50 @@ for part in mine:
     params, state = step(params, state, x[part], y[part])
 judge("JAX", *params)
 
-# %% [markdown]
-# ## All in one job
-
 # %%
 worst = max(engines.client[0]["all_off"])
 bounds = {"about 0.1: other trainings": 1e-2, "about 1e-3: each has its own arithmetic": 1e-5, "less than 1e-5": 1e-300}
 reveal(
     "14.same",
     next((choice for choice, least in bounds.items() if worst >= least), "the same bits"),
-    "The gradients are the same numbers, summed up in another order. A framework is a way to write a training, not "
-    "another training.",
+    "float32 keeps about 7 digits, and each framework adds the same numbers up in an order of its own. Nothing else "
+    "differs: a framework is a way to write a training, not another training.",
 )
 
 # %% [markdown]
-# `hvd.init()` was called in each of the cells, by another module each time.
+# ## All in one job
+#
+# Each engine has called `init()` five times: of `workbench` itself, of `workbench.torch`, `.tensorflow`, `.keras` and
+# `.jax`.
 
 # %%
 predict(
     "14.jobs",
-    "Two engines, four modules, four calls of init(). How many jobs are there?",
+    "Two engines, five modules, five calls of init() on each engine. How many jobs are there?",
     number="jobs",
     tolerance=0,
 )
 
 # %%
 # %%px
-import workbench.keras
 import workbench.tensorflow
 import workbench.torch
 
-sums = [
-    workbench.torch.allreduce(torch.tensor(1.0), op=workbench.torch.Sum).item(),
-    float(workbench.tensorflow.allreduce(tf.constant(1.0), op=workbench.tensorflow.Sum)),
-    float(workbench.keras.allreduce(1.0, op=workbench.keras.Sum)),
-    float(workbench.jax.allreduce(jax.numpy.ones(()), op=workbench.jax.Sum)),
-]
-print(f"rank {hvd.rank()} of {hvd.size()}: a sum of ones by each framework: {sums}")
+if hvd.rank() == 0:
+    both = workbench.torch.allreduce(torch.tensor(1.0), name="both", op=workbench.torch.Sum)
+else:
+    both = workbench.jax.allreduce(jax.numpy.full((), 2.0), name="both", op=workbench.jax.Sum)
+both = float(both)
+print(f"rank {hvd.rank()} of {hvd.size()}: 1 of PyTorch and 2 of JAX have the sum {both}")
 
 
 # %%
-def of_two_frameworks():
-    """Runs on the engines: rank 0 adds by PyTorch, rank 1 by JAX, under one name."""
-    if hvd.rank() == 0:
-        return workbench.torch.allreduce(torch.tensor(1.0), op=workbench.torch.Sum, name="met").item()
-    return float(workbench.jax.allreduce(jax.numpy.ones(()), op=workbench.jax.Sum, name="met"))
-
-
-met = engines.client[:].apply_sync(of_two_frameworks)
 reveal(
     "14.jobs",
-    1 if met == [2.0, 2.0] else 4,
-    f"Rank 0's ones in PyTorch and rank 1's in JAX, under one name, have the sums {met}. Below the four modules there "
-    "is one job, one queue of tensors, and one coordinator. So a script may use two frameworks, say JAX for one model "
-    "and PyTorch for another.",
+    1 if engines.client[0]["both"] == 3.0 else 5,
+    "Rank 0 gave a tensor of PyTorch, rank 1 an array of JAX, and both got the sum. Below the five modules is one "
+    "job, with one queue of tensors and one coordinator. So a script may use two frameworks, say JAX for one model and "
+    "PyTorch for another.",
 )
 
 # %%
@@ -324,9 +316,10 @@ engines.down()
 # %% [markdown] tags=["exercise"]
 # ## A framework that nobody has prepared
 #
-# What if yours is none of these? Under all of them lie two verbs on arrays, `hvd.broadcast(array, root_rank=0, name=…)`
-# and `hvd.allreduce(array, name=…)`, which averages. Both return an array. Here the framework is numpy, and `gradient`
-# is given; nothing works before `hvd.init()`, and each rank has a machine to itself. `check` goes through the steps.
+# What if your framework is none of these? All of them are built on two verbs for arrays:
+# `hvd.broadcast(array, root_rank=0, name=…)` and `hvd.allreduce(array, name=…)`, which averages. Both return an array.
+# Here the framework is numpy, and `gradient` is given. Nothing works before `hvd.init()`, and each rank is alone on its
+# machine, which has one GPU. `check` goes through the six steps.
 
 # %% tags=["exercise"]
 from workbench.course.exercise import check, exercise, hint, solution
@@ -347,5 +340,5 @@ check("14.six_steps")
 #
 # - Six steps: init, local batch, device, shard, same start, gradients. Three of them are the same everywhere.
 # - With the same global batch and the same start, the result is that of one process, in each framework.
-# - PyTorch's gradients travel in buckets during backward; here those of the others travel together after it.
+# - PyTorch's gradients travel in buckets during backward; here those of the others travel together, after it.
 # - JAX's arrays do not change: take what `broadcast_parameters` returns.

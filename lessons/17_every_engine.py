@@ -13,16 +13,17 @@
 # %% [markdown]
 # # The same job on every engine
 #
-# **Question:** a training runs on this machine. What changes when it moves to hosts of your own, to Slurm, to
-# Kubernetes, to Spark or to Ray: who starts the ranks, who knows the hosts, and who starts a rank again that was lost?
+# **Question:** a training runs on this machine. It moves to hosts of your own, to Slurm, to Kubernetes, to Spark or to
+# Ray: all of these are called *engines* here. Who starts the ranks there, who knows the hosts, and who replaces a rank
+# that was lost?
 #
 # **Afterwards you can**
 #
-# - read a job description of any of them, and say who does what,
-# - tell from its environment which rank a process is, whoever has started it,
+# - read a job description for any of them, and say who does what,
+# - find out from its environment which rank a process is, whoever has started it,
 # - say what a lost rank costs on each of them.
 #
-# **Needs:** two cores, no GPU, no cluster and no network: the descriptions are read, and what they do is done on this
+# **Needs:** two cores, no GPU, no cluster and no network: you read the descriptions, and do what they do on this
 # machine. **Takes** 15 minutes to read, 25 to do. **Before:** lessons 12 and 15.
 
 # %% tags=["both"]
@@ -72,15 +73,17 @@ if hvd.rank() == 0:
     print(f"{hvd.size()} ranks: {weights[0]:.6f}, the weights' bits {bits}")
 
 # %% [markdown]
-# Three starts on this machine: `workbench run` without MPI; `mpiexec`; and by hand, as an agent of any engine does it:
-# a process for each rank, with its number, the place to meet, and the secret as variables.
+# Start it in three ways on this machine: by `workbench run` without MPI; by `mpiexec`; and by hand. By hand you do what
+# every engine does on a host: start a process for each rank, and give it its number, the place to meet and the secret
+# as variables.
 
 # %%
 from workbench.course.predictions import predict, reveal
 
 predict(
     "17.bits",
-    "Started by workbench run over sockets, by mpiexec over MPI, and by hand: how do the trained weights compare?",
+    "The same script, started by workbench run over sockets, by mpiexec over MPI, and by hand: how do the trained "
+    "weights compare?",
     choices=["the same bits", "equal up to rounding", "different: the transports add in another order"],
 )
 
@@ -122,14 +125,13 @@ reveal(
     else "equal up to rounding"
     if rounded
     else "different: the transports add in another order",
-    "The launcher starts processes and says where they meet. Two numbers have one sum, whoever carries them. (With "
-    "more ranks their order counts as well: lesson 15.)",
+    "The launcher starts processes and says where they meet. a + b and b + a have the same bits, whatever carries the "
+    "numbers. (From three ranks on, the order of adding matters as well: lesson 15.)",
 )
 
 # %% [markdown]
-# `init()` has looked at the variables that each launcher sets. Those that we have set by hand are
-# torchrun's; `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` others. Finding them is your
-# second exercise.
+# `init()` has read the variables that each launcher sets. The variables that we set by hand are torchrun's;
+# `workbench run` without MPI (`--gloo`) sets the same ones, and `mpiexec` sets others. Your second exercise reads them.
 #
 # ## Four descriptions of one job
 #
@@ -139,19 +141,19 @@ reveal(
 print(four()["ssh"])
 
 # %% [markdown]
-# `workbench run` starts an *agent* on each host by ssh, which starts the ranks there. The agent listens nowhere: what
-# it hears and says goes through ssh. When the launcher ends, the agents end their ranks.
+# `workbench run` starts an *agent* on each host by ssh, and the agent starts the ranks there. The agent opens no port:
+# it talks with the launcher through the ssh connection. When the launcher ends, the agents end their ranks.
 #
-# **Slurm.** The script names no host. Slurm finds two that are free, and runs the script on the first. In a job of
-# Slurm `workbench run` asks Slurm for the hosts, and starts its agents by `srun`, for which no ssh key is needed:
+# **Slurm.** The script names no host. Slurm finds two that are free, and runs the script on the first. Inside a Slurm
+# job `workbench run` asks Slurm for the hosts, and starts its agents by `srun`, which needs no ssh key:
 
 # %%
 print(four()["slurm"])
 
 # %% [markdown]
-# **Kubernetes, by the MPI operator.** The cluster knows pods, and no ranks. An *operator* is a program in the cluster
-# that makes pods from a description of a higher kind: here an `MPIJob`. It makes a pod for each worker, which runs
-# sshd; a pod for the launcher; a key for ssh; and two files in the launcher's pod, which it keeps up to date:
+# **Kubernetes, by the MPI operator.** Kubernetes knows pods, but no ranks. An *operator* is a program in the cluster
+# that makes pods from another description, here from an `MPIJob`. It makes a pod for each worker, which runs sshd; a
+# pod for the launcher; a key for ssh; and two files in the launcher's pod, which it keeps up to date:
 # `/etc/mpi/hostfile` and `/etc/mpi/discover_hosts.sh`. This job is elastic. (What each pod must say about security and
 # storage is left out here; `workbench k8s mpijob` writes all of it.)
 
@@ -160,7 +162,7 @@ print(four()["mpijob"])
 
 # %% [markdown]
 # **Kubernetes, without an operator for MPI.** A `JobSet` makes pods that are all alike. Each gets a number and a name
-# in DNS, and starts its own ranks by torchrun, which all meet at the first pod. No launcher, no ssh, no keys:
+# in DNS, and starts its own ranks by torchrun. All ranks meet at the first pod. There is no launcher, no ssh, no key:
 
 # %%
 print(four()["jobset"])
@@ -173,49 +175,54 @@ predict(
 )
 
 # %% [markdown]
-# **Spark and Ray** are clusters that run Python functions. There the description is a call, in a program of theirs:
+# **Spark and Ray** are clusters that run Python functions. There the description is a call in your Spark or Ray
+# program:
 #
 # ```python
-# workbench.spark.run(train, num_proc=4)                          # four tasks of one barrier stage
-# executor = RayExecutor(settings, num_workers=4); executor.start(); executor.run(train)      # four actors
+# workbench.spark.run(train, num_proc=4)  # four tasks of one barrier stage
+#
+# executor = RayExecutor(settings, num_workers=4)  # four actors
+# executor.start()
+# executor.run(train)
 # ```
 #
-# Their workers run already, and know how to start a function. The function connects back to the program that called it,
-# and offers itself as a host. So nothing new listens on the workers, and no ssh is needed.
+# Their workers run already, and can start a function. The function that starts there connects to the program that
+# called it, and offers its worker as a host. So no new port is open on the workers, and no ssh is needed.
 #
 # ## Who does what
 #
 # | | processes | hosts | meeting | after a loss |
 # |---|---|---|---|---|
 # | `workbench run` | agent, by ssh | you | launcher's, by ssh | all end; with `--min-np` the launcher fills the slot |
-# | Slurm | agent, by srun | Slurm | launcher's, by srun | likewise; `--requeue`: all again |
-# | MPIJob | agent, by ssh | operator | launcher's, by ssh | likewise; the kubelet restarts the pod's sshd |
+# | Slurm | agent, by srun | Slurm | launcher's, by srun | as above; with `--requeue` the whole job starts again |
+# | MPIJob | agent, by ssh | operator | launcher's, by ssh | as above; the kubelet restarts the pod's sshd |
 # | JobSet | torchrun in each pod | DNS | the first pod's port | all pods again, `maxRestarts` times |
 # | Spark | executor in each task | Spark | the caller's | all end; `run_elastic`: Spark tries the task again |
 # | Ray | actor | Ray | the caller's | all end; `ElasticRayExecutor`: another actor |
 #
-# Three divisions of labour recur. **Who owns the processes** decides what a kill means: an agent ends with its
-# launcher, a pod's torchrun does not. **Who knows the hosts** decides whether they can change. **Who restarts** decides
-# what a failure costs: one process, or all of them.
+# So engines differ in three things. **Who owns the processes** decides what happens when the launcher is killed: an
+# agent ends with its launcher; a pod's torchrun has no launcher and goes on. **Who knows the hosts** decides whether
+# they can change. **Who restarts** decides what a failure costs: one process, or all of them.
 
 # %%
 limit = int(four()["jobset"].partition("maxRestarts: ")[2].split()[0])
 reveal(
     "17.pod",
     "those of all pods" if limit else "none: somebody has to start the job again",
-    f"It says maxRestarts: {limit}. With a larger number all pods would start again: a JobSet knows pods, not ranks, "
-    "and the ranks of a job that is not elastic all need each other.",
+    f"The description says maxRestarts: {limit}. With a larger number all pods would start again, not one: a JobSet "
+    "knows pods and not ranks, and in a job that is not elastic each rank needs all others.",
 )
 
 # %% [markdown]
 # ## Hosts that come and go
 #
-# An elastic job asks a program for its hosts, once a second: one `host:slots` a line. The operator writes such a
-# program; in our Helm chart it asks DNS, which names the pods that are ready. Here a file plays the cluster. At first
-# it has one slot; after step 5 there are two.
+# The launcher of an elastic job runs a program once a second, which prints the hosts: one `host:slots` a line. The MPI
+# operator writes such a program. In our Helm chart the program asks DNS, which names the pods that are ready. Here the
+# program prints a file. At first the file has one slot; after step 5 it has two.
 
 # %%
 # %%writefile elastic_train.py
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -230,19 +237,19 @@ state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sizes=[])
 
 @elastic.run
 def train(state):
-    while len(set(state.sizes)) < 2 or state.step < 20:  # until another rank has come, and then to step 20
+    while len(set(state.sizes)) < 2 or state.step < 20:  # until another rank has come
         hvd.allreduce(np.ones(4), name="gradient")
         state.sizes = [*state.sizes, hvd.size()]
         state.step += 1
         if state.step == 5 and hvd.rank() == 0:
-            Path("hosts.txt").write_text("localhost:2\n")  # the cluster has found room
+            Path("hosts.txt").write_text("localhost:2\n")  # one more slot
         state.commit()
 
 
 train(state)
 if hvd.rank() == 0:
-    print("ranks of the first step and of the last:", state.sizes[0], state.sizes[-1])
-    print("they only grew:", state.sizes == sorted(state.sizes))
+    print(f"the first step has {state.sizes[0]} rank, the last has {state.sizes[-1]}")
+    print("the number of ranks, each time it changed:", [n for n, _ in groupby(state.sizes)])
 
 # %%
 Path("hosts.txt").write_text("localhost:1\n")
@@ -250,7 +257,7 @@ run = [sys.executable, "-m", "workbench.launch.cli", "run", "--min-np", "1", "--
 run += ["--host-discovery-script", "cat hosts.txt", sys.executable, "elastic_train.py"]
 done = subprocess.run(run, capture_output=True, text=True, timeout=90)
 print("\n".join(line.partition("<stdout>:")[2] for line in done.stdout.splitlines()))
-print(done.stderr.strip())
+print(done.stderr.strip().replace(": reset", ":\n    reset"))
 
 # %%
 # %cd -q -
@@ -259,8 +266,8 @@ folder.cleanup()
 # %% [markdown] tags=["exercise"]
 # ## Read four job descriptions
 #
-# They are printed here once more. Four questions to each; where the words to choose from do not tell you, the lesson's
-# text does.
+# The four descriptions are printed here once more. Answer four questions about each. Where you do not find the answer
+# in the description, you find it in the lesson's text.
 
 # %% tags=["exercise"]
 for name, text in four().items():
@@ -281,8 +288,8 @@ check("17.table")
 # %% [markdown] tags=["exercise"]
 # ## Who am I?
 #
-# What `init()` does first. Mind launchers inside of launchers: an mpiexec in a batch script sees Slurm's variables,
-# too.
+# This is what `init()` does first. One launcher may run inside another: ranks of mpiexec in a batch script have Slurm's
+# variables too.
 
 # %% tags=["exercise"]
 # exercise: 17.who_am_i
@@ -298,8 +305,8 @@ check("17.who_am_i")
 # %% [markdown] tags=["exercise"]
 # ## Which pods can take ranks?
 #
-# The old Helm chart for Horovod always gave one slot, whatever the pod had, counted its launcher as a host, and named
-# pods that were not ready.
+# Write the program that prints the hosts of an elastic job. An old one made three mistakes: it gave each pod one slot,
+# whatever the pod had; it took the launcher's pod for a host; and it named pods that were not ready.
 
 # %% tags=["exercise"]
 # exercise: 17.discover
@@ -313,6 +320,8 @@ check("17.discover")
 
 # %% [markdown] tags=["exercise"]
 # ## What does a lost rank cost?
+#
+# Count two things: how many processes are started, and how many steps are done again.
 
 # %% tags=["exercise"]
 # exercise: 17.recovery
@@ -330,5 +339,6 @@ check("17.recovery")
 #
 # - A rank needs a process, a number, a place to meet, and a secret. The script asks for none of them.
 # - Engines differ in three things: who owns the processes, who knows the hosts, who restarts.
-# - What restarts pods or tasks does not know ranks. With an elastic launcher one process is started anew; without, all.
-# - Take the hosts from what is ready now, and the slots from what each has.
+# - Kubernetes and Spark restart pods and tasks; they know no ranks. An elastic launcher starts one process again;
+#   without one, all processes are started again.
+# - As hosts take the pods that are ready now, and as slots the GPUs that each of them has.

@@ -88,6 +88,17 @@ def test_an_irecv_waits_where_its_wait_does(matched: str) -> None:
     assert not late or went.held == pytest.approx(came.end + 1e-3)
 
 
+@pytest.mark.parametrize("value", [86.3, 70.0, 88.9])
+def test_the_line_at_the_best_crosses_no_number(value: float) -> None:
+    """A number that would lie on the line is written into its bar."""
+    root = ElementTree.fromstring(drawing.bars({"mine": value}, "%", "Efficiency", best=88.9).svg)
+    (words,) = [each for each in root.iter(f"{SVG}text") if each.text == f"{value:g}"]
+    (line,) = [each for each in root.iter(f"{SVG}line") if each.get("stroke-dasharray")]
+    x, at, long = float(words.get("x") or 0), float(line.get("x1") or 0), 7.5 * len(words.text or "")
+    begin = x - long if words.get("text-anchor") == "end" else x
+    assert not begin < at < begin + long
+
+
 def test_names_of_bars_lie_above_the_arrows() -> None:
     """An arrow that crosses a bar does not cross the letters on it: they are drawn later, with a rim."""
     run = simulate(4, lambda comm: comm.bcast(np.ones(100_000)))

@@ -13,6 +13,7 @@ from workbench.common.text import count
 from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Message, Run
 from workbench.course.simulator.deadlock import cycle
+from workbench.course.simulator.run import InVain
 from workbench.observe.drawing import _STYLE, WIDTH, Arrow, clean, duration, in_lines, size, svg
 from workbench.observe.figure import Figure
 from workbench.observe.tracks import Bar, Span, Track
@@ -58,6 +59,8 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
         tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
         for rank in range(run.size)
     ]
+    for wait in run.in_vain:
+        bars[wait.rank].append(_vain(wait, free[wait.rank]))
     for rank, at_s in run.died.items():
         row = sum(until > at_s for until in free[rank])
         bars[rank].append(Bar((0, -1), "", ("",), 0, (), None, _us(at_s), row, "", "killed"))
@@ -75,6 +78,15 @@ def _bar(number: int, one: Message, verb: str, since: float, free: list[float]) 
     return Bar(
         (0, number), verb, (name,), one.nbytes, tuple(spans), peer if since < one.begin else None, -1.0, row, "", ""
     )
+
+
+def _vain(wait: InVain, free: list[float]) -> Bar:
+    """A wait that no message ended."""
+    name, peer = (f"rank {wait.peer}", wait.peer) if wait.peer >= 0 else ("any rank", None)
+    row = next((row for row, until in enumerate(free) if until <= wait.begin + 1e-12), len(free))
+    free[row : row + 1] = [wait.end]
+    spans = (Span("wait", _us(wait.begin), _us(wait.end)),)
+    return Bar((0, -2), wait.verb, (name,), 0, spans, peer, -1.0, row, "", "")
 
 
 def _us(seconds: float) -> float:
@@ -188,6 +200,7 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         Traffic: ring 24 messages, naive 40 messages; best possible 24
     """
     top = max([*values.values(), best or 0.0, 1e-12])
+    line = math.inf if best is None else 520 * best / top
     left = max(160.0, 20 + 7.8 * max(map(len, values), default=0))
     parts = []
     for i, (name, value) in enumerate(values.items()):
@@ -195,9 +208,13 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         pattern = _INKS[i % len(_INKS)]
         parts.append(_label(left - 10, y + 15, name, 13, "end"))
         parts.append(f'<rect x="{left:g}" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
-        parts.append(_label(left + 8 + width, y + 15, f"{number(value)}", 12))
+        words = number(value)
+        if width + 6 < line < width + 10 + 7.5 * len(words):  # it would cross the number, which goes into the bar
+            parts.append(_label(left + width - 8, y + 15, words, 12, "end", _ink(pattern)))
+        else:
+            parts.append(_label(left + 8 + width, y + 15, words, 12))
     if best is not None:
-        x = left + 520 * best / top
+        x = left + line
         parts.append(
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'

@@ -163,12 +163,14 @@ IDEAS = (
         sent=power_sgd(4),
         cost="computing, which is not counted here; accuracy; needs error feedback",
         source="arXiv:1905.13727; against: arXiv:2103.00543",
+        here="DistributedOptimizer(compression=Compression.powersgd(4)), PyTorch",
     ),
     Idea(
         "local SGD, 8",
         every=8,
         cost="accuracy: ranks differ between exchanges",
         source="arXiv:1805.09767; DiLoCo, arXiv:2311.08105: 500 steps, by 8 workers",
+        here="LocalSGD(optimizer, every=8), or DiLoCo, PyTorch",
     ),
 )
 

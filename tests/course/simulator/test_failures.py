@@ -216,3 +216,23 @@ def test_the_picture_shows_the_death() -> None:
     assert "rank 1 is killed at" in figure.alt
     assert figure.svg.count("✕ killed") == 1
     assert "killed" not in drawing.space_time(simulate(3, until_it_is_done)).alt
+
+
+def test_waits_in_vain_are_logged_and_drawn() -> None:
+    """A wait that ends with the news of a death lasts until the news, and the picture's axis until there."""
+
+    def ask(comm: Comm) -> float:
+        if comm.rank:
+            comm.compute(0.25)
+            comm.send(None, dest=0)
+        with pytest.raises(RankDiedError):
+            comm.recv(source=1)
+        return comm.now
+
+    run = simulate(2, ask, kills=[Kill(1, message=0)], notice_s=0.5)
+    assert run.results[0] == 0.75
+    assert [(one.rank, one.peer, one.begin, one.end, one.verb) for one in run.in_vain] == [(0, 1, 0.0, 0.75, "recv")]
+    figure = drawing.space_time(run)
+    assert "wait for rank 1" in figure.svg
+    assert "600 ms" in figure.svg
+    assert simulate(3, Comm.barrier).in_vain == []

@@ -65,6 +65,10 @@ def returns_the_weights_alone(hvd: Any, *given: Any) -> Any:
     return _trained(hvd, *given)[1]
 
 
+def returns_the_weights_first(hvd: Any, *given: Any) -> Any:
+    return _trained(hvd, *given)[::-1]
+
+
 WRONG = {
     "14.six_steps": [
         (forgets_init, "✗ 1: it runs, on one, two and three ranks: n = 1: NotInitializedError: hvd.size() before"),
@@ -75,6 +79,7 @@ WRONG = {
         (forgets_the_gradients, "the ranks end with different weights: each steps with its own gradient"),
         (sums_the_gradients, "each step is n times too long: a sum, no average"),
         (averages_on_rank_zero, "rank 1"),
+        (returns_the_weights_first, "it returns the pair (list, int), expected (the number of the GPU, a list of arr"),
         (returns_the_weights_alone, "it returns list, expected the pair (GPU, weights)"),
     ],
 }

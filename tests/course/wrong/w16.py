@@ -42,6 +42,12 @@ def link_by_the_mean(ranks: Any, short: Any, long: Any) -> Any:
     return max(0.0, quick / steps - per_byte_s * short[0] / ranks), per_byte_s
 
 
+def link_by_the_first_repetition(ranks: Any, short: Any, long: Any) -> Any:
+    steps, (few, (quick, *_)), (many, (slow, *_)) = 2 * (ranks - 1), short, long
+    per_byte_s = max(0.0, (slow - quick) / (many - few)) * ranks / steps
+    return max(0.0, quick / steps - per_byte_s * few / ranks), per_byte_s
+
+
 def link_may_be_negative(ranks: Any, short: Any, long: Any) -> Any:
     steps, quick, slow = 2 * (ranks - 1), median(short[1]), median(long[1])
     per_byte_s = (slow - quick) / (long[0] - short[0]) * ranks / steps
@@ -106,6 +112,14 @@ def step_backward_from_the_front(layers: Any, reduce_s: Any) -> Any:
         now += layer.backward_s
         free = max(free, now) + reduce_s(4 * layer.values) if layer.values else free
     return max(now, free)
+
+
+def step_ends_with_the_network(layers: Any, reduce_s: Any) -> Any:
+    now, free = sum(one.forward_s for one in layers), 0.0
+    for one in reversed(layers):
+        now += one.backward_s
+        free = max(free, now) + reduce_s(4 * one.values) if one.values else free
+    return free
 
 
 def bound_of_either(layers: Any, reduce_s: Any) -> Any:
@@ -208,6 +222,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (link_without_latency, "the latency is left out: two unknowns need both sizes"),
         (link_passes_once, "a ring passes n - 1 chunks twice"),
         (link_by_the_mean, "A mean follows each slow repetition"),
+        (link_by_the_first_repetition, "3 of 15 repetitions disturbed"),
         (link_may_be_negative, "A link with less than nothing is none"),
         (link_in_one_number, "and no pair (latency_s, per_byte_s)"),
     ],
@@ -221,6 +236,7 @@ WRONG: dict[str, list[tuple[Callable[..., Any], str]]] = {
         (step_network_for_each_layer, "two messages cannot be on the network at once"),
         (step_sends_nothing_with_latency, "a layer without gradients sends nothing, and pays no latency"),
         (step_counts_numbers, "a gradient has 4 bytes"),
+        (step_ends_with_the_network, "that is when the last message has arrived: backward may end later"),
         (step_backward_from_the_front, "backward begins with the last layer"),
     ],
     "16.lower_bound": [

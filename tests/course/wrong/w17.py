@@ -110,6 +110,10 @@ def restart_from_commit(n: Any, failed_at: Any, engine: Any, commit_every: Any, 
     return (1 if engine == "elastic" and n > 1 else n), failed_at % commit_every + 1
 
 
+def one_text(pods: Any, service: Any) -> Any:
+    return "\n".join(task("17.discover").reference(pods, service))
+
+
 WRONG = {
     "17.table": [
         (no_table, "expected a dict with the engines ssh, slurm, mpijob, jobset"),
@@ -131,6 +135,7 @@ WRONG = {
         (takes_everybody, "worker-0 is not ready"),
         (takes_who_goes, "worker-1 is deleted and still ready"),
         (takes_the_launcher, "one pod is the launcher"),
+        (one_text, "yours is one text, 'train-worker-0.train:4"),
         (sorts_names, "✗ By number: worker-10 comes after worker-2"),
         (no_slot_without_gpus, "a pod without GPUs: yours ['train-worker-0.train:0']"),
     ],

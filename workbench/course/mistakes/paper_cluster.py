@@ -22,6 +22,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
     ),
     "16.step_time": (
         Mistake(("computing alone",), "When is the last gradient ready, and how long does it travel after that?"),
+        Mistake(("backward may end later",), "Two things end before the next step begins. Which one is last?"),
         Mistake(("without overlap", "at the end, together"), "What can the network carry while backward goes on?"),
         Mistake(
             ("nothing to send before", "no gradient is ready"),

@@ -99,7 +99,10 @@ def _bar(event: Event, begin: float, scale: float, top: float) -> str:
     if width > _LETTER * len(label) + 6:
         inside = _label(x + width / 2, y + 21, label, 10, "middle", f' fill="{ink}"')
     tip = f"{what}: {duration((event.end_s - event.begin_s) * 1e6)}{carried}"
-    box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_HEIGHT:g}" fill="{fill}" stroke="#ffffff"/>'
+    box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_HEIGHT:g}" fill="{fill}"/>'
+    gap = min(0.8, width / 4)  # before the next box, in the ground's colour of the theme
+    x += width - gap
+    box += f'<rect class="wbt-ground" x="{x:.2f}" y="{y - 1:g}" width="{gap:.2f}" height="{_HEIGHT + 2:g}"/>'
     return f"<g><title>{clean(tip)}</title>{box}{inside}</g>"
 
 

@@ -56,6 +56,22 @@ class Computed:
     label: str = ""
 
 
+@dataclass(frozen=True)
+class InVain:
+    """``rank`` waited from ``begin`` to ``end`` for a message that could not come any more: a rank was dead.
+
+    Args:
+        peer: the rank at the other end of that message; negative: any rank.
+        verb: what it waited in.
+    """
+
+    rank: int
+    peer: int
+    begin: float
+    end: float
+    verb: str
+
+
 @dataclass
 class Run:
     """What happened.
@@ -68,6 +84,7 @@ class Run:
         unwaited: (rank, peer, verb) of isend, irecv and their like that nobody has waited for.
         unreceived: (source, dest, verb) of what was sent, and never asked for.
         died: by rank, when it was killed.
+        in_vain: waits that ended with the news of a death.
     """
 
     size: int
@@ -78,6 +95,7 @@ class Run:
     unwaited: list[tuple[int, int, str]] = field(default_factory=list)
     unreceived: list[tuple[int, int, str]] = field(default_factory=list)
     died: dict[int, float] = field(default_factory=dict)
+    in_vain: list[InVain] = field(default_factory=list)
 
     @property
     def time_s(self) -> float:

@@ -28,7 +28,7 @@ from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
-from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
+from workbench.course.simulator.run import Computed, DeadlockError, InVain, Message, Run
 from workbench.errors import DeadlineError
 from workbench.faults.blocked_threads import users_line
 
@@ -329,9 +329,10 @@ class World:
     def wait(self, request: Request) -> None:
         """Until the request is done; meanwhile the others run."""
         rank = request.rank
+        begin = self.clocks[rank]
         if request.ends == NEVER:
             request.where = users_line()
-        if self.clocks[rank] < request.ends:
+        if begin < request.ends:
             self._holds_up(request)
         self._waiting[rank] = request
         while self._next() != rank:
@@ -342,6 +343,8 @@ class World:
         if rank in self.failures.died or self.failures.due_s(rank) <= self.clocks[rank]:
             self._die(rank)
         if request.ends == NEVER:
+            if begin < self.clocks[rank]:
+                self.log.in_vain.append(InVain(rank, request.peer, begin, self.clocks[rank], request.verb))
             self._alive(rank, request.epoch, request.verb)
 
     def poll(self, request: Request) -> bool:

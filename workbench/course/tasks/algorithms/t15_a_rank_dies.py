@@ -17,10 +17,11 @@ _LLAMA_S = 54 * 86400 * 16384 / 419  # one GPU's mean time between failures, fro
 
 
 def commit_every(step_s: Any, commit_s: Any, restart_s: Any, mtbf_s: Any, ranks: Any) -> Any:
-    """Return after how many steps to commit, a whole number of at least 1, so that as little time as possible is lost.
+    """Return after how many steps to commit, so that as little time as possible is lost.
 
-    All times are in seconds: of a step, of a commit, from a failure to the next step, and the mean time between
-    failures of one rank. A failure of any of the ranks throws the job back to its last commit.
+    The result is a whole number, at least 1. All times are in seconds: of a step, of a
+    commit, from a failure to the next step, and the mean time between failures of one
+    rank. A failure of any of the ranks throws the job back to its last commit.
     """
     ### BEGIN SOLUTION
     interval_s = math.sqrt(2 * commit_s * mtbf_s / ranks)  # Young 1974; MTBF of the job: mtbf_s / ranks
@@ -112,11 +113,13 @@ def _hardly_worse(function: Callable[..., Any]) -> str:
 
 
 def reshard(held: Any, alive: Any) -> Any:
-    """Return who holds which shards now, as {rank: list of its shards in increasing order}, for all ranks in alive.
+    """Return who holds which shards now: {rank: its shards in increasing order}.
 
-    held: {rank: list of its shards} before, the dead among them. alive: the ranks that live, in any order.
-    Every shard has one holder; no rank has two more than another; who lives keeps what it has. Each survivor calls this
-    for itself, and all have to come to the same answer. held must not change.
+    held: {rank: list of its shards} before, with the dead ranks.
+    alive: the ranks that live, in any order. The result has all of them, and no other.
+    Every shard has one holder. No rank has two shards more than another. A rank that
+    lives keeps the shards that it has. Each survivor calls this function for itself, and
+    all have to come to the same answer. held must not change.
     """
     ### BEGIN SOLUTION
     now = {rank: sorted(held[rank]) for rank in sorted(alive)}

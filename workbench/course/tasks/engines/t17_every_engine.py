@@ -12,14 +12,16 @@ Pod = dict[str, Any]
 
 
 def table() -> Any:
-    """Return a dict: by engine, a dict with the answers to the four questions of the lesson.
+    """Return a dict: by engine, a dict with the answers to four questions.
 
-    Engines: ssh, slurm, mpijob, jobset. The questions and the words to choose from:
+    Engines: ssh, slurm, mpijob, jobset. The questions, and the words to choose from:
 
-    starts: what starts the processes of the ranks on a host: "agent by ssh", "agent by srun" or "torchrun".
-    finds: who knows on which hosts: "the user", "Slurm", "the operator" or "DNS".
+    starts: what starts the processes of the ranks on a host?
+        "agent by ssh", "agent by srun" or "torchrun".
+    finds: who knows on which hosts? "the user", "Slurm", "the operator" or "DNS".
     slots: the name of the option, key or variable that says how many ranks a host gets.
-    replaces: who starts a rank in place of a lost one while the others train: "the launcher" or "nobody".
+    replaces: who starts a rank in place of a lost one, while the others train?
+        "the launcher" or "nobody".
     """
     ### BEGIN SOLUTION
     return {
@@ -37,10 +39,13 @@ def table() -> Any:
 
 
 def who_am_i(env: Any) -> Any:
-    """Return (rank, size, local_rank) of a process, from its environment: a dict of strings.
+    """Return (rank, size, local_rank) of a process.
 
-    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK; mpiexec of MPICH PMI_RANK, PMI_SIZE, MPI_LOCALRANKID; srun SLURM_PROCID,
-    SLURM_STEP_NUM_TASKS, SLURM_LOCALID. A process that none of them has started is alone: (0, 1, 0).
+    env: its environment, a dict of strings.
+    torchrun sets RANK, WORLD_SIZE, LOCAL_RANK.
+    mpiexec of MPICH sets PMI_RANK, PMI_SIZE, MPI_LOCALRANKID.
+    srun sets SLURM_PROCID, SLURM_STEP_NUM_TASKS, SLURM_LOCALID.
+    A process that none of them has started is alone: (0, 1, 0).
     """
     ### BEGIN SOLUTION
     launchers = [
@@ -57,12 +62,14 @@ def who_am_i(env: Any) -> Any:
 
 
 def discover(pods: Any, service: Any) -> Any:
-    """Return the lines that a host discovery script prints: "name.service:slots" for each host that can take ranks.
+    """Return the lines that the program prints: "name.service:slots" for each host.
 
-    Each pod is a dict: name (such as "train-worker-3"), role ("worker" or "launcher"), ready and deleted (True or
-    False: a deleted pod may still run for 30 s), limits (a dict; "nvidia.com/gpu" is a number, as text). A worker takes
-    a rank for each of its GPUs; one without GPUs takes one. Sort by the number at the end of the name: ranks of a host
-    that stays should not move.
+    Each pod is a dict: name (such as "train-worker-3"); role ("worker" or "launcher");
+    ready and deleted (True or False; a deleted pod may still run for 30 s); limits (a
+    dict; "nvidia.com/gpu" is a number, as text).
+    A host is a pod that can take ranks now. It takes a rank for each of its GPUs; one
+    without GPUs takes one rank. Sort by the number at the end of the name, so that ranks
+    of a host that stays do not move.
     """
     ### BEGIN SOLUTION
     there = [pod for pod in pods if pod["role"] == "worker" and pod["ready"] and not pod["deleted"]]
@@ -214,6 +221,8 @@ def _printed(function: Callable[..., Any], cases: Iterable[tuple[str, list[Pod],
         mine = function([{**pod, "limits": dict(pod["limits"])} for pod in pods], "train")
         if mine is None:
             return "yours returns None. Is there a return?"
+        if isinstance(mine, str):
+            return f"{what}: yours is one text, {mine!r}, expected a list with a text for each host"
         if list(mine) != right:
             return f"{what}: yours {list(mine)}, expected {right}"
     return ""

@@ -27,11 +27,13 @@ _TRIED = 24  # models that a schedule is made for; its author may try many messa
 
 
 def lower_bound(layers: Any, reduce_s: Any) -> Any:
-    """Return the seconds that a step takes at least, whatever the schedule: the largest of the lesson's bounds.
+    """Return the seconds that a step takes at least: the largest of the lesson's bounds.
 
-    layers: in forward order; each has forward_s, backward_s, and values, the number of its gradients (4 bytes each).
+    layers: in forward order; each has forward_s, backward_s, and values, the number of its
+    gradients (4 bytes each).
     reduce_s(nbytes): how long an allreduce of so many bytes takes.
-    For every layer i: all gradients of layers 0 to i, in one message, and forward and backward of the layers from i on.
+    For every layer i: all gradients of layers 0 to i in one message, and forward and
+    backward of the layers from i on.
     """
     ### BEGIN SOLUTION
     bounds = []
@@ -110,13 +112,17 @@ def _no_bound_is_larger(function: Callable[..., Any]) -> str:
 
 
 def schedule(layers: Any, reduce_s: Any) -> Any:
-    """Return the messages of a step, the most urgent first. Each is a list of pieces (layer, begin, end).
+    """Return the messages of a step, the most urgent first.
 
-    layers: in forward order; each has forward_s, backward_s, and values, the number of its gradients (4 bytes each).
-    reduce_s(nbytes): how long an allreduce of so many bytes takes; the first bytes are dear, for each has latencies.
-    A piece is gradient[begin:end] of a layer. Each gradient is in one piece of one message. The network carries one
-    message at a time: whenever it is free, the first one of your list whose gradients are all ready. The forward of a
-    layer waits for its own gradients only. play(layers, messages, reduce_s).step_s says what a step takes.
+    Each message is a list of pieces (layer, begin, end): gradient[begin:end] of that
+    layer. Each gradient is in one piece of one message.
+    layers: in forward order; each has forward_s, backward_s, and values, the number of its
+    gradients (4 bytes each).
+    reduce_s(nbytes): how long an allreduce of so many bytes takes. The first bytes are
+    expensive, because each message pays the latencies.
+    The network carries one message at a time: whenever it is free, the first one of your
+    list whose gradients are all ready. The forward of a layer waits for its own gradients
+    only. play(layers, messages, reduce_s).step_s says how long a step takes.
     """
     ### BEGIN SOLUTION
     total, tried = sum(layer.values for layer in layers), []

@@ -19,11 +19,14 @@ _LR = 0.5
 
 
 def six_steps(hvd: Any, gradient: Any, weights: Any, x: Any, y: Any, batch: Any, lr: Any) -> Any:
-    """Train for one epoch on all ranks together; return the pair (number of this rank's GPU, weights).
+    """Train for one epoch on all ranks together; return (number of my GPU, weights).
 
-    gradient(weights, x, y): a list of arrays, the gradient of the mean loss over the samples that it is given.
-    weights: a list of arrays, other ones on each rank; rank 0's count. x, y: all samples, on every rank.
-    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch, and each rank its share.
+    gradient(weights, x, y): a list of arrays, the gradient of the mean loss over the
+    samples that it is given.
+    weights: a list of arrays, different ones on each rank; all start with rank 0's.
+    x, y: all samples, on every rank.
+    batch: of all ranks together. Step k takes the samples k * batch to (k + 1) * batch,
+    and each rank takes its share of them.
     """
     ### BEGIN SOLUTION
     hvd.init()
@@ -121,6 +124,9 @@ class _Watch:
                 one.returned = result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):
                 return f"n = {n}: it returns {type(results[0]).__name__}, expected the pair (GPU, weights)"
+            if not isinstance(seen[0].returned[0], int | np.integer):
+                kinds = ", ".join(type(each).__name__ for each in seen[0].returned)
+                return f"n = {n}: it returns the pair ({kinds}), expected (the number of the GPU, a list of arrays)"
             self.found.append(seen)
         return ""
 
@@ -132,7 +138,7 @@ class _Watch:
                 if sizes != [self.batch // n] * self.steps:
                     return (
                         f"n = {n}, rank {rank}: the batches have {sizes} samples, expected {self.steps} of "
-                        f"{self.batch // n}"
+                        f"{self.batch // n} each"
                     )
         return ""
 
@@ -222,6 +228,7 @@ TASKS = [
                 "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
             ),
             Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
+            Mistake(("returns the pair",), "In which order does the text of the exercise name the two results?"),
         ),
         properties=[
             _WATCH.runs,
