@@ -22,6 +22,23 @@ def whole_bytes_only(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n // 8))
 
 
+def in_milliseconds(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2e3 * (n - 1) * (alpha_s + beta_s * nbytes / n)
+
+
+def whole_bytes(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
+
+
+def in_per_cent(alone: Any, together: Any) -> Any:
+    middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return middle, 100 * middle / len(together[0])
+
+
+def speed_up_alone(alone: Any, together: Any) -> Any:
+    return median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+
+
 def of_rank_0(alone: Any, together: Any) -> Any:
     middle = median(one[0] / many[0] for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
@@ -88,14 +105,18 @@ WRONG = {
             "That is half of the right number: the ring has two halves",
         ),
         (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
+        (in_milliseconds, "1,000 times the right number: seconds are asked for, not milliseconds"),
+        (whole_bytes, "An n-th of the bytes need not be a whole number"),
     ],
     "08.speedup": [
+        (in_per_cent, "yours (1.5, 75), expected (1.5, 0.75). The efficiency is a fraction"),
+        (speed_up_alone, "yours 1.5, expected (1.5, 0.75). Two numbers are asked for"),
         (of_rank_0, "✗ The slowest rank counts: alone = [[6.0]], together = [[3.0, 4.0]]"),
         (of_the_average_rank, "yours (1.71429, 0.857143), expected (1.5, 0.75)"),
         (quotient_of_medians, "✗ A busy moment counts on both sides"),
         (mean_of_ratios, "✗ A busy moment"),
         (best_round, "✗ A busy moment"),
-        (upside_down, "✗ One round, ranks that are equally fast"),
+        (upside_down, "It is together over alone, and should be alone over together"),
         (upper_of_the_two_middle_ones, "✗ Any number of rounds and ranks"),
         (per_other_rank, "✗ One round, ranks that are equally fast"),
     ],

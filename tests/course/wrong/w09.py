@@ -59,6 +59,17 @@ def scales_by_the_root(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmu
     return base * math.sqrt(n)
 
 
+def scaled_twice(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    return n * n * base
+
+
+def drops_are_steps(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * 0.1 ** sum(step >= drop for drop in drops)
+
+
 def loses_the_remainder(global_batch: Any, n: Any) -> Any:
     return [global_batch // n] * n, [1 / n] * n
 
@@ -100,16 +111,18 @@ WRONG = {
         (warms_up_by_epochs, "step 1, base 0.1, n = 2, 10 steps per epoch"),
         (divides_by_zero, "✗ Without a warm-up it is n times base from the first step on: ZeroDivisionError"),
         (drops_one_step_late, "✗ It falls to a tenth with the first step of each epoch in drops: step 210"),
-        (drops_once, "yours 0.04, expected 0.004"),
+        (drops_once, "yours 0.04, expected 0.004. That is ten times as much: the last drop"),
         (counts_epochs_after_the_warmup, "✗ It falls to a tenth"),
+        (scaled_twice, "n times the right number: the rate was multiplied by the number of ranks twice"),
+        (drops_are_steps, "That is a tenth: one drop too many. Drops are epochs"),
         (scales_by_the_root, "yours 0.141421, expected 0.2"),
     ],
     "09.local_batches": [
-        (loses_the_remainder, "global batch 9, n = 2: yours [4, 4], expected [5, 4]"),
-        (last_one_takes_the_rest, "global batch 9, n = 2: yours [4, 5], expected [5, 4]"),
-        (rounds_up, "yours [5, 5], expected [5, 4]"),
+        (loses_the_remainder, "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]"),
+        (last_one_takes_the_rest, "global batch 9, n = 2: your sizes [4, 5], expected [5, 4]"),
+        (rounds_up, "your sizes [5, 5], expected [5, 4]"),
         (plain_average, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 9, n = 2"),
-        (sums_instead, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8, n = 2"),
+        (sums_instead, "Your weights add up to 2; those of a mean add up to 1"),
         (weights_are_sizes, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8"),
         (sizes_alone, "✗ Equal parts, where the global batch can be divided"),
     ],

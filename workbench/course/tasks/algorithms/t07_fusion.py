@@ -34,7 +34,8 @@ def finish_time(buckets: Sequence[Sequence[float]], ready: Sequence[float], alph
 def plan_buckets(sizes: Any, threshold: Any) -> Any:
     """Return the sizes as a list of lists, the buckets, in the same order.
 
-    A bucket's sum is at most the threshold, unless it holds a single tensor. There are as few buckets as possible.
+    A bucket's sum is at most the threshold, unless it holds a single tensor.
+    There are as few buckets as possible.
     """
     ### BEGIN SOLUTION
     buckets: list[list[int]] = []
@@ -48,9 +49,12 @@ def plan_buckets(sizes: Any, threshold: Any) -> Any:
 
 
 def best_threshold(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
-    """Return a threshold with which finish_time(plan_buckets(sizes, threshold), ready, alpha, beta) is least.
+    """Return a threshold with which the last bucket arrives as early as possible.
 
-    sizes, ready: of each tensor, in the order in which they become ready. Sizes are whole numbers.
+    That is finish_time(plan_buckets(sizes, threshold), ready, alpha, beta), to be made least.
+
+    sizes, ready: of each tensor, in the order in which they become ready.
+    Sizes are whole numbers.
     """
     ### BEGIN SOLUTION
     # Between two sums of neighbours the plan does not change.
@@ -217,6 +221,20 @@ TASKS = [
             "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
             "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
+        ),
+        mistakes=(
+            Mistake(
+                ("All tensors ready at once",),
+                "Nothing has to be waited for, and each message costs α. How many messages are best then?",
+            ),
+            Mistake(
+                ("Without latency",),
+                "A message more costs nothing then, but a full bucket waits for its last tensor. Do you look at ready?",
+            ),
+            Mistake(
+                ("As early as with the best",),
+                "Do you try enough thresholds? The plan changes wherever one is a sum of neighbouring sizes.",
+            ),
         ),
         properties=[_ready_at_once, _no_latency, _any_setting],
         points=2,

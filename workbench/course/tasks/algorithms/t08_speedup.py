@@ -19,7 +19,8 @@ from workbench.course.simulator import simulate
 def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     """Return how long a ring allreduce of nbytes takes on n ranks, in seconds.
 
-    It is 2(n - 1) steps one after the other. A message of m bytes takes alpha_s + beta_s * m seconds.
+    It is 2(n - 1) steps one after the other; in each, every rank sends an n-th of the bytes.
+    A message of m bytes takes alpha_s + beta_s * m seconds. m need not be a whole number.
     """
     ### BEGIN SOLUTION
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
@@ -29,8 +30,10 @@ def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
 def speedup(alone: Any, together: Any) -> Any:
     """Return (speed-up, efficiency) of n ranks over one, from the seconds that were measured.
 
-    alone[i] and together[i] are lists with the seconds of every rank in round i; alone[i] has one, together[i] has n.
-    The two of a round were measured one after the other, so what disturbs the machine mostly disturbs both.
+    alone[i], together[i]: the seconds of every rank in round i, as lists.
+    alone[i] has one item, together[i] has n.
+    The two of a round were measured one after the other,
+    so what disturbs the machine mostly disturbs both.
     """
     ### BEGIN SOLUTION
     ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
@@ -41,10 +44,10 @@ def speedup(alone: Any, together: Any) -> Any:
 
 
 def break_even(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
-    """Return G, the computation of a step in seconds, at which n ranks (at least 2) take as long as one.
+    """Return G, the seconds that a step computes on one rank, where n ranks take as long as one.
 
-    T(n) = G/n + C(n), where C(n) is the time of a ring allreduce of nbytes, and C(1) = 0. With a larger G, n ranks are
-    faster than one.
+    T(n) = G/n + C(n), where C(n) is the time of a ring allreduce of nbytes, and C(1) = 0.
+    n is at least 2. With a larger G, n ranks are faster than one.
     """
     ### BEGIN SOLUTION
     communicate = 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
@@ -70,11 +73,14 @@ def _short(value: Any) -> str:
 # --- 08.ring_time -----------------------------------------------------------------------------------------
 
 
+_UNIT = Factor("1,000 times", lambda case: 1e3, "seconds are asked for, not milliseconds")
 _RING_FACTORS = (
+    _UNIT,
     Factor("n times", lambda case: case.n, "each of the 2(n - 1) steps sends an n-th of the array, not all of it"),
     Factor("half of", lambda case: 0.5, "the ring has two halves of n - 1 steps: to add up, and to pass on the sums"),
 )
 _BREAK_FACTORS = (
+    _UNIT,
     Factor("(n - 1)/n of", lambda case: (case.n - 1) / case.n, "that is C(n) alone; solve G/n + C(n) = G for G"),
     Factor("n - 1 times", lambda case: case.n - 1, "that is n C(n); what is saved is G - G/n, not all of G"),
 )
@@ -102,7 +108,9 @@ def latency(function: Callable[..., Any]) -> str:
 
 def bandwidth(function: Callable[..., Any]) -> str:
     """Without latency, each rank sends 2(n - 1)/n of the bytes."""
-    return _seconds(function, [(n, 1200, 0.0, 1.0) for n in (2, 3, 4, 16)])
+    whole = _seconds(function, [(n, 1200, 0.0, 1.0) for n in (2, 3, 4, 16)])
+    broken = _seconds(function, [(n, 1000, 0.0, 1.0) for n in (3, 16)])
+    return whole or (f"{broken}. An n-th of the bytes need not be a whole number" if broken else "")
 
 
 def as_simulated(function: Callable[..., Any]) -> str:
@@ -126,8 +134,26 @@ def _ratio(function: Callable[..., Any], alone: list[list[float]], together: lis
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     wanted = middle, middle / len(together[0])
     mine = function([list(one) for one in alone], [list(many) for many in together])
-    well = isinstance(mine, (tuple, list)) and len(mine) == 2 and all(map(_close, mine, wanted))
-    return "" if well else _wrong(f"alone = {alone}, together = {together}", mine, wanted)
+    if isinstance(mine, np.ndarray):
+        mine = mine.tolist()
+    pair = isinstance(mine, (tuple, list)) and len(mine) == 2
+    if pair and all(map(_close, mine, wanted)):
+        return ""
+    slip = _slip(mine, wanted) if pair else "two numbers are asked for"
+    told = f". {slip[0].upper()}{slip[1:]}" if slip and mine is not None else ""
+    return _wrong(f"alone = {alone}, together = {together}", mine, wanted) + told
+
+
+def _slip(mine: Sequence[Any], wanted: tuple[float, float]) -> str:
+    """By which slip one comes to this pair; empty if it is none of the usual ones."""
+    ratio, efficiency = wanted
+    usual = (
+        ((efficiency, ratio), "the speed-up comes first, then the efficiency"),
+        ((ratio, 100 * efficiency), "the efficiency is a fraction, 1 where the speed-up is n, and no percentage"),
+        ((ratio, ratio), "the speed-up is not divided by the number of ranks"),
+        ((1 / ratio, efficiency / ratio**2), "it is together over alone, and should be alone over together"),
+    )
+    return next((why for pair, why in usual if all(map(_close, mine, pair))), "")
 
 
 def one_round(function: Callable[..., Any]) -> str:

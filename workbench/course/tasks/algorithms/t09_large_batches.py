@@ -16,11 +16,13 @@ _DROPS = (30, 60, 80)
 
 
 def learning_rate(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
-    """Return the learning rate of a step (0, 1, 2 …) on n ranks: linear scaling, gradual warm-up, then a staircase.
+    """Return the learning rate of a step (0, 1, 2 …) on n ranks.
 
-    Warm-up: in the first warmup_epochs epochs it grows by the same amount in every step, from base in step 0 to
-    n * base in the first step after them. From then on it is n * base, times 0.1 for each epoch in drops that has
-    begun. Epoch 30 begins with step 30 * steps_per_epoch. No epoch in drops lies in the warm-up, which may be 0 long.
+    Warm-up: in the first warmup_epochs epochs it grows by the same amount in every step,
+    from base in step 0 to n * base in the first step after the warm-up.
+    From then on it is n * base, times 0.1 for each epoch in drops that has begun.
+    Epoch 30 begins with step 30 * steps_per_epoch.
+    No epoch in drops lies in the warm-up. warmup_epochs may be 0.
     """
     ### BEGIN SOLUTION
     warmup_steps = warmup_epochs * steps_per_epoch
@@ -34,9 +36,11 @@ def learning_rate(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epo
 def local_batches(global_batch: Any, n: Any) -> Any:
     """Return (sizes, weights), two lists with one item per rank.
 
-    sizes: the local batches; they add up to global_batch and differ by one at most, the larger ones first.
-    weights: each rank has the gradient of the mean loss over its own samples. The sum of weights[rank] * gradient is to
-    be the gradient of the mean loss over the whole global batch.
+    sizes: the local batches. They add up to global_batch and differ by one at most,
+    the larger ones first.
+    weights: each rank has the gradient of the mean loss over its own samples.
+    The sum over the ranks of weights[rank] * gradient is to be
+    the gradient of the mean loss over the whole global batch.
     """
     ### BEGIN SOLUTION
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
@@ -47,7 +51,14 @@ def local_batches(global_batch: Any, n: Any) -> Any:
 # --- 09.learning_rate -------------------------------------------------------------------------------------
 
 
-_FACTORS = (Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),)
+_FACTORS = (
+    Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),
+    Factor("n times", lambda case: case.n, "the rate was multiplied by the number of ranks twice"),
+)
+_DROPPED = (
+    (10.0, "ten times as much: the last drop that has begun is missing"),
+    (0.1, "a tenth: one drop too many. Drops are epochs, and epoch e begins with step e * steps_per_epoch"),
+)
 
 
 def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> str:
@@ -59,9 +70,16 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             about += f", {warmup_epochs} epochs of warm-up, drops {drops}"
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
-            factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
+            factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS) or _drop(mine, wanted)
             return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
     return ""
+
+
+def _drop(mine: Any, wanted: float) -> str:
+    """Is it a drop too few or too many?"""
+    if not isinstance(mine, (int, float, np.number)):
+        return ""
+    return next((f". That is {why}" for k, why in _DROPPED if math.isclose(float(mine), k * wanted, rel_tol=1e-9)), "")
 
 
 def scaled(function: Callable[..., Any]) -> str:
@@ -122,7 +140,7 @@ def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
         sizes, _, wrong = _batches(function, global_batch, n)
         wanted = local_batches(global_batch, n)[0]
         if not wrong and sizes != wanted:
-            wrong = f"global batch {global_batch}, n = {n}: yours {sizes}, expected {wanted}"
+            wrong = f"global batch {global_batch}, n = {n}: your sizes {sizes}, expected {wanted}"
         if wrong:
             return wrong
     return ""
@@ -141,9 +159,13 @@ def same_gradient(function: Callable[..., Any]) -> str:
         told, wanted = float(sum(w * g for w, g in zip(weights, gradients, strict=True))), float(-samples.mean())
         if not math.isclose(told, wanted, rel_tol=1e-9, abs_tol=1e-12) or not math.isclose(sum(weights), 1.0):
             listed = ", ".join(f"{float(weight):.4g}" for weight in weights)
+            total = float(sum(weights))
+            ones = (
+                "" if math.isclose(total, 1.0) else f". Your weights add up to {total:.4g}; those of a mean add up to 1"
+            )
             return (
                 f"global batch {global_batch}, n = {n}, weights [{listed}]: the sum is {told:.6g}, "
-                f"the gradient of the whole batch {wanted:.6g}"
+                f"the gradient of the whole batch {wanted:.6g}{ones}"
             )
     return ""
 
