@@ -46,8 +46,8 @@ GIVEN: dict[str, Answer] = {
     "08.tiny": "nearly twice as fast as on one",
     "08.best": 512,
     # 09 Large batches
-    "09.rate": 8,
-    "09.cold": "about 0.02, as on one rank",
+    "09.rate": 1,
+    "09.warmup": "above 1: the rate is too large for this batch",
     "09.control": "higher: the rule says 0.4",
     # 10 Convert a script
     "10.copies": "an error: init() was not called",
