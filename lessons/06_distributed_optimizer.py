@@ -282,7 +282,8 @@ for mine in batches(len(images), hvd.rank(), hvd.size(), 480):
 # %%
 import workbench
 
-picture = workbench.timeline(last=4)  # layer 4 makes two: its small bias travels in the announcement (lesson 07)
+# Four bars: the small bias of layer 4 travels in its announcement (lesson 07), and not with the group.
+picture = workbench.timeline(last=4)
 submitted = {}
 for bar in sorted(picture.tracks[0].bars, key=lambda bar: bar.announced):
     layer = bar.names[0].removeprefix("allreduce.").split(".")[0]
@@ -335,7 +336,7 @@ predict(
 
 # %%
 def gain(backward, messages, count):
-    """How many times as fast is overlap, with so many equal layers, and milliseconds in all?"""
+    """How many times as fast is overlap, with so many equal layers?"""
     length = round((messages / count / 1e3 - alpha) / beta / 8)
     layers = t06.some_layers([backward / count / 1e3] * count, [length] * count)
     return simulate(2, t06.in_turn, layers).time_s / simulate(2, t06.overlap, layers).time_s
@@ -343,9 +344,9 @@ def gain(backward, messages, count):
 
 ratios = [(1, 8), (4, 8), (8, 8), (16, 8), (64, 8)]
 gains = {count: [gain(*both, count) for both in ratios] for count in (5, 50)}
-print("backward / messages   " + "  ".join(f"{backward / messages:5.3g}" for backward, messages in ratios))
+print("backward / messages      " + "".join(f"{backward / messages:7.3g}" for backward, messages in ratios))
 for count, values in gains.items():
-    print(f"{count:2} layers: times as fast" + "".join(f"{value:6.2f} " for value in values))
+    print(f"{count:2} layers: times as fast " + "".join(f"{value:7.2f}" for value in values))
 
 # %%
 largest = max(max(values) for values in gains.values())

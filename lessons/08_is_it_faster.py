@@ -353,12 +353,13 @@ reveal(
 # batch per step, more computation per byte of gradients, or fewer messages (lesson 07) help; more ranks do not.
 
 # %%
+print("650 parameters, α = 200 µs, 1 GB/s")
 for n in (2, 8, 64):
     border = task("08.break_even").reference(n, 4 * 650, 200e-6, 1e-9)
     twice = Model(2 * border, 4 * 650, 200e-6, 1e-9)
     print(
-        f"650 parameters, α = 200 µs, 1 GB/s: {n:2} ranks are faster than one if G > {border * 1e3:5.2f} ms; "
-        f"with twice that, {twice.speedup(n):.2f} times"
+        f"{n:2} ranks are faster than one if G > {border * 1e3:5.2f} ms; "
+        f"if G is twice that, {twice.speedup(n):.2f} times as fast"
     )
 
 # %%

@@ -202,15 +202,13 @@ predict(
 # %%
 ranks, base = 8, 0.05
 cold, warm = [], []
+print("loss after ten epochs   1 rank   8 ranks, LR 0.4 at once   8 ranks, with warm-up")
 for seed in range(3):
     alone = train(32, base, 10, seed=seed)[1]
     cold.append(train(32 * ranks, base * ranks, 10, seed=seed))
     warm.append(train(32 * ranks, base * ranks, 10, warmup_epochs=5, begin=1 / ranks, seed=seed))
     at_once = "above 10" if cold[seed][1] > 10 else f"{cold[seed][1]:.2f}"
-    print(
-        f"seed {seed}: loss of 1 rank {alone:.3f};  of 8 ranks: LR 0.4 from the first step on {at_once}, "
-        f"with warm-up {warm[seed][1]:.2f}"
-    )
+    print(f"seed {seed}                  {alone:6.3f}   {at_once:>23}   {warm[seed][1]:21.2f}")
 
 # %%
 highest = max(loss for _, loss, _ in warm)
@@ -226,7 +224,7 @@ reveal(
 )
 
 # %% tags=["nbval-ignore-output"]
-runs = {"0.4 from the first step on": cold[0], "with warm-up": warm[0]}
+runs = {"LR 0.4 at once": cold[0], "with warm-up": warm[0]}
 cut = {name: [min(loss, 6) for loss in losses] for name, (losses, _, _) in runs.items()}
 figures.curves(cut, "step", "loss (cut at 6)", "Batch 256, LR 0.4")
 

@@ -142,7 +142,9 @@ def _too_early(run: Run, ready: Any, nbytes: Any) -> int:
 
 
 def in_order() -> Any:
-    """Return the six letters in the order of a correct training step on several ranks, such as "ABCDEF".
+    """Return the six letters in the order of a correct training step on several ranks.
+
+    As one text, such as "ABCDEF".
 
     A   clip_grad_norm_(model.parameters(), 0.1)
     B   loss.backward()

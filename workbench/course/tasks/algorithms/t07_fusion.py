@@ -51,7 +51,7 @@ def plan_buckets(sizes: Any, threshold: Any) -> Any:
 def best_threshold(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     """Return a threshold with which the last bucket arrives as early as possible.
 
-    That is finish_time(plan_buckets(sizes, threshold), ready, alpha, beta), to be made least.
+    It does at finish_time(plan_buckets(sizes, threshold), ready, alpha, beta).
 
     sizes, ready: of each tensor, in the order in which they become ready.
     Sizes are whole numbers.

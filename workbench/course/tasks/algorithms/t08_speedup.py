@@ -19,7 +19,7 @@ from workbench.course.simulator import simulate
 def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     """Return how long a ring allreduce of nbytes takes on n ranks, in seconds.
 
-    It is 2(n - 1) steps one after the other; in each, every rank sends an n-th of the bytes.
+    It is 2(n - 1) steps one after the other. In each, every rank sends an n-th of nbytes.
     A message of m bytes takes alpha_s + beta_s * m seconds. m need not be a whole number.
     """
     ### BEGIN SOLUTION
@@ -28,7 +28,7 @@ def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
 
 
 def speedup(alone: Any, together: Any) -> Any:
-    """Return (speed-up, efficiency) of n ranks over one, from the seconds that were measured.
+    """Return (speed-up, efficiency) of n ranks over one, from measured seconds.
 
     alone[i], together[i]: the seconds of every rank in round i, as lists.
     alone[i] has one item, together[i] has n.
@@ -44,8 +44,9 @@ def speedup(alone: Any, together: Any) -> Any:
 
 
 def break_even(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
-    """Return G, the seconds that a step computes on one rank, where n ranks take as long as one.
+    """Return G, with which a step takes as long on n ranks as on one.
 
+    G: how long a step computes on one rank, in seconds.
     T(n) = G/n + C(n), where C(n) is the time of a ring allreduce of nbytes, and C(1) = 0.
     n is at least 2. With a larger G, n ranks are faster than one.
     """
