@@ -18,9 +18,9 @@
 # **Afterwards you can**
 #
 # - time a distributed training honestly, and name the mistake in a figure that is too good,
-# - say speed-up and efficiency, for strong and for weak scaling,
+# - say what speed-up and efficiency are, for strong and for weak scaling,
 # - predict both from two figures of the links, two of the model, and T(n) = G/n + C(n),
-# - find the size from which on N ranks pay.
+# - find how much a step must compute before N ranks are faster than one.
 #
 # **Needs:** two cores, no GPU. **Takes** 12 minutes to read, 13 to do. **Before:** lessons 03 and 06.
 
@@ -38,9 +38,10 @@ from workbench.course.training.scaling import Model, draw, line
 # %% [markdown]
 # ## Three stopwatches
 #
-# First where the truth is known: in the simulator. Training on n ranks computes for 40/n ms per step, then a ring adds
-# up 4 MB of gradients. The very first step takes 100 ms more, for memory, caches, compilers. And rank n − 1 has a
-# slower core: its part takes half as long again.
+# First where the truth is known: in the simulator. On n ranks a training step computes for 40/n ms on each rank, then a
+# ring adds up 4 MB of gradients (α = 20 µs, 1 GB/s). The very first step takes 100 ms more, for memory, caches and
+# compilers. And the last of several ranks has a slower core: its part takes 1.5 times as long. Three functions time
+# this training. Each returns seconds per step, and we read them on rank 0:
 
 # %%
 stopwatches = (from_the_beginning, own_work, whole_steps)
@@ -52,13 +53,15 @@ from workbench.course.predictions import predict, reveal
 
 predict(
     "08.stopwatch",
-    "Which of the three says what four ranks really gain?",
-    choices=["from_the_beginning", "own_work", "whole_steps"],
+    "Each gives a speed-up of four ranks over one. Put them in order, the smallest speed-up first.",
+    order=["from_the_beginning", "own_work", "whole_steps"],
 )
 
 # %%
+speedups = {}
 for stopwatch in stopwatches:
     one, four = (simulate(n, stopwatch).results[0] for n in (1, 4))
+    speedups[stopwatch.__name__] = one / four
     print(
         f"{stopwatch.__name__:18}  1 rank {one * 1e3:4.1f} ms, 4 ranks {four * 1e3:4.1f} ms, speed-up {one / four:.2f}"
     )
@@ -81,16 +84,13 @@ gained = ten_more(1) / ten_more(4)
 said = {each.__name__: simulate(1, each).results[0] / simulate(4, each).results[0] for each in stopwatches}
 reveal(
     "08.stopwatch",
-    min(said, key=lambda name: abs(said[name] - gained)),
-    f"On four ranks ten more steps are {gained:.2f} times as fast, by the simulator's own clock. own_work promises "
-    f"{said['own_work']:.2f} times, from_the_beginning only {said['from_the_beginning']:.2f}.",
+    sorted(speedups, key=speedups.get),
+    "whole_steps is right: on 4 ranks the slowest computes for 15 ms, and the ring takes 2·3·(20 µs + 1 ms) = 6.1 ms.",
 )
 
 # %% [markdown]
-# Three figures of one program, all read on rank 0. Which is right?
-#
 # - `from_the_beginning` counts the first step, which happens once in hours of training. The 100 ms are on both sides,
-#   so the speed-up looks small.
+#   so the speed-up is too small.
 # - `own_work` stops before the gradients have travelled, and knows nothing of the slower rank. The speed-up is ideal,
 #   and an ideal speed-up is a warning. The same happens wherever something was only *started* when the clock stops: an
 #   asynchronous allreduce, a kernel on a GPU (there `torch.cuda.synchronize()` belongs before both readings).
@@ -123,8 +123,9 @@ images, labels = torch.from_numpy(digits.train_x), torch.from_numpy(digits.train
 
 
 def convolutional():
-    layers = [nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 48, 3, padding=1), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 10))
+    layers = [nn.Conv2d(1, 48, 3, padding=1), nn.ReLU()]
+    layers += [nn.Conv2d(48, 48, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4)]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(192, 10))
 
 
 def tiny():
@@ -139,7 +140,6 @@ def seconds(make, ranks, global_batch, steps):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     mine = slice(hvd.rank(), global_batch, ranks)
     x, y = images[mine], labels[mine]
-    took = 0.0
     for step in range(-2, steps):
         if step == 0:  # two steps of warm-up
             hvd.barrier()
@@ -153,8 +153,8 @@ def seconds(make, ranks, global_batch, steps):
 
 
 # %% [markdown]
-# While rank 0 trains alone the other one waits, which costs no CPU. One and two ranks take turns, round by round: what
-# disturbs the machine then mostly disturbs both.
+# While rank 0 trains alone the other one waits, which costs no CPU. One and two ranks take turns, round by round: then
+# other programs that run on the machine mostly disturb both.
 
 
 # %%
@@ -169,9 +169,9 @@ rounds = {"convolutional": in_turns(convolutional, 288, 4), "tiny": in_turns(tin
 weak = in_turns(convolutional, 288, 3, together=2)
 
 # %% [markdown]
-# `rounds` has, for each network, the seconds of every rank in every round, alone and together. From that to one
-# figure: the slowest rank of each round, the ratio within each round, the median over the rounds. The function is your
-# exercise; here its solution is used.
+# `rounds` has, for each network, the seconds of every rank in every round, alone and together. One figure comes of them
+# in three steps: the slowest rank of each round, the ratio within each round, the median over the rounds. The function
+# is your exercise; here its solution is used.
 
 # %%
 predict(
@@ -188,7 +188,7 @@ from workbench.course.tasks import task
 speedup = task("08.speedup").reference
 rounds, weak = engines.client[0].pull(["rounds", "weak"], block=True)
 measured = {name: speedup(alone, together) for name, (alone, together) in rounds.items()}
-print("the larger one gains more:", measured["convolutional"][0] > measured["tiny"][0])
+assert measured["convolutional"][0] > measured["tiny"][0]
 
 # %%
 times = measured["tiny"][0]
@@ -199,8 +199,8 @@ reveal(
     else "about as fast as on one"
     if times < 1.3
     else "nearly twice as fast as on one",
-    "Its step computes for a fraction of a millisecond. To announce gradients, to agree and to send takes longer than "
-    "the half that the other rank takes off.",
+    "One step computes for less than a millisecond, and the second rank saves at most half of that. To announce the "
+    "gradients, to agree and to send them takes longer.",
 )
 
 # %% tags=["nbval-ignore-output"]
@@ -209,8 +209,8 @@ for name, (times, efficiency) in measured.items():
     print(f"{name:13}  alone {alone:6.2f} ms per step,  2 ranks: speed-up {times:.2f}, efficiency {efficiency:.0%}")
 
 # %% [markdown]
-# Compared with what? "Alone" is one rank with its share of the cores. Without ranks, one process would use all of them,
-# as this notebook's own does here:
+# Compared with what? "Alone" is one rank with its share of the cores. One process without ranks uses all cores. This
+# notebook's own process does so here:
 
 # %%
 import time
@@ -222,8 +222,9 @@ from workbench import data
 
 digits = data.digits()
 x, y = torch.from_numpy(digits.train_x[:288]), torch.from_numpy(digits.train_y[:288])
-layers = [nn.Conv2d(1, 48, 3, padding=1), nn.ReLU(), nn.Conv2d(48, 48, 3, padding=1), nn.ReLU()]
-model = nn.Sequential(*layers, nn.AvgPool2d(4), nn.Flatten(), nn.Linear(192, 10))
+layers = [nn.Conv2d(1, 48, 3, padding=1), nn.ReLU()]
+layers += [nn.Conv2d(48, 48, 3, padding=1), nn.ReLU(), nn.AvgPool2d(4)]
+model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(192, 10))
 optimizer, took = torch.optim.SGD(model.parameters(), lr=0.01), []
 for _ in range(12):
     start = time.perf_counter()
@@ -234,34 +235,33 @@ for _ in range(12):
 
 # %% tags=["nbval-ignore-output"]
 both = median(max(seconds) for seconds in rounds["convolutional"][1])
-print(
-    f"convolutional, ms per step: one process with {torch.get_num_threads()} threads {median(took[2:]) * 1e3:.2f}, ",
-    end="",
-)
-print(f"2 ranks with their share {both * 1e3:.2f}")
+print("convolutional, ms per step")
+print(f"  one process with {torch.get_num_threads()} threads: {median(took[2:]) * 1e3:.2f}")
+print(f"  2 ranks with their share: {both * 1e3:.2f}")
 
 # %% [markdown]
-# Where ranks are processes on the cores of one machine, *that* is what they have to beat. With a GPU for each rank the
-# question does not arise.
+# Where ranks are processes on the cores of one machine, they have to be faster than *that*. With a GPU for each rank
+# there is no such question.
 #
-# **Speed-up:** how many times as fast as one rank. **Efficiency:** speed-up per rank, the share of the ranks' time that
-# went into training. Here the batch of both ranks together was that of one rank alone. That is **strong scaling**. If
-# each rank keeps the whole batch, it is **weak scaling**: two ranks do twice the work, ideally in the same time.
+# **Speed-up:** how many times as fast as one rank. **Efficiency:** the speed-up divided by the number of ranks. Here
+# the batch of both ranks together was that of one rank alone. That is **strong scaling**. If each rank keeps the whole
+# batch, it is **weak scaling**: two ranks do twice the work, ideally in the same time. The efficiency is then the time
+# of one rank divided by that of n ranks.
 
 # %% tags=["nbval-ignore-output"]
-print(f"convolutional, 288 images for each of 2 ranks: {speedup(*weak)[0]:.0%} of the speed per rank")
+print(f"weak scaling, convolutional, 288 images for each of 2 ranks: efficiency {speedup(*weak)[0]:.0%}")
 
 # %% [markdown]
 # ## The model T(n) = G/n + C(n)
 #
-# At an equal global batch, n ranks divide the computation G among them and pay for communication C. With a ring and K
+# At an equal global batch, n ranks divide the computation G among them, and communication C is added. With a ring and K
 # bytes of gradients
 #
-# $$T(n) = \frac{G}{n} + C(n), \qquad C(n) = 2(n-1)\left(\alpha + \beta\,\frac{K}{n}\right).$$
+# > T(n) = G/n + C(n), where C(n) = 2(n − 1) · (α + β · K/n).
 #
-# All of it can be written down before the first run on N ranks. G is a step's time on one rank, K is 4 bytes times
-# the number of parameters, α and β come from two allreduces, of 16 kB and 16 MB. (Up to 4 kB would travel inside the
-# announcement, without a message of its own: that is not α.)
+# All of it is known before the first run on N ranks. G is a step's time on one rank, K is 4 bytes times the number of
+# parameters, α and β come from two allreduces, of 16 kB and 16 MB. (Up to 4 kB would travel inside the announcement,
+# without a message of its own: that is not α.)
 
 
 # %%
@@ -272,13 +272,15 @@ def allreduce_seconds(nbytes, rounds=15):
         hvd.barrier()
         start = time.perf_counter()
         hvd.allreduce(torch.from_numpy(array), name="ping")
-        took.append(hvd.allreduce(torch.tensor(time.perf_counter() - start), op=hvd.Max).item())
+        seconds = torch.tensor(time.perf_counter() - start)
+        took.append(hvd.allreduce(seconds, op=hvd.Max).item())  # of the slowest rank
     return sorted(took)[rounds // 2]
 
 
 links = [(nbytes, allreduce_seconds(nbytes)) for nbytes in (16_000, 16_000_000)]
-parameters = {make.__name__: sum(p.numel() for p in make().parameters()) for make in (convolutional, tiny)}
-print("the long one takes longer:", links[1][1] > links[0][1])
+parameters = {}
+for make in (convolutional, tiny):
+    parameters[make.__name__] = sum(p.numel() for p in make().parameters())
 
 # %%
 links, parameters = engines.client[0].pull(["links", "parameters"], block=True)
@@ -287,9 +289,12 @@ models = {
     name: Model(median(max(seconds) for seconds in alone), 4 * parameters[name], alpha_s, beta_s)
     for name, (alone, _) in rounds.items()
 }
-print("a larger step, a larger share of computation:", models["convolutional"].speedup(2) > models["tiny"].speedup(2))
+print("K:", {name: f"{model.nbytes:,} bytes" for name, model in models.items()})
+assert models["convolutional"].speedup(2) > models["tiny"].speedup(2)
 
 # %% tags=["nbval-ignore-output"]
+for nbytes, seconds in links:
+    print(f"allreduce of {nbytes:10,} bytes: {seconds * 1e3:6.2f} ms")
 print(f"α = {alpha_s * 1e6:.0f} µs, 1/β = {1e-9 / max(beta_s, 1e-12):.1f} GB/s")
 for name, model in models.items():
     print(f"{name:13}  2 ranks: predicted {model.speedup(2):.2f}, measured {measured[name][0]:.2f}")
@@ -303,14 +308,16 @@ draw(
 )
 
 # %% [markdown]
-# Where prediction and measurement differ, look for what the model leaves out. It knows of no work per step besides the
-# batch's (each rank steps its own optimizer, and starts as many kernels as one alone); of no cores that share a
-# memory; of no communication that hides behind computation (lesson 06), which makes the true figure better.
+# Where prediction and measurement differ, look for what the model leaves out:
+#
+# - work that does not shrink with the batch: each rank steps its own optimizer, and makes as many calls as one alone;
+# - cores that share one memory;
+# - communication hidden behind computation (lesson 06). This one makes the measured figure better.
 #
 # ## More ranks than you have
 #
-# That is what a model is for. A network of 25.6 million parameters (ResNet-50 has as many), 200 ms per step on one
-# rank, a network with α = 20 µs and 10 GB/s. These are assumptions, not a measurement.
+# That is what a model is for. 25.6 million parameters (ResNet-50 has as many), 200 ms per step on one rank, links with
+# α = 20 µs and 10 GB/s. These are assumptions, not a measurement.
 
 # %%
 large = Model(compute_s=0.200, nbytes=4 * 25.6e6, alpha_s=20e-6, beta_s=1e-10)
@@ -324,7 +331,8 @@ for n in (1, 2, 4, 8, 16, 32, 64):
 # %%
 predict(
     "08.best",
-    "The same network on 1.25 GB/s and 50 µs, with a fixed global batch: with how many ranks is a step shortest?",
+    "The same model on links with 1.25 GB/s and 50 µs, and a fixed global batch: with how many ranks is a step "
+    "shortest?",
     number="ranks",
     tolerance=0.3,
 )
@@ -339,39 +347,45 @@ draw({"10 GB/s": large, "1.25 GB/s": slower}, [1, 2, 4, 8, 16, 32], title="Equal
 reveal(
     "08.best",
     best,
-    f"And then it is only {slower.speedup(best):.2f} times as fast as one rank. Each rank more takes less off G/n, and "
-    "adds two latencies.",
+    f"And then it is only {slower.speedup(best):.2f} times as fast as one rank. T(n) = (G − 2βK)/n + 2αn + constant is "
+    "least at n = √((G − 2βK) / 2α).",
 )
 
 # %% [markdown]
-# - **Strong scaling:** the global batch stays, each rank has less to do. G/n shrinks, C(n) tends to 2βK and then
-#   grows with 2nα: the speed-up has a ceiling, and a best n.
+# - **Strong scaling:** the global batch stays, each rank has less to do. G/n shrinks; the bytes in C(n) cost
+#   2βK · (n − 1)/n, which tends to 2βK, and the latency grows as 2αn. So the speed-up has a limit at one best n.
 # - **Weak scaling:** the *local* batch stays, so the global batch grows with n. A step takes G + C(n) and does n times
-#   the work; the efficiency is G/(G + C(n)), which hardly falls with n. That is why many ranks go with large batches,
-#   and what a large batch does to the training is lesson 09.
+#   the work. The efficiency is G/(G + C(n)), which hardly falls with n. That is why many ranks are used with large
+#   batches. What a large batch does to the training is lesson 09.
 #
 # ## Break-even
 #
 # n ranks are faster than one if G > G/n + C(n), that is if
 #
-# $$G > \frac{n}{n-1}\,C(n) = 2\,(n\alpha + \beta K).$$
+# > G > n/(n − 1) · C(n) = 2(nα + βK).
 #
-# The tiny network is far below that: its step is over before two ranks have agreed on anything. More data per step, a
-# larger model per byte of gradients, or fewer messages (lesson 07) help; more ranks do not.
+# The tiny network is far below that: one rank has finished the step before two ranks have exchanged anything. A larger
+# batch per step, more computation per byte of gradients, or fewer messages (lesson 07) help; more ranks do not.
 
 # %%
+print("650 parameters, α = 200 µs, 1 GB/s")
 for n in (2, 8, 64):
     border = task("08.break_even").reference(n, 4 * 650, 200e-6, 1e-9)
-    at_it = Model(border, 4 * 650, 200e-6, 1e-9)
+    twice = Model(2 * border, 4 * 650, 200e-6, 1e-9)
     print(
-        f"650 parameters, α = 200 µs: {n} ranks pay from G = {border * 1e3:5.2f} ms on; speed-up {at_it.speedup(n):.2f}"
+        f"{n:2} ranks are faster than one if G > {border * 1e3:5.2f} ms; "
+        f"if G is twice that, {twice.speedup(n):.2f} times as fast"
     )
 
 # %%
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# ## A ring's time, an honest speed-up, and where n ranks begin to pay
+# ## A ring's time
+#
+# First run the cell above; `check` judges, `hint` helps, `solution` tells.
+#
+# C(n) of the lesson: the time of a ring allreduce.
 
 # %% tags=["exercise"]
 # exercise: 08.ring_time
@@ -380,17 +394,27 @@ engines.down()
 check("08.ring_time")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 25 minutes. Before the stopwatches are run, let them vote which is right. Before two ranks are timed,
-# let everybody write down an efficiency; whoever is next to the measured one explains why. Common wrong answers: the
-# whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the best rounds, where
-# the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border, which forgets that
-# n ranks still have G/n to compute.
+# **Instructor.** 25 minutes. Before the stopwatches are run, let them vote which one is right. Before two ranks are
+# timed, let everybody write down an efficiency; whoever is next to the measured one explains why. Common wrong answers:
+# the whole array in each step of the ring; rank 0's seconds only; the quotient of two medians or of the best rounds,
+# where the busy moment of one side is compared with a quiet one of the other; C(n) alone as the border, which forgets
+# that n ranks still have G/n to compute.
+
+# %% [markdown] tags=["exercise"]
+# ## An honest speed-up
+#
+# From the seconds of all ranks in all rounds to two numbers, as the lesson does it with `rounds`.
 
 # %% tags=["exercise"]
 # exercise: 08.speedup
 
 # %% tags=["exercise"]
 check("08.speedup")
+
+# %% [markdown] tags=["exercise"]
+# ## Break-even
+#
+# How much must a step compute, so that n ranks take as long as one?
 
 # %% tags=["exercise"]
 # exercise: 08.break_even
@@ -401,7 +425,7 @@ check("08.break_even")
 # %% [markdown]
 # ## Keypoints
 #
-# - Warm up, barrier, whole steps, the slowest rank, the median of rounds in turns.
+# - Warm up, start with a barrier, time whole steps, take the slowest rank and the median over rounds in turns.
 # - T(n) = G/n + C(n): computation is divided, communication is added.
-# - Strong scaling has a ceiling; weak scaling hardly has one, but changes the batch.
-# - A small model is slower on many ranks. Work out the border before you rent them.
+# - Strong scaling has a limit; weak scaling hardly has one, but changes the batch.
+# - A small model is slower on many ranks. Calculate the break-even before you pay for them.

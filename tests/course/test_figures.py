@@ -141,3 +141,12 @@ def test_each_colour_of_a_coverage_is_explained() -> None:
         assert name in words
     fills = [each.get("fill") for each in root.iter(f"{SVG}rect")]
     assert all(fills.count(fill) >= 2 for fill in drawing._INKS[:2])
+
+
+def test_values_that_double_have_their_labels() -> None:
+    """Each has its own, as a reader writes it, and neighbours are equally far apart."""
+    drawn = figures.curves({"a": [3, 2, 1]}, "kB", "ms", "Doubled", x=[256, 512, 1024], doubling=True)
+    texts = list(ElementTree.fromstring(drawn.svg).iter(f"{SVG}text"))
+    places = [float(each.get("x", "0")) for label in ("256", "512", "1,024") for each in texts if each.text == label]
+    assert len(places) == 3
+    assert places[1] - places[0] == pytest.approx(places[2] - places[1])

@@ -27,7 +27,13 @@ _DARK = (
 
 
 def curves(
-    series: Mapping[str, Sequence[float]], xlabel: str, ylabel: str, title: str, x: Sequence[float] | None = None
+    series: Mapping[str, Sequence[float]],
+    xlabel: str,
+    ylabel: str,
+    title: str,
+    x: Sequence[float] | None = None,
+    *,
+    doubling: bool = False,
 ) -> Figure:
     """Several curves over one axis; later ones are thinner and dashed, so that equal curves both show.
 
@@ -35,6 +41,7 @@ def curves(
         series: the values by name.
         xlabel, ylabel, title: what is written on the picture.
         x: where the values lie; 0, 1, 2 … without it.
+        doubling: each x is twice the one before: they are drawn at equal distances, with all their labels.
 
     Example:
         >>> curves({"a": [3, 2, 1]}, "step", "loss", "Falling")
@@ -51,6 +58,9 @@ def curves(
                 ls="-" if i == 0 else "--",
             )
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title)
+        if doubling and x is not None:
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(list(x), [number(one) for one in x])
         axes.legend(frameon=False)
         ends = "; ".join(f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items())
         return _finish(figure, f"{title}: {ends}")

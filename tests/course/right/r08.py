@@ -34,6 +34,12 @@ def by_numpy(alone: Any, together: Any) -> Any:
     return np.median(ratios), np.median(ratios) / np.array(together).shape[1]
 
 
+def as_one_array(alone: Any, together: Any) -> Any:
+    """Both numbers in one array."""
+    ratio = np.quantile([one[0] / max(many) for one, many in zip(alone, together, strict=True)], 0.5)
+    return np.array([ratio, ratio / len(together[0])])
+
+
 def solved_on_paper(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     """2(n - 1) and n / (n - 1) cancel."""
     return 2 * n * alpha_s + 2 * beta_s * nbytes
@@ -47,6 +53,6 @@ def by_a_linear_equation(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
 
 RIGHT = {
     "08.ring_time": [step_by_step, latency_and_bandwidth],
-    "08.speedup": [by_median, by_numpy],
+    "08.speedup": [by_median, by_numpy, as_one_array],
     "08.break_even": [solved_on_paper, by_a_linear_equation],
 }

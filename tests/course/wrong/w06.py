@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench.course.tasks.algorithms.t06_distributed_optimizer import overlap
+
 
 def first_computes_then_sends(comm: Any, layers: Any) -> Any:
     other = 1 - comm.rank
@@ -84,6 +86,30 @@ def forgets_to_wait(comm: Any, layers: Any) -> Any:
     return averages
 
 
+def halves_the_other_alone(comm: Any, layers: Any) -> Any:
+    return [mean + mine / 2 for mean, (_, mine) in zip(overlap(comm, layers), layers, strict=True)]
+
+
+def keeps_its_own(comm: Any, layers: Any) -> Any:
+    overlap(comm, layers)
+    return [mine for _, mine in layers]
+
+
+def last_layer_first(comm: Any, layers: Any) -> Any:
+    return overlap(comm, layers)[::-1]
+
+
+def one_layer_late(comm: Any, layers: Any) -> Any:
+    other, averages, before = 1 - comm.rank, [], []
+    for seconds, mine in [*layers, (0.0, None)]:
+        comm.compute(seconds)
+        for gradient, sent, received in before:
+            averages.append((gradient + received.wait()) / 2)
+            sent.wait()
+        before = [] if mine is None else [(mine, comm.isend(mine, dest=other), comm.irecv(source=other))]
+    return averages
+
+
 def clips_before_it_synchronizes() -> str:
     return "DEBAFC"
 
@@ -112,6 +138,10 @@ def leaves_one_out() -> str:
     return "DEBFC"
 
 
+def as_a_number() -> int:
+    return 451613
+
+
 def as_they_stand() -> str:
     return "ABCDEF"
 
@@ -122,11 +152,18 @@ def with_commas() -> str:
 
 WRONG = {
     "06.overlap": [
-        (first_computes_then_sends, "ms until all averages are there, at most"),
-        (waits_in_every_layer, "ms until all averages are there, at most"),
-        (starts_to_receive_at_the_end, "ms until all averages are there, at most"),
+        (first_computes_then_sends, "✗ score: 4 ms in which a gradient is ready and none is on its way"),
+        (
+            waits_in_every_layer,
+            "3.04 ms in which backward waits for a message; there must be none. The next layer's backward",
+        ),
+        (starts_to_receive_at_the_end, "✗ score: 4 ms in which a gradient is ready and none is on its way"),
+        (one_layer_late, "✗ score: 0.22 ms in which backward waits for a message"),
         (one_message_for_all, "ms until all averages are there, at most"),
         (forgets_to_divide, "n times the right number: a sum over the ranks was not divided by n"),
+        (halves_the_other_alone, "only the other rank's gradient is halved: (a + b) / 2; rank 0, item 0"),
+        (keeps_its_own, "each rank returns its own gradients; rank 0, item 0"),
+        (last_layer_first, "✗ right: n = 2, two layers of lengths 2, 5: the averages in reverse order"),
         (sends_before_it_computes, "never waited for its isend()"),
         (never_computes, "never waited for its isend()"),
         (both_send_first, "They wait in a circle"),
@@ -141,6 +178,7 @@ WRONG = {
         (backward_before_forward, "the forward pass (E) comes after it"),
         (leaves_one_out, "A is missing"),
         (as_they_stand, "the forward pass (E) comes after it"),
+        (as_a_number, 'yours is 451613, expected six letters, such as "ABCDEF"'),
         (with_commas, "',' is none of the letters A to F"),
     ],
 }

@@ -22,6 +22,28 @@ def whole_bytes_only(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n // 8))
 
 
+def in_milliseconds(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2e3 * (n - 1) * (alpha_s + beta_s * nbytes / n)
+
+
+def whole_bytes(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
+    return 2 * (n - 1) * (alpha_s + beta_s * (nbytes // n))
+
+
+def in_per_cent(alone: Any, together: Any) -> Any:
+    middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return middle, 100 * middle / len(together[0])
+
+
+def efficiency_first(alone: Any, together: Any) -> Any:
+    middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+    return middle / len(together[0]), middle
+
+
+def speed_up_alone(alone: Any, together: Any) -> Any:
+    return median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
+
+
 def of_rank_0(alone: Any, together: Any) -> Any:
     middle = median(one[0] / many[0] for one, many in zip(alone, together, strict=True))
     return middle, middle / len(together[0])
@@ -88,8 +110,13 @@ WRONG = {
             "That is half of the right number: the ring has two halves",
         ),
         (whole_bytes_only, "✗ Without latency, each rank sends 2(n - 1)/n of the bytes: n = 2"),
+        (in_milliseconds, "1,000 times the right number: seconds are asked for, not milliseconds"),
+        (whole_bytes, "An n-th of the bytes need not be a whole number"),
     ],
     "08.speedup": [
+        (in_per_cent, "yours (1.5, 75), expected (1.5, 0.75). Look again: the efficiency is a fraction"),
+        (efficiency_first, "the speed-up comes first, then the efficiency"),
+        (speed_up_alone, "yours 1.5, expected (1.5, 0.75). Two numbers are asked for"),
         (of_rank_0, "that is rank 0's time; a round lasts until the slowest"),
         (of_the_average_rank, "a round lasts as long as its slowest rank, not as the average"),
         (quotient_of_medians, "the medians were divided"),

@@ -59,6 +59,24 @@ def scales_by_the_root(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmu
     return base * math.sqrt(n)
 
 
+def scaled_twice(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    return n * n * base
+
+
+def drops_are_steps(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * 0.1 ** sum(step >= drop for drop in drops)
+
+
+def forgets_the_last_drop(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
+    warmup_steps = warmup_epochs * steps_per_epoch
+    if step < warmup_steps:
+        return base * (1 + (n - 1) * step / warmup_steps)
+    return base * n * 0.1 ** sum(step >= epoch * steps_per_epoch for epoch in drops[:-1])
+
+
 def loses_the_remainder(global_batch: Any, n: Any) -> Any:
     return [global_batch // n] * n, [1 / n] * n
 
@@ -102,14 +120,17 @@ WRONG = {
         (drops_one_step_late, "each drop comes one step too late"),
         (drops_once, "it falls once"),
         (counts_epochs_after_the_warmup, "the epochs in drops are counted from the end of the warm-up"),
+        (scaled_twice, "n times the right number: the rate was multiplied by the number of ranks twice"),
+        (drops_are_steps, "That is a tenth: one drop too many. Drops are epochs"),
+        (forgets_the_last_drop, "That is ten times as much: the last drop that has begun is missing"),
         (scales_by_the_root, "base times the square root of n"),
     ],
     "09.local_batches": [
-        (loses_the_remainder, "Together yours are 8, and not 9"),
-        (last_one_takes_the_rest, "The same sizes, but the first ranks have the larger ones"),
-        (rounds_up, "Together yours are 10, and not 9"),
+        (loses_the_remainder, "global batch 9, n = 2: your sizes [4, 4], expected [5, 4]. Together yours are 8"),
+        (last_one_takes_the_rest, "your sizes [4, 5], expected [5, 4]. The same sizes, but the first ranks have"),
+        (rounds_up, "your sizes [5, 5], expected [5, 4]. Together yours are 10, and not 9"),
         (plain_average, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 9, n = 2"),
-        (sums_instead, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8, n = 2"),
+        (sums_instead, "Your weights add up to 2; those of a mean add up to 1"),
         (weights_are_sizes, "✗ The weighted sum of the ranks' gradients is that of the whole batch: global batch 8"),
         (sizes_alone, "✗ Equal parts, where the global batch can be divided"),
     ],

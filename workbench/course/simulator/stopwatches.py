@@ -1,6 +1,11 @@
 """Three stopwatches for training steps on simulated ranks; one is right.
 
 Only :func:`whole_steps` is to be used; the other two are the usual mistakes, kept for comparison.
+
+Example:
+    >>> from workbench.course.simulator import simulate
+    >>> [round(simulate(n, whole_steps).results[0] * 1e3, 1) for n in (1, 4)]
+    [40.0, 21.1]
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ def train_step(comm: Any, number: int) -> None:
 
 
 def compute(comm: Any, number: int) -> None:
-    """A rank's part; the last of several ranks is half as slow again."""
+    """A rank's part; on the last of several ranks it takes 1.5 times as long."""
     slow = 1.5 if comm.size > 1 and comm.rank == comm.size - 1 else 1.0
     comm.compute(0.040 / comm.size * slow + (0.100 if number == 0 else 0.0))
 
@@ -41,13 +46,7 @@ def own_work(comm: Any) -> float:
 
 
 def whole_steps(comm: Any) -> float:
-    """Seconds of a step: after a warm-up, from a barrier on, on the slowest rank, the median of five.
-
-    Example:
-        >>> from workbench.course.simulator import simulate
-        >>> [round(simulate(n, whole_steps).results[0] * 1e3, 1) for n in (1, 4)]
-        [40.0, 21.1]
-    """
+    """Seconds of a step: after a warm-up, from a barrier on, on the slowest rank, the median of five."""
     train_step(comm, 0)
     took = []
     for number in range(1, 6):

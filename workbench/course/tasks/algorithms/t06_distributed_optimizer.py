@@ -1,7 +1,8 @@
-"""Lesson 06, DistributedOptimizer: messages under cover of the backward pass, and the order of a training step."""
+"""Lesson 06, DistributedOptimizer: messages hidden behind the backward pass, and the order of a training step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -28,11 +29,14 @@ def in_turn(comm: Any, layers: Layers) -> list[Any]:
 
 
 def overlap(comm: Any, layers: Any) -> Any:
-    """Return the list of all gradients' averages over two ranks. Each gradient leaves as soon as it is ready.
+    """Return the list of all gradients' averages over two ranks, in the order of layers.
 
-    layers: for each layer, the last one first: the seconds that its backward pass takes, and its gradient, which is
-    ready after comm.compute(seconds), and not before. comm.isend(x, dest=...) and comm.irecv(source=...) return at
-    once; .wait() of what they return waits, and returns what was received.
+    Each gradient leaves as soon as it is ready.
+
+    layers: for each layer, the last one first: the seconds that its backward pass takes,
+    and its gradient, which is ready after comm.compute(seconds), and not before.
+    comm.isend(x, dest=...) and comm.irecv(source=...) return at once.
+    .wait() of what they return waits, and returns what was received.
     """
     other = 1 - comm.rank
     ### BEGIN SOLUTION
@@ -70,6 +74,23 @@ def _averages(case: Case) -> list[Any]:
     return [means, means]
 
 
+def _usual_slips(case: Case) -> list[tuple[list[Any], str]]:
+    """What else one may return, and why it is not the averages."""
+    own, other = ([gradient for _, gradient in inputs[0]] for inputs in case.inputs)
+
+    def on_both(of: Callable[[Any, Any], Any]) -> list[Any]:
+        return [[of(a, b) for a, b in zip(*pair, strict=True)] for pair in ((own, other), (other, own))]
+
+    backwards = [list(reversed(means)) for means in _averages(case)]
+    return [
+        (on_both(lambda mine, theirs: mine + theirs / 2), "only the other rank's gradient is halved: (a + b) / 2"),
+        (on_both(lambda mine, theirs: mine / 2 + theirs), "only the own gradient is halved: (a + b) / 2"),
+        (on_both(lambda mine, theirs: mine), "each rank returns its own gradients"),
+        (on_both(lambda mine, theirs: theirs), "each rank returns the other's gradients"),
+        (backwards, "the averages in reverse order"),
+    ]
+
+
 def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     layers: Layers = case.inputs[0][0]
     ready = np.cumsum([seconds for seconds, _ in layers])
@@ -78,9 +99,25 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     best = max(ready + ALPHA_S + left)
     good = max(ready + ALPHA_S * np.arange(len(layers), 0, -1) + left)
     computed = [sum(one.end - one.begin for one in run.computed if one.rank == rank) for rank in range(2)]
+    # The two reasons for being late: a rank that is in time may have a little of either.
+    excused = 0 if run.time_s > good * 1.001 else math.inf
     return [
         Bound("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9)), 0, 0),
         Bound("gradients sent before they were ready", _too_early(run, ready, nbytes), 0, 0),
+        Bound(
+            "ms in which backward waits for a message",
+            1e3 * _paused(run),
+            0,
+            excused,
+            "The next layer's backward pass needs no message",
+        ),
+        Bound(
+            "ms in which a gradient is ready and none is on its way",
+            1e3 * _idle(run),
+            0,
+            excused,
+            "A message is on its way once one rank has begun to send it and the other one to receive it",
+        ),
         Bound(
             "ms until all averages are there",
             run.time_s * 1e3,
@@ -89,6 +126,24 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
             "A gradient can travel while the next is computed",
         ),
     ]
+
+
+def _paused(run: Run) -> float:
+    """For how many seconds a rank computes nothing before its backward pass is over."""
+    spans = [[one for one in run.computed if one.rank == rank] for rank in range(2)]
+    ends = [max((one.end for one in mine), default=0.0) for mine in spans]
+    return max(round(end - sum(one.end - one.begin for one in mine), 9) for end, mine in zip(ends, spans, strict=True))
+
+
+def _idle(run: Run) -> float:
+    """For how many seconds rank 0 sends nothing, though a gradient is ready; 0 if it is not one message each."""
+    ends = sorted(one.end for one in run.computed if one.rank == 0)
+    mine = sorted((one for one in run.messages if one.source == 0), key=lambda one: one.begin)
+    if len(mine) != len(ends):
+        return 0.0
+    free = [0.0, *(one.end for one in mine)]
+    gaps = (one.begin - max(until, end) for one, until, end in zip(mine, free[:-1], ends, strict=True))
+    return round(sum(max(0.0, gap) for gap in gaps), 9)
 
 
 def _too_early(run: Run, ready: Any, nbytes: Any) -> int:
@@ -104,7 +159,9 @@ def _too_early(run: Run, ready: Any, nbytes: Any) -> int:
 
 
 def in_order() -> Any:
-    """Return the six letters in the order of a correct training step on several ranks, such as "ABCDEF".
+    """Return the six letters in the order of a correct training step on several ranks.
+
+    As one text, such as "ABCDEF".
 
     A   clip_grad_norm_(model.parameters(), 0.1)
     B   loss.backward()
@@ -120,14 +177,16 @@ def in_order() -> Any:
 
 def _letters(function: Callable[..., Any]) -> str:
     answer = function()
-    return "".join(map(str, answer)).upper() if answer is not None else ""
+    return "".join(map(str, answer)).upper() if isinstance(answer, (str, list, tuple)) else ""
 
 
 def _each_once(function: Callable[..., Any]) -> str:
     """Each of the six lines stands there once."""
     letters = _letters(function)
     if not letters:
-        return "yours is None. Is there a return?"
+        answer = function()
+        told = ". Is there a return?" if answer is None else ', expected six letters, such as "ABCDEF"'
+        return f"yours is {answer!r}{told}"
     wrong = [letter for letter in dict.fromkeys(letters) if letter not in "ABCDEF"]
     if wrong:
         return f"{wrong[0]!r} is none of the letters A to F; return them without anything between"
@@ -195,8 +254,20 @@ TASKS = [
         ),
         mistakes=(
             Mistake(
+                ("ms in which backward waits for a message",),
+                "A wait() between two layers stops the backward pass. Which line needs the message so early?",
+            ),
+            Mistake(
                 ("ms until all averages are there",),
                 "What could the network do while the next layer computes? Who waits in the loop keeps it idle.",
+            ),
+            Mistake(
+                ("gradient is halved", "returns its own gradients", "returns the other's gradients"),
+                "What is the mean of 4 and 10? Do the same with the two gradients of a layer.",
+            ),
+            Mistake(
+                ("the averages in reverse order",),
+                "layers begins with the last layer. Which average comes first in a list in the order of layers?",
             ),
             Mistake(("no deadlock",), "Both send and neither receives. Which verbs return at once?"),
             Mistake(
@@ -214,6 +285,7 @@ TASKS = [
             _case("six layers", [1.0, 0.8, 0.8, 0.6, 0.6, 0.4], [2_000, 100_000, 90_000, 60_000, 30_000, 300]),
         ],
         expected=_averages,
+        likely=_usual_slips,
         bounds=_hidden,
         scored=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),
         shown=_case("five layers", [1.0, 1.0, 1.0, 1.0, 1.0], [20_000, 100_000, 150_000, 100_000, 50_000]),

@@ -35,7 +35,8 @@ def finish_time(buckets: Sequence[Sequence[float]], ready: Sequence[float], alph
 def plan_buckets(sizes: Any, threshold: Any) -> Any:
     """Return the sizes as a list of lists, the buckets, in the same order.
 
-    A bucket's sum is at most the threshold, unless it holds a single tensor. There are as few buckets as possible.
+    A bucket's sum is at most the threshold, unless it holds a single tensor.
+    There are as few buckets as possible.
     """
     ### BEGIN SOLUTION
     buckets: list[list[int]] = []
@@ -49,9 +50,12 @@ def plan_buckets(sizes: Any, threshold: Any) -> Any:
 
 
 def best_threshold(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
-    """Return a threshold with which finish_time(plan_buckets(sizes, threshold), ready, alpha, beta) is least.
+    """Return a threshold with which the last bucket arrives as early as possible.
 
-    sizes, ready: of each tensor, in the order in which they become ready. Sizes are whole numbers.
+    It does at finish_time(plan_buckets(sizes, threshold), ready, alpha, beta).
+
+    sizes, ready: of each tensor, in the order in which they become ready.
+    Sizes are whole numbers.
     """
     ### BEGIN SOLUTION
     # Between two sums of neighbours the plan does not change.

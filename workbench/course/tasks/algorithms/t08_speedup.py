@@ -20,7 +20,8 @@ from workbench.course.simulator import simulate
 def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
     """Return how long a ring allreduce of nbytes takes on n ranks, in seconds.
 
-    It is 2(n - 1) steps one after the other. A message of m bytes takes alpha_s + beta_s * m seconds.
+    It is 2(n - 1) steps one after the other. In each, every rank sends an n-th of nbytes.
+    A message of m bytes takes alpha_s + beta_s * m seconds. m need not be a whole number.
     """
     ### BEGIN SOLUTION
     return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
@@ -28,10 +29,12 @@ def ring_time(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
 
 
 def speedup(alone: Any, together: Any) -> Any:
-    """Return (speed-up, efficiency) of n ranks over one, from the seconds that were measured.
+    """Return (speed-up, efficiency) of n ranks over one, from measured seconds.
 
-    alone[i] and together[i] are lists with the seconds of every rank in round i; alone[i] has one, together[i] has n.
-    The two of a round were measured one after the other, so what disturbs the machine mostly disturbs both.
+    alone[i], together[i]: the seconds of every rank in round i, as lists.
+    alone[i] has one item, together[i] has n.
+    The two of a round were measured one after the other,
+    so what disturbs the machine mostly disturbs both.
     """
     ### BEGIN SOLUTION
     ratios = sorted(max(one) / max(many) for one, many in zip(alone, together, strict=True))
@@ -42,10 +45,11 @@ def speedup(alone: Any, together: Any) -> Any:
 
 
 def break_even(n: Any, nbytes: Any, alpha_s: Any, beta_s: Any) -> Any:
-    """Return G, the computation of a step in seconds, at which n ranks (at least 2) take as long as one.
+    """Return G, with which a step takes as long on n ranks as on one.
 
-    T(n) = G/n + C(n), where C(n) is the time of a ring allreduce of nbytes, and C(1) = 0. With a larger G, n ranks are
-    faster than one.
+    G: how long a step computes on one rank, in seconds.
+    T(n) = G/n + C(n), where C(n) is the time of a ring allreduce of nbytes, and C(1) = 0.
+    n is at least 2. With a larger G, n ranks are faster than one.
     """
     ### BEGIN SOLUTION
     communicate = 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)
@@ -71,11 +75,14 @@ def _short(value: Any) -> str:
 # --- 08.ring_time -----------------------------------------------------------------------------------------
 
 
+_UNIT = Factor("1,000 times", lambda case: 1e3, "seconds are asked for, not milliseconds")
 _RING_FACTORS = (
+    _UNIT,
     Factor("n times", lambda case: case.n, "each of the 2(n - 1) steps sends an n-th of the array, not all of it"),
     Factor("half of", lambda case: 0.5, "the ring has two halves of n - 1 steps: to add up, and to pass on the sums"),
 )
 _BREAK_FACTORS = (
+    _UNIT,
     Factor("(n - 1)/n of", lambda case: (case.n - 1) / case.n, "that is C(n) alone; solve G/n + C(n) = G for G"),
     Factor("n - 1 times", lambda case: case.n - 1, "that is n C(n); what is saved is G - G/n, not all of G"),
 )
@@ -103,7 +110,9 @@ def latency(function: Callable[..., Any]) -> str:
 
 def bandwidth(function: Callable[..., Any]) -> str:
     """Without latency, each rank sends 2(n - 1)/n of the bytes."""
-    return _seconds(function, [(n, 1200, 0.0, 1.0) for n in (2, 3, 4, 16)])
+    whole = _seconds(function, [(n, 1200, 0.0, 1.0) for n in (2, 3, 4, 16)])
+    broken = _seconds(function, [(n, 1000, 0.0, 1.0) for n in (3, 16)])
+    return whole or (f"{broken}. An n-th of the bytes need not be a whole number" if broken else "")
 
 
 def as_simulated(function: Callable[..., Any]) -> str:
@@ -127,10 +136,15 @@ def _ratio(function: Callable[..., Any], alone: list[list[float]], together: lis
     middle = median(max(one) / max(many) for one, many in zip(alone, together, strict=True))
     wanted = middle, middle / len(together[0])
     mine = function([list(one) for one in alone], [list(many) for many in together])
-    well = isinstance(mine, (tuple, list)) and len(mine) == 2 and all(map(_close, mine, wanted))
-    if well:
+    if isinstance(mine, np.ndarray):
+        mine = mine.tolist()
+    pair = isinstance(mine, (tuple, list)) and len(mine) == 2
+    if pair and all(map(_close, mine, wanted)):
         return ""
-    again = look_again(function, [*_ROUNDS, (alone, together)], _ratio_mistakes)
+    if pair:
+        again = look_again(function, [*_ROUNDS, (alone, together)], _ratio_mistakes)
+    else:
+        again = "" if mine is None else ". Two numbers are asked for"
     return _wrong(f"alone = {alone}, together = {together}", mine, wanted) + again
 
 
@@ -165,6 +179,8 @@ def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> It
         yield (value, value / n), why
     yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
     yield (middle, middle), "the efficiency is the speed-up per rank"
+    yield (middle, 100 * middle / n), "the efficiency is a fraction, 1 where the speed-up is n, and no percentage"
+    yield (middle / n, middle), "the speed-up comes first, then the efficiency"
 
 
 def one_round(function: Callable[..., Any]) -> str:
@@ -254,6 +270,11 @@ TASKS = [
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n)",
         ),
         mistakes=(
+            Mistake(("not milliseconds",), "In which unit are alpha_s and beta_s? The result is in the same one."),
+            Mistake(
+                ("need not be a whole number",),
+                "// rounds down. How long is a third of 1,000 bytes on its way, in this model?",
+            ),
             Mistake(
                 ("Without latency, each rank sends",),
                 "Each of the 2(n - 1) messages is a chunk. How many bytes has a chunk?",
@@ -286,6 +307,11 @@ TASKS = [
                 "The two of a round were measured one after the other. Divide first, then take the middle.",
             ),
             Mistake(("upside down",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
+            Mistake(
+                ("Two numbers are asked for", "the speed-up comes first"),
+                "Return both: first how many times as fast n ranks are, then how much of that each rank brings.",
+            ),
+            Mistake(("no percentage",), "Four ranks that are four times as fast have an efficiency of 1."),
             Mistake(
                 ("the efficiency",), "Four ranks that are twice as fast together: how much does each of them bring?"
             ),

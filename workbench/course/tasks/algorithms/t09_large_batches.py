@@ -17,11 +17,13 @@ _DROPS = (30, 60, 80)
 
 
 def learning_rate(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epochs: Any, drops: Any) -> Any:
-    """Return the learning rate of a step (0, 1, 2 …) on n ranks: linear scaling, gradual warm-up, then a staircase.
+    """Return the learning rate of a step (0, 1, 2 …) on n ranks.
 
-    Warm-up: in the first warmup_epochs epochs it grows by the same amount in every step, from base in step 0 to
-    n * base in the first step after them. From then on it is n * base, times 0.1 for each epoch in drops that has
-    begun. Epoch 30 begins with step 30 * steps_per_epoch. No epoch in drops lies in the warm-up, which may be 0 long.
+    Warm-up: in the first warmup_epochs epochs it grows by the same amount in every step,
+    from base in step 0 to n * base in the first step after the warm-up.
+    From then on it is n * base, times 0.1 for each epoch in drops that has begun.
+    Epoch 30 begins with step 30 * steps_per_epoch.
+    No epoch in drops lies in the warm-up. warmup_epochs may be 0.
     """
     ### BEGIN SOLUTION
     warmup_steps = warmup_epochs * steps_per_epoch
@@ -35,9 +37,11 @@ def learning_rate(step: Any, base: Any, n: Any, steps_per_epoch: Any, warmup_epo
 def local_batches(global_batch: Any, n: Any) -> Any:
     """Return (sizes, weights), two lists with one item per rank.
 
-    sizes: the local batches; they add up to global_batch and differ by one at most, the larger ones first.
-    weights: each rank has the gradient of the mean loss over its own samples. The sum of weights[rank] * gradient is to
-    be the gradient of the mean loss over the whole global batch.
+    sizes: the local batches. They add up to global_batch and differ by one at most,
+    the larger ones first.
+    weights: each rank has the gradient of the mean loss over its own samples.
+    The sum over the ranks of weights[rank] * gradient is to be
+    the gradient of the mean loss over the whole global batch.
     """
     ### BEGIN SOLUTION
     sizes = [global_batch // n + (rank < global_batch % n) for rank in range(n)]
@@ -48,7 +52,14 @@ def local_batches(global_batch: Any, n: Any) -> Any:
 # --- 09.learning_rate -------------------------------------------------------------------------------------
 
 
-_FACTORS = (Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),)
+_FACTORS = (
+    Factor("one n-th of", lambda case: 1 / case.n, "the rate was not multiplied by the number of ranks"),
+    Factor("n times", lambda case: case.n, "the rate was multiplied by the number of ranks twice"),
+)
+_DROPPED = (
+    (10.0, "ten times as much: the last drop that has begun is missing"),
+    (0.1, "a tenth: one drop too many. Drops are epochs, and epoch e begins with step e * steps_per_epoch"),
+)
 
 
 def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> str:
@@ -61,7 +72,7 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
             factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
-            factor = factor or look_again(function, _TELLING, _rate_mistakes)
+            factor = factor or look_again(function, _TELLING, _rate_mistakes) or _drop(mine, wanted)
             return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
     return ""
 
@@ -88,6 +99,13 @@ def _rate_mistakes(
     yield base * warm * after, "the epochs in drops are counted from the end of the warm-up: count from the beginning"
     yield base * n**0.5, "that is base times the square root of n, at all times"
     yield base * warm, "it never falls"
+
+
+def _drop(mine: Any, wanted: float) -> str:
+    """Is it a drop too few or too many?"""
+    if not isinstance(mine, (int, float, np.number)):
+        return ""
+    return next((f". That is {why}" for k, why in _DROPPED if math.isclose(float(mine), k * wanted, rel_tol=1e-9)), "")
 
 
 def scaled(function: Callable[..., Any]) -> str:
@@ -148,7 +166,8 @@ def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
         sizes, _, wrong = _batches(function, global_batch, n)
         wanted = local_batches(global_batch, n)[0]
         if not wrong and sizes != wanted:
-            wrong = f"global batch {global_batch}, n = {n}: yours {sizes}, expected {wanted}{_why(sizes, wanted)}"
+            why = _why(sizes, wanted)
+            wrong = f"global batch {global_batch}, n = {n}: your sizes {sizes}, expected {wanted}{why}"
         if wrong:
             return wrong
     return ""
@@ -173,9 +192,13 @@ def same_gradient(function: Callable[..., Any]) -> str:
         told, wanted = float(sum(w * g for w, g in zip(weights, gradients, strict=True))), float(-samples.mean())
         if not math.isclose(told, wanted, rel_tol=1e-9, abs_tol=1e-12) or not math.isclose(sum(weights), 1.0):
             listed = ", ".join(f"{float(weight):.4g}" for weight in weights)
+            total = float(sum(weights))
+            ones = (
+                "" if math.isclose(total, 1.0) else f". Your weights add up to {total:.4g}; those of a mean add up to 1"
+            )
             return (
                 f"global batch {global_batch}, n = {n}, weights [{listed}]: the sum is {told:.6g}, "
-                f"the gradient of the whole batch {wanted:.6g}"
+                f"the gradient of the whole batch {wanted:.6g}{ones}"
             )
     return ""
 
@@ -194,16 +217,16 @@ TASKS = [
         ),
         mistakes=(
             Mistake(
+                ("It falls to a tenth", "each drop comes", "it falls once", "one drop too many", "the last drop"),
+                "Which epochs of drops have begun in this step? Each of them counts once.",
+            ),
+            Mistake(
                 ("n ranks have n times the learning rate",),
                 "How many images does one step see, with 8 ranks? By how much may its step be longer?",
             ),
             Mistake(
                 ("The warm-up begins at base",),
                 "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
-            ),
-            Mistake(
-                ("It falls to a tenth", "each drop comes", "it falls once"),
-                "Which epochs of drops have begun in this step? Each of them counts once.",
             ),
             Mistake(
                 ("division by zero",),
