@@ -127,8 +127,7 @@ class Sheet:
     def _cells(self, process: NotebookProcess) -> bool:
         """Run the cells; False if the process has to begin anew."""
         process.begin(self.order.cells, self.order.stops)
-        if not (process.confined or self.order.sandbox):
-            self.say(confined=False)
+        self._confined(process.confined)
         at: tuple[int, int] | None = None
         limit_s = self._limit_s()
         since = time.monotonic()
@@ -144,6 +143,10 @@ class Sheet:
             found = self._note(*event)
             if found is not None:
                 at, since, limit_s = found, time.monotonic(), self._limit_s()
+
+    def _confined(self, by_landlock: bool) -> None:
+        if not (by_landlock or self.order.sandbox):
+            self.say(confined=False)
 
     def _note(self, op: str, fields: Mapping[str, Any]) -> tuple[int, int] | None:
         """What a notebook's process says, where it makes sense; its position, if it is that."""
@@ -216,7 +219,8 @@ class Sheet:
             return judge.judge(task, process.function(handed_in))
         self._stop()
         order = self.order
-        return live.stages(task.name, order.cells, order.folder, order.sandbox, order.limits, limit_s)
+        told = self._confined
+        return live.stages(task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told)
 
 
 def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
