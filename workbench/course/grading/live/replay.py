@@ -31,6 +31,7 @@ def replayed(starts: Sequence[Start], ranks: Sequence[Seen]) -> Any:
         optimizer.zero_grad()
         for mine, batch in zip(images, batches, strict=True):
             if len(batch):
-                (F.cross_entropy(model(mine[batch]), labels[batch], reduction="sum") / total).backward()
+                loss: Any = F.cross_entropy(model(mine[batch]), labels[batch], reduction="sum") / total
+                loss.backward()
         optimizer.step()
     return behaviour.weights(model)

@@ -150,8 +150,8 @@ class Served:
         root = int(told["root"])
         if verb(kind).rooted and not 0 <= root < self._size:
             raise ValueError("its root")
-        scales = {one: float(told[one]) for one in ("prescale", "postscale")}
+        before, after = float(told["prescale"]), float(told["postscale"])
         return Request(
-            name, kind, dtype, shape, op, root, splits=splits, group=group, group_size=group_size,
-            absent=told["absent"] is True, **scales,
+            name, kind, dtype, shape, op, root, prescale=before, postscale=after, splits=splits, group=group,
+            group_size=group_size, absent=told["absent"] is True,
         )  # fmt: skip

@@ -84,8 +84,8 @@ class Training:
         for rank, one in enumerate(found):
             if (far := behaviour.distance(one.end, end)) > _EQUAL:
                 return (
-                    f"with weights and images of its own on each rank, rank {rank} ends {far:.1g} of the largest weight "
-                    "away from where these samples lead: the ranks have not told each other what they learn from them"
+                    f"with weights and images of its own on each rank, rank {rank} ends {far:.1g} of the largest "
+                    "weight away from where these samples lead: the ranks have not told each other what they learn"
                 )
         return ""
 
