@@ -5,7 +5,7 @@
     {"cell": 4, "text": "NameError: …"}               the cell raised
     {"at": ["exercise", "03.ring_allreduce"]}         judging begins
     {"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}
-    {"confined": false}                               the kernel has no Landlock, and there is no sandbox
+    {"unbounded": "files …"}                          what the kernel does not bound, and there is no sandbox
     {"end": true}                                     or {"problem": "…"}: it cannot be graded
 
 The cells run in a process of their own, see ``notebook.py``. If that one stays too long at a statement, ends there or
@@ -127,7 +127,7 @@ class Sheet:
     def _cells(self, process: NotebookProcess) -> bool:
         """Run the cells; False if the process has to begin anew."""
         process.begin(self.order.cells, self.order.stops)
-        self._confined(process.confined)
+        self._unbounded(process.unbounded)
         at: tuple[int, int] | None = None
         limit_s = self._limit_s()
         since = time.monotonic()
@@ -144,9 +144,9 @@ class Sheet:
             if found is not None:
                 at, since, limit_s = found, time.monotonic(), self._limit_s()
 
-    def _confined(self, by_landlock: bool) -> None:
-        if not (by_landlock or self.order.sandbox):
-            self.say(confined=False)
+    def _unbounded(self, what: str) -> None:
+        if what and not self.order.sandbox:
+            self.say(unbounded=what)
 
     def _note(self, op: str, fields: Mapping[str, Any]) -> tuple[int, int] | None:
         """What a notebook's process says, where it makes sense; its position, if it is that."""
@@ -219,7 +219,7 @@ class Sheet:
             return judge.judge(task, process.function(handed_in))
         self._stop()
         order = self.order
-        told = self._confined
+        told = self._unbounded
         return live.stages(task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told)
 
 

@@ -142,8 +142,8 @@ class Grading:
             exercise = self.result.exercises[event["exercise"]]
             exercise.state, exercise.text = _STATES[event["state"]], clean(event["text"])
             exercise.seconds, exercise.flags = event["seconds"], [clean(one) for one in event["flags"]]
-        elif "confined" in event:
-            self.result.confined = event["confined"]
+        elif "unbounded" in event:
+            self.result.unbounded = clean(event["unbounded"])
         elif "problem" in event:
             self.result.problem = clean(event["problem"])
         return "end" in event or "problem" in event

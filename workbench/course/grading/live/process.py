@@ -108,11 +108,11 @@ def main() -> None:
     asked, _ = receive(sock)
     os.chdir(folder)
     hide()
-    confined = confine.confine(folder, confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(folder, confine.Limits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    send(sock, {"confined": confined}, bytearray())
+    send(sock, {"unbounded": unbounded}, bytearray())
     number = 0
     while True:
         text, theirs, _, _ = socket.recv_fds(sock, 1, MOST_RANKS)

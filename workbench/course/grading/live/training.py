@@ -45,7 +45,7 @@ class Training:
         folder, sandbox, limits: of its processes.
 
     Attributes:
-        confined: does the kernel keep them in their folders?
+        unbounded: what the kernel does not bound for them; "" if nothing.
     """
 
     def __init__(self, source: str, name: str, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
@@ -55,7 +55,7 @@ class Training:
         try:
             send(self.process.sock, order, bytearray())
             self.process.sock.settimeout(_START_S)
-            self.confined = receive(self.process.sock)[0].get("confined") is True
+            self.unbounded = str(receive(self.process.sock)[0].get("unbounded"))  # no learner's code has run yet
         except (OSError, EOFError, ProtocolError):
             self.process.stop()
             raise StartError(f"the process of a training did not start: {self.process.last_words()}") from None

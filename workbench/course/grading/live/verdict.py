@@ -21,7 +21,7 @@ def stages(
     sandbox: bool,
     limits: Mapping[str, int],
     limit_s: float,
-    told: Callable[[bool], None],
+    told: Callable[[str], None],
 ) -> Iterator[Stage]:
     """The judge's stages.
 
@@ -30,7 +30,7 @@ def stages(
         cells: the notebook's.
         folder, sandbox, limits: of the processes that run the function.
         limit_s: for all of it.
-        told: whether the kernel confines them.
+        told: what the kernel does not bound for them.
     """
     try:
         found = own_source(cells, task.name)
@@ -42,7 +42,7 @@ def stages(
     from workbench.course.grading.live.training import Training  # torch: most notebooks do without
 
     training = Training(*found, folder, sandbox, limits)
-    told(training.confined)
+    told(training.unbounded)
     timer = threading.Timer(limit_s, training.process.stop, [f"did not end within {limit_s:.3g} s"])
     timer.start()
     try:
