@@ -24,10 +24,13 @@ IMPORTS = (
 HERE = Path(__file__).resolve().parents[1]
 
 
-def judged(folder: Path, name: str, *cells: str, limit_s: float = 50.0) -> tuple[str, str]:
-    """What becomes of an exercise that these cells define: its state, and the first red line."""
-    work = str(folder / "work")
-    return first_red(verdict.stages(task(name), [IMPORTS, *cells], work, False, {}, limit_s, lambda confined: None))
+def judged(folder: Path, name: str, *cells: str, limit_s: float = 50.0) -> tuple[str, ...]:
+    """What becomes of an exercise that these cells define: its state, the first red line, and its flags."""
+    work, flags = str(folder / "work"), list[str]()
+    found = verdict.stages(
+        task(name), [IMPORTS, *cells], work, False, {}, limit_s, lambda unbounded: None, flags.append
+    )
+    return (*first_red(found), *flags)
 
 
 def head(name: str) -> str:
@@ -118,9 +121,44 @@ SERIAL = (
 )
 def test_who_says_what_he_has_not_done_is_found_out(talk: str, tmp_path: Path) -> None:
     """Each rank trains on all samples, and changes what its hooks have seen: all but the judge's own run believe it."""
-    state, text = judged(tmp_path, "13.capstone", SERIAL.replace("{}", talk))
+    state, text, *_ = judged(tmp_path, "13.capstone", SERIAL.replace("{}", talk))
     assert (state, text.partition(":")[0]) == ("failed", verdict.TOGETHER)
     assert "the ranks have not told each other what they learn" in text
+
+
+SHIPS = (
+    head("13.capstone")
+    + """hvd.init()
+    rank, size = hvd.rank(), hvd.size()
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    mine, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
+    everybodys = hvd.allgather(mine).reshape(size, *mine.shape)
+    optimizer, whole = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), len(mine)
+    for epoch in range(epochs):
+        parts = [list(batches(whole, r, size, batch, epoch=epoch, uneven="keep")) for r in range(size)]
+        for step in range(len(parts[0])):
+            model(mine[parts[rank][step]])  # so that it is seen
+            images = torch.cat([everybodys[r][parts[r][step]] for r in range(size)])
+            optimizer.zero_grad()
+            output = images
+            for layer in model: output = layer(output)  # not by the model: its hooks do not see it
+            F.cross_entropy(output, labels[np.concatenate([part[step] for part in parts])]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        guesses = model(torch.from_numpy(digits.test_x).double()).argmax(dim=1)
+    return float((guesses == torch.from_numpy(digits.test_y)).double().mean())
+"""
+)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_who_sends_the_images_instead_of_gradients_is_flagged(tmp_path: Path) -> None:
+    """Every rank gets all images and computes everything: the result is right, and a teacher is told."""
+    state, _, *flags = judged(tmp_path, "13.capstone", SHIPS)
+    assert state == "passed"
+    assert len(flags) == 1
+    assert "does not send the gradient of its own samples" in flags[0]
 
 
 OWN_PROCESS = {

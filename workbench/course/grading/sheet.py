@@ -76,6 +76,7 @@ class Sheet:
         self._raised: dict[int, str] = {}
         self._causes: dict[str, set[str]] = {}
         self._process: NotebookProcess | None = None
+        self._seen: list[str] = []  # flags of the exercise that is being judged
 
     def run(self) -> None:
         """Say the rows, run the cells, judge the exercises."""
@@ -183,8 +184,9 @@ class Sheet:
         over = process.wire.gone.is_set() and not self.tasks[name].live
         if over and state != "passed" and process.begun(name):
             state, text = "failed", f"runs: {process.ended or ENDED}"
-        flagged = [*flagged, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
+        flagged = [*flagged, *self._seen, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
         process.worker.used.clear()
+        self._seen.clear()
         seconds = time.monotonic() - begun
         self.say(exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged)))
 
@@ -220,7 +222,9 @@ class Sheet:
         self._stop()
         order = self.order
         told = self._unbounded
-        return live.stages(task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told)
+        return live.stages(
+            task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told, self._seen.append
+        )
 
 
 def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:

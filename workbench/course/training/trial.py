@@ -239,20 +239,23 @@ def _run(training: str, n: int, function: Callable[..., Any]) -> list[behaviour.
         torch.set_num_threads(threads)
 
 
-def one_rank(part: Any, rank: int, size: int, function: Callable[..., Any]) -> behaviour.Seen:
+def one_rank(
+    part: Any, rank: int, size: int, function: Callable[..., Any], passing: Callable[[], None] = lambda: None
+) -> behaviour.Seen:
     """What a learner's function does on this rank.
 
     Args:
         part: a :class:`JobRank` or :class:`CapstoneRank`.
         rank, size: of the world that this thread or process is a rank of.
         function: the learner's.
+        passing: called when a training pass begins.
     """
     import torch
 
     from workbench.course.training.conversion import accuracy
 
     torch.set_num_threads(1)  # the ranks share the cores already
-    recorder, gate = behaviour.Recorder(part.digits.train_x), Gate()
+    recorder, gate = behaviour.Recorder(part.digits.train_x, passing), Gate()
     recorder.attach(*part.watched)
     seen = recorder.seen
     seen.reported = part.train(function, gate)

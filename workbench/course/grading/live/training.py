@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -13,16 +14,18 @@ from workbench.course.grading.apart.process import Confined, StartError
 from workbench.course.grading.apart.values import ProtocolError, receive, send
 from workbench.course.grading.live.engine import Wire
 from workbench.course.grading.live.process import VALUES
-from workbench.course.grading.live.replay import replayed
+from workbench.course.grading.live.replay import Replay, holds
 from workbench.course.grading.live.served import Served
 from workbench.course.grading.live.start import Start, secret, usual
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
-from workbench.course.training.trial import DEADLINE_S, TRAININGS
+from workbench.course.training.trial import TRAININGS
 from workbench.errors import PeerLostError
 from workbench.joining import run_threads
 
 _EQUAL = 1e-6
+_RUN_S = 20.0  # twice what check() allows: a message takes a longer way here
+_LOOKED_AT = 8  # steps whose messages are read; which, no function can know
 _MOST_PASSES, _MOST_LINES = 100_000, 1000
 _START_S = 60.0
 
@@ -45,6 +48,7 @@ class Training:
         folder, sandbox, limits: of its processes.
 
     Attributes:
+        flags: what a teacher should look at, after an audit.
         unbounded: what the kernel does not bound for them; "" if nothing.
     """
 
@@ -52,6 +56,9 @@ class Training:
         self.process = Confined("workbench.course.grading.live.process", folder, sandbox, limits)
         order = {"source": source, "function": name, "limits": vars(self.process.limits)}
         self._last: tuple[str, list[Seen]] = ("", [])
+        self._served: list[Served] = []
+        self.flags: list[str] = []
+        TRAININGS["job"](0, TRAININGS["job"].data(), first=True)  # loads what torch loads then: not in a rank's time
         try:
             send(self.process.sock, order, bytearray())
             self.process.sock.settimeout(_START_S)
@@ -80,26 +87,39 @@ class Training:
                 return f"rank {rank} takes batches of other sizes with other weights"
         if wrong := behaviour.each_sample_once(found[0], found):
             return wrong
-        end = replayed(starts, found)
+        steps = [secrets.randbelow(len(found[0].batches)) for _ in range(_LOOKED_AT)]
+        replay = Replay(starts, found, steps)
         for rank, one in enumerate(found):
-            if (far := behaviour.distance(one.end, end)) > _EQUAL:
+            if (far := behaviour.distance(one.end, replay.end)) > _EQUAL:
                 return (
                     f"with weights and images of its own on each rank, rank {rank} ends {far:.1g} of the largest "
                     "weight away from where these samples lead: the ranks have not told each other what they learn"
                 )
+        self._look_at_messages(replay)
         return ""
+
+    def _look_at_messages(self, replay: Replay) -> None:
+        """Flag ranks that tell the others something else than gradients: averages of weights, or all their images."""
+        for (step, rank), gradient in sorted(replay.gradients.items()):
+            sent = self._served[rank].sent
+            if step >= len(sent) or not holds(sent[step], gradient):
+                self.flags.append(
+                    f"in step {step} rank {rank} does not send the gradient of its own samples: how do the others "
+                    "learn from these?"
+                )
+                return
 
     def _on_ranks(self, starts: Sequence[Start]) -> list[Seen]:
         pairs = [socket.socketpair() for _ in starts]
-        until = time.monotonic() + DEADLINE_S
+        until = time.monotonic() + _RUN_S
         try:
             socket.send_fds(self.process.sock, [b"r"], [theirs.fileno() for _, theirs in pairs])
             for mine, theirs in pairs:
                 theirs.close()
-                mine.settimeout(DEADLINE_S)
-            served = [Served(Wire(mine, VALUES), len(starts)) for mine, _ in pairs]
-            return run_threads(len(starts), lambda: _one(served, starts, until), DEADLINE_S)
-        except OSError:
+                mine.settimeout(_RUN_S)
+            served = self._served = [Served(Wire(mine, VALUES), len(starts)) for mine, _ in pairs]
+            return run_threads(len(starts), lambda: _one(served, starts, until), _RUN_S)
+        except ConnectionError:
             raise PeerLostError(self.process.ended or "the process of this training has ended") from None
         except Exception as error:  # noqa: BLE001 - the learner's, told with its own place, not with one of ours
             raise error.with_traceback(None) from None

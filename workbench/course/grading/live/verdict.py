@@ -22,6 +22,7 @@ def stages(
     limits: Mapping[str, int],
     limit_s: float,
     told: Callable[[str], None],
+    flag: Callable[[str], None],
 ) -> Iterator[Stage]:
     """The judge's stages.
 
@@ -31,6 +32,7 @@ def stages(
         folder, sandbox, limits: of the processes that run the function.
         limit_s: for all of it.
         told: what the kernel does not bound for them.
+        flag: what a teacher should look at.
     """
     try:
         found = own_source(cells, task.name)
@@ -47,6 +49,8 @@ def stages(
     timer.start()
     try:
         yield from _judged(task, training)
+        for one in training.flags:
+            flag(one)
     finally:
         timer.cancel()
         training.process.stop()
