@@ -237,6 +237,8 @@ def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
             if stage.name == "not done yet":
                 return "not done", stage.text
             seen += stage.passed is True
+    except StartError:
+        raise  # no fault of the learner's
     except GoneError as error:
         return "failed", f"runs: {error}"
     except BaseException as error:  # noqa: BLE001 - SystemExit in a learner's function

@@ -145,6 +145,8 @@ class JobRank:
         first: it goes on from a checkpoint, as rank 0 does.
     """
 
+    epochs = Job.epochs
+
     def __init__(self, seed: int, digits: Any, first: bool) -> None:
         self.digits, self.job = digits, _job(seed, digits, first)
         self.model, self.optimizer = self.job.model, self.job.optimizer

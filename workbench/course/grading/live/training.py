@@ -151,7 +151,7 @@ def _read(told: Any, start: Start) -> Seen:
             size=int(told["size"]),
             batches=[_numbers(one, len(digits.train_x)) for one in told["batches"][:_MOST_PASSES]],
             samples=len(digits.train_x),
-            epochs=int(told["epochs"]),
+            epochs=TRAININGS[start.training].epochs,
             reported=_reported(told["reported"]),
             files=[str(one) for one in told["files"][:_MOST_LINES]],
             lines=[str(one) for one in told["lines"][:_MOST_LINES]],
