@@ -1,6 +1,6 @@
 """The judge of one notebook: a process that runs no learner's code. It tells its parent what happens, in lines of JSON.
 
-    {"exercises": [["03.ring_allreduce", 3], …]}      what is in it, with the points
+    {"exercises": [["03.ring_allreduce", 3], …], "missing": […]}      what is in it, with the points; what is not
     {"at": ["cell", 4, 1]}                            statement 1 of code cell 4 begins
     {"cell": 4, "text": "NameError: …"}               the cell raised
     {"at": ["exercise", "03.ring_allreduce"]}         judging begins
@@ -25,7 +25,7 @@ from typing import Any
 from workbench.course.grading import flags
 from workbench.course.grading.apart.lanes import GoneError
 from workbench.course.grading.apart.process import NotebookProcess, StartError
-from workbench.course.grading.cells import defines, exercises_in, told
+from workbench.course.grading.cells import defines, exercises_in, missing_from, told
 from workbench.course.grading.live import verdict as live
 from workbench.course.judging import judge
 from workbench.course.judging.task import Task
@@ -82,7 +82,9 @@ class Sheet:
         """Say the rows, run the cells, judge the exercises."""
         if not self.names:
             return self.say(problem="no exercise is in it: hand in a notebook of exercises/")
-        self.say(exercises=[[name, self.tasks[name].points] for name in self.names])
+        missing = missing_from(self.names, tuple(self.tasks))
+        here, gone = ([[name, self.tasks[name].points] for name in some] for some in (self.names, missing))
+        self.say(exercises=here, missing=gone)
         flagged = self._flags()
         try:
             for name in sorted(self.names, key=lambda name: self.tasks[name].live):  # they end the others' process

@@ -136,6 +136,7 @@ class Grading:
         elif "exercises" in event:
             for name, points in event["exercises"]:
                 self.result.exercises.setdefault(name, ExerciseResult(name, points))
+            self.result.missing = dict(event.get("missing", ()))
         elif "cell" in event:
             self.result.notes.setdefault(event["cell"], clean(event["text"]))
         elif "exercise" in event:

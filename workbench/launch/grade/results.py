@@ -72,6 +72,7 @@ class NotebookResult:
         notes: by number of a code cell that did not end well, what happened.
         problem: why nothing of it could be graded; "" if it could.
         unbounded: what its code was not kept from; "" if it was confined in all.
+        missing: the other exercises of these lessons, which the notebook does not have, with their points.
     """
 
     path: str
@@ -79,6 +80,7 @@ class NotebookResult:
     notes: dict[int, str] = field(default_factory=dict)
     problem: str = ""
     unbounded: str = ""
+    missing: dict[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -147,6 +149,9 @@ def table(notebook: NotebookResult) -> Iterator[str]:
         line = f"  {result.state.value} {result.name:{width}}  {result.points}/{result.of} {result.seconds:5.1f} s"
         yield f"{line}  {first_line(result.text, _WIDTH)}".rstrip()
         yield from (f"      look: {first_line(flag, _WIDTH)}" for flag in result.flags)
+    if notebook.missing:
+        gone = ", ".join(f"{name} ({count(points, 'point')})" for name, points in notebook.missing.items())
+        yield f"    not in it: {gone}"
     for cell, text in sorted(notebook.notes.items()):
         yield f"    code cell {cell}: {first_line(text, _WIDTH)}".rstrip(": ")
 
@@ -186,6 +191,8 @@ def as_csv(notebooks: Iterable[NotebookResult]) -> str:
             seconds = f"{result.seconds:.1f}"
             about = map(field_of, (remark, "; ".join(result.flags)))
             lines.writerow([path, result.name, state, result.points, result.of, seconds, *about, confined])
+        for exercise, of in notebook.missing.items():
+            lines.writerow([path, exercise, "not in it", 0, of, "0.0", "", "", confined])
     return out.getvalue()
 
 
