@@ -43,7 +43,7 @@ def head(name: str) -> str:
 
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", LIVE)
+@pytest.mark.parametrize("name", [LIVE[0], *(pytest.param(one, marks=pytest.mark.thorough) for one in LIVE[1:])])
 def test_a_right_answer_passes_whatever_other_cells_have_done(name: str, tmp_path: Path) -> None:
     """What other cells replace is not there; imports, constants and helpers that the function names are."""
     sheet = graded(tmp_path / "kim.ipynb", IMPORTS, "np.isclose = None", task(name).cell(solved=True), step_s=50.0)
@@ -152,6 +152,7 @@ SHIPS = (
 
 
 @pytest.mark.slow
+@pytest.mark.thorough
 @pytest.mark.timeout(120)
 def test_who_sends_the_images_instead_of_gradients_is_flagged(tmp_path: Path) -> None:
     """Every rank gets all images and computes everything: the result is right, and a teacher is told."""
