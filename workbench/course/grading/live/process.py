@@ -12,12 +12,12 @@ import os
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from workbench.config import changed_environment
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.values import NotDataError, Values, receive, send
 from workbench.course.grading.cells import told
@@ -93,9 +93,9 @@ def _rank(sock: socket.socket, folder: Path, asked: dict[str, Any]) -> None:
     try:
         folder.mkdir()
         os.chdir(folder)
-        os.environ["HOME"] = os.environ["TMPDIR"] = os.environ["MPLCONFIGDIR"] = tempfile.tempdir = str(folder)
         confine.confine(folder, confine.Limits(**asked["limits"]))
-        _trained(Wire(sock, VALUES), asked["source"], asked["function"])
+        with changed_environment(HOME=str(folder), TMPDIR=str(folder), MPLCONFIGDIR=str(folder)):
+            _trained(Wire(sock, VALUES), asked["source"], asked["function"])
     finally:
         if os.getpid() == owner:
             sock.close()
