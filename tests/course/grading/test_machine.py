@@ -181,10 +181,8 @@ def test_a_kernel_without_landlock_is_said(tmp_path: Path) -> None:
     assert "not confined: files (this kernel has no Landlock)" in done.stdout
     assert "Not confined: files" in done.stderr
     lines = table(tmp_path / "marks.csv")
-    assert [(line["state"], line["confined"][:9]) for line in lines] == [
-        ("passed", "no: files"),
-        ("not in it", "no: files"),
-    ]
+    assert [line["state"] for line in lines] == ["passed", "not in it"]
+    assert all(line["confined"].startswith("no: files") for line in lines)
     assert outside.exists()
 
 
