@@ -296,8 +296,8 @@ check("10.convert")
 # "what do the ranks do wrong now?" Then 20 for the exercise. Common wrong answers: `rank()` instead of `local_rank()`
 # for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the mean of the
 # accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank that has
-# left). Scaling the learning rate is wrong here, since the global batch stays. For those who are done early: which lights stay
-# green if step 5 comes before the checkpoint is read?
+# left). Scaling the learning rate is wrong here, since the global batch stays. For those who are done early: which
+# lights stay green if step 5 comes before the checkpoint is read?
 
 # %% [markdown]
 # ## Keypoints
