@@ -28,8 +28,8 @@ SCRIPTS = TRAINING / "scripts"
 QUIET = {"TF_CPP_MIN_LOG_LEVEL": "3", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
 ALL = ("keras_fit", "keras_callbacks", "keras_mixed", "keras_elastic", "saved")
 MORE = ("tensorflow_training", "tensorflow_batch_norm", "tensorflow_elastic", "together")
-# What Keras does differently on each backend; all of it on each of them where thorough tests run.
-ALWAYS = {"tensorflow": (*ALL, *MORE), "torch": ("keras_elastic",), "jax": ("keras_fit",)}
+# All of it on each backend where thorough tests run.
+ALWAYS = {"tensorflow": (*ALL, *MORE), "jax": ("keras_fit",)}
 
 
 @pytest.mark.parametrize(
@@ -90,6 +90,7 @@ def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
         assert np.isfinite(reader.get_tensor("w")).all()
 
 
+@pytest.mark.thorough
 def test_the_example_for_tensorflow_1_with_a_rank_that_raises(jobs: Runner, tmp_path: Path) -> None:
     """The other rank leaves its session with an error that names the one that raised."""
     needs("tensorflow")

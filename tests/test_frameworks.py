@@ -1,7 +1,7 @@
 """Runs the contract of ``tests/frameworks`` in ranks: over shared memory, MPI and Gloo, and among threads.
 
 Keras runs on one backend in a process; each way has another one. A framework does not see over which way its arrays
-travel: all run over shared memory, two over Gloo, and all of them over all ways where thorough tests run.
+travel: all run over shared memory, and over all ways where thorough tests run.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def test_mpi(jobs: Runner) -> None:
     check(jobs.mpiexec(2, *RANKS, deadline_s=DEADLINE_S, **way, **FRAMEWORKS), 2)
 
 
-@pytest.mark.parametrize("modes", ["jit or keras", once_more("not (jit or keras)")])
+@pytest.mark.parametrize("modes", [once_more("jit or keras"), once_more("not (jit or keras)")])
 def test_gloo(jobs: Runner, modes: str) -> None:
     """It holds in plain processes, of which MPI knows nothing."""
     with socket.create_server(("127.0.0.1", 0)) as server:

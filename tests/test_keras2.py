@@ -95,6 +95,7 @@ def test_synthetic_benchmarks(jobs: Runner, tmp_path: Path, script: str, words: 
     assert re.findall(r"\[(\d)\]<stdout>:Total img/sec on 2 CPU\(s\): \d", job.out(0)) == ["0"], job.report()
 
 
+@pytest.mark.thorough
 def test_graphs_of_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
     """Without eager execution fit trains, ranks stay equal, and verbs and the broadcast of all variables work."""
     job = example(jobs, tmp_path, "graph_mode.py")

@@ -104,7 +104,7 @@ class Context:
     passes: Callable[[str], None] = lambda state: None  # is told that the rank passes a state, see faults/chaos
     absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # by name_of_object() of requests.py
+    came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
     _raised: bool = False
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
 
@@ -130,8 +130,9 @@ class Context:
         self._numbers[kind, process_set] -= 1
 
     def restart_names(self) -> None:
-        """Number unnamed tensors from 0 again; all ranks do it at the same point."""
+        """Number unnamed tensors, and objects in use, from 0 again; all ranks do it at the same point."""
         self._numbers.clear()
+        self.came = {}
 
     def script_raised(self, traceback: str) -> None:
         """The script ends with an exception that nobody caught; the job ends with it."""

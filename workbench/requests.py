@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from time import perf_counter_ns
 from typing import Any
 
 from workbench.context import HOLDER, Context
@@ -107,22 +108,6 @@ def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
     return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
 
 
-def name_of_object(kind: str, made_ns: int, process_set: ProcessSet = global_process_set) -> str:
-    """A name for the collectives of an object that is used in this job for the first time.
-
-    It counts the objects that came before, and which of them were made before. So where a rank uses two objects in
-    another order than the others, the second has another name there, and is not mixed with another object. Objects that
-    are not used do not count: on one rank a notebook's cell may have been run more often.
-
-    Args:
-        made_ns: when the object was made, by a clock of this process.
-    """
-    came = HOLDER.get().came.setdefault((kind, process_set.process_set_id or 0), [])
-    name = f"{kind} {len(came)}.{sum(other < made_ns for other in came)}"
-    came.append(made_ns)
-    return name
-
-
 @contextmanager
 def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_process_set) -> Iterator[str]:
     """The caller's name for a group, or a numbered one, which is given back if the block refuses the group."""
@@ -136,4 +121,44 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
         raise
 
 
-__all__ = ["DTYPES", "auto_name", "checked", "group_name", "name_of_object"]
+class OrderOfUse:
+    """Tells an object from others of this rank that use the same names, by the order in which they come.
+
+    Two optimizers of one job may have parameters of the same names and shapes. If the ranks step them in unlike order,
+    the gradients of one would be summed with those of the other. The numbers of a second object are not those of
+    another rank's second object then, and this is seen. Objects that are not used do not count: a notebook's cell,
+    which makes one, may have been run more often on one rank.
+
+    Example:
+        >>> from workbench.joining import run_threads
+        >>> def two(swapped):
+        ...     first, second = OrderOfUse(), OrderOfUse()
+        ...     return [one.among("weight") for one in ((second, first) if swapped else (first, second))]
+        >>> run_threads(1, lambda: two(swapped=False)), run_threads(1, lambda: two(swapped=True))
+        ([[(1, 1), (2, 2)]], [[(1, 1), (2, 1)]])
+    """
+
+    def __init__(self) -> None:
+        self._made_ns = perf_counter_ns()
+        self._came: dict[tuple[str, int], list[int]] = {}
+        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
+
+    def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
+        """The object's number among those that use the name in this job, by use, and by when they were made."""
+        came = HOLDER.get().came
+        if came is not self._came:  # another job; or a cell has failed, and not all ranks have come as far
+            self._came, self._numbers = came, {}
+        key = name, process_set.process_set_id or 0
+        if key not in self._numbers:
+            others = came.setdefault(key, [])
+            self._numbers[key] = len(others) + 1, sum(other < self._made_ns for other in others) + 1
+            others.append(self._made_ns)
+        return self._numbers[key]
+
+    def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
+        """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""
+        numbers = self.among(name, process_set)
+        return {} if numbers == (1, 1) else {"user": numbers}
+
+
+__all__ = ["DTYPES", "OrderOfUse", "auto_name", "checked", "group_name"]

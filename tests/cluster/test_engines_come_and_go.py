@@ -118,6 +118,7 @@ def test_four_then_three_then_one(up: Callable[..., ElasticCluster], capfd: pyte
     assert "engine 1" in picture.svg
 
 
+@pytest.mark.thorough
 def test_a_death_between_cells(up: Callable[..., ElasticCluster], capfd: pytest.CaptureFixture[str]) -> None:
     """The next cell runs on those that live; rescue() brings another, which has what the others have defined."""
     engines = up(3, SETUP, "factor = 2; here = hvd.rank() == 0")
@@ -176,6 +177,7 @@ def test_a_stopped_engine_is_killed(up: Callable[..., ElasticCluster]) -> None:
     assert engines.ready() == [0, 1]
 
 
+@pytest.mark.thorough
 def test_all_die(up: Callable[..., ElasticCluster]) -> None:
     """Nobody has what was trained, but the cells can run again; a cell without engines says so."""
     engines = up(2, SETUP)

@@ -107,7 +107,7 @@ def test_a_rank_raises_while_others_wait(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("steady", [0, 1], ids=["cache", "steady"])
-@pytest.mark.parametrize("deaths", [0, 1])
+@pytest.mark.parametrize("deaths", [0, once_more(1)])
 def test_priorities_keep_nobody_waiting(steady: int, deaths: int) -> None:
     """What is held back on rank 0 is always let go: while ranks join, leave without waiting, or die."""
     settings = Settings(eager_bytes=0, steady_state=steady, piece_bytes=1)

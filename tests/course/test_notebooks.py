@@ -135,7 +135,7 @@ def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> s
     return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
 
 
-# Every notebook. Of the solutions, whose code test_checks.py judges: without engines, with two and torch, most cells.
+# Every notebook. Of the solutions, whose code test_checks.py judges, one with engines and torch.
 NOTEBOOKS = [each for each in RUN if each[0] == "notebooks"]
 SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
 
@@ -143,7 +143,7 @@ SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06", "07", "11"})], ids=called)
+@pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06"})], ids=called)
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
 def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_path: Path) -> None:
     """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""

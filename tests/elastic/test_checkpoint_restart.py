@@ -50,7 +50,7 @@ def test_each_start_goes_on_with_other_ranks(kind: str, jobs: Runner, tmp_path: 
     assert weights(job) == pytest.approx(weights(undisturbed), rel=1e-9)
 
 
-@pytest.mark.parametrize("mode", ["fails", "leaves"])
+@pytest.mark.parametrize("mode", [once_more("fails"), "leaves"])
 def test_a_job_that_broke_off_is_started_again(mode: str, jobs: Runner, tmp_path: Path) -> None:
     """A rank raises, or is killed, after the seventh step: the next job, of other ranks, has a checkpoint of before."""
     folder = str(tmp_path / "parts")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import workbench.jax as hvd
@@ -98,3 +99,21 @@ def test_an_error_within_jit_leaves_the_next_call_alone() -> None:
         with pytest.raises(MismatchError, match="all ranks must have equally many rows"), own_errors():
             jax.block_until_ready(jax.jit(hvd.allgather)(jnp.ones(hvd.rank() + 1)))
     assert jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))(jnp.ones(2)).tolist() == [hvd.size()] * 2
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["at once", "jit"])
+def test_two_optimizers_in_unlike_order_are_not_mixed(wrap: object) -> None:
+    """Both trees have a leaf of one name and shape; where a rank begins with the second, all ranks get an error."""
+    rank, n = hvd.rank(), hvd.size()
+    updates = [wrap(hvd.DistributedOptimizer(optax.sgd(1.0)).update) for _ in range(2)]
+    gradient, state = {"w": jnp.full(2, float(rank))}, optax.sgd(1.0).init({"w": jnp.ones(2)})
+    for update in updates * 2:
+        assert update(gradient, state)[0]["w"].tolist() == [-(n - 1) / 2] * 2
+
+    def step() -> None:
+        for update in updates[:: -1 if rank == 0 else 1]:
+            jax.block_until_ready(update(gradient, state))
+
+    if n > 1:
+        with pytest.raises(MismatchError, match="Two optimizers have parameters of this name"), own_errors():
+            step()

@@ -182,6 +182,7 @@ def test_adasum_needs_no_scaled_learning_rate(jobs: Runner) -> None:
     assert adasum < 1.25 * scaled
 
 
+@pytest.mark.thorough
 def test_a_failure_does_not_change_the_result(jobs: Runner) -> None:
     """A rank that fails in the middle of an epoch costs a reset; every epoch's figures are those of the smooth run."""
     smooth = run(jobs, 2, "pytorch_elastic.py", "--epochs", "2")
@@ -194,6 +195,7 @@ def test_a_failure_does_not_change_the_result(jobs: Runner) -> None:
     assert "told to fail" in rough.err(1)
 
 
+@pytest.mark.thorough
 def test_the_benchmarks_sums_are_right(jobs: Runner) -> None:
     """The rate per CPU is the mean of the iterations', the total is twice as much with two ranks."""
     words = "--model resnet18 --batch-size 2 --image-size 32 --num-warmup-batches 1 --num-batches-per-iter 1"
@@ -229,7 +231,7 @@ def run_job(jobs: Runner, script: str, *words: str, **env: str) -> dict[int, str
     return {rank: "\n".join(line for of, line in said if int(of) == rank) for rank in range(2)}
 
 
-@pytest.mark.parametrize("script", ["tensorflow_horovod_basic.py", "tensorflow_horovod.py"])
+@pytest.mark.parametrize("script", ["tensorflow_horovod_basic.py", once_more("tensorflow_horovod.py")])
 def test_the_session_in_tensorflow(script: str, jobs: Runner) -> None:
     """Both ranks print each epoch's time and the same result, over each test image once, better than a floor."""
     needs("tensorflow")
@@ -247,7 +249,7 @@ def test_the_session_in_tensorflow(script: str, jobs: Runner) -> None:
 
 
 # Once more from a checkpoint is thorough: test_tensorflow_training.py goes on from one in the same kind of session.
-@pytest.mark.parametrize("times", [1, once_more(2)])
+@pytest.mark.parametrize("times", [once_more(1), once_more(2)])
 def test_tensorflow_1_goes_on_from_rank_0s_checkpoint(times: int, jobs: Runner, tmp_path: Path) -> None:
     """Rank 0 alone has a checkpoint, and all go on from its step; it holds the model whose figures were printed."""
     tf = pytest.importorskip("tensorflow")

@@ -162,6 +162,7 @@ def test_a_rank_that_exits_before_init(jobs: Runner, whose: str, how: str, code:
     assert code != 1 or how in job.err(0), job.report()
 
 
+@pytest.mark.thorough
 def test_a_rank_that_raises_before_init_with_a_hook_of_its_own(jobs: Runner) -> None:
     """A script's ``sys.excepthook`` is called, and the job ends."""
     job = run(jobs, "MPI hook before", "1")

@@ -205,7 +205,9 @@ DEATHS = {
 }
 
 
-@pytest.mark.parametrize(("when", "who"), [("before", 1), ("during", 3), ("after", 0), once_more("during", 0)])
+@pytest.mark.parametrize(
+    ("when", "who"), [once_more("before", 1), ("during", 3), once_more("after", 0), once_more("during", 0)]
+)
 def test_a_killed_rank(engines: cluster.Cluster, when: str, who: int, capsys: pytest.CaptureFixture[str]) -> None:
     """The cell ends on all, the survivors name the dead one, and rescue() gives as many healthy engines again."""
     begun = time.monotonic()

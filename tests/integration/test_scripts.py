@@ -108,6 +108,7 @@ def test_an_exception_before_init(jobs: Runner) -> None:
     assert "ValueError: a mistake on purpose" in job.err(1), job.report()
 
 
+@pytest.mark.thorough
 def test_a_job_that_is_stopped_for_long_goes_on(jobs: Runner) -> None:
     """After Ctrl-Z and ``fg`` no rank takes another for lost that goes on a moment later, in whatever order."""
     job = start(jobs, "mpiexec", "is_stopped.py", WORKBENCH_PEER_TIMEOUT_S="3", WORKBENCH_HEARTBEAT_S="0.5")

@@ -79,9 +79,9 @@ SECRET = {"WORKBENCH_SECRET": "a secret that only the ranks know"}
     ("how", "env"),
     [
         ("overwrite", {}),
-        ("be first", SECRET),
-        ("move", SECRET),
         ("replay", {}),
+        once_more("be first", SECRET),
+        once_more("move", SECRET),
         once_more("overwrite", SECRET),
         once_more("be first", {}),
     ],

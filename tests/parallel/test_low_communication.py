@@ -13,7 +13,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench.context import HOLDER
-from workbench.errors import MismatchError
+from workbench.errors import CollectiveError, MismatchError
 
 Wrap = Callable[[torch.optim.Optimizer], Any]
 ALIKE: dict[str, Wrap] = {
@@ -148,6 +148,36 @@ def test_one_rank_ends_while_another_steps(rank: int, n: int) -> None:
     last = optimizer.synchronize if rank else lambda: train(model, optimizer, 1, n, first=3)
     with pytest.raises(MismatchError, match=r"rank 0: 4, rank 1: 2"):
         last()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrap", BOTH)
+def test_two_of_them_in_unlike_order_are_not_mixed(wrap: str, rank: int, n: int) -> None:
+    """Two models of equal shapes: where rank 0 begins with one, and the others with the other, all get an error."""
+    pairs = [(model, BOTH[wrap](sgd(model))) for model in twins()]
+    with torch.no_grad():
+        pairs[1][0].head.weight.add_(1.0)
+
+    def train_both() -> None:
+        for model, optimizer in pairs if rank == 0 else pairs[::-1]:
+            train(model, optimizer, 4, n)
+
+    with pytest.raises(CollectiveError, match=r"another order|in one order"):
+        train_both()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("wrap", BOTH)
+def test_two_of_them_in_one_order(wrap: str, n: int) -> None:
+    """Each is as if it were alone, also if a rank has made a third, which it does not use."""
+    pairs = [(model, BOTH[wrap](sgd(model))) for model in twins()]
+    unused = BOTH[wrap](sgd(nn.Linear(3, 2))) if hvd.rank() == 0 else None
+    for step in range(8):
+        for model, optimizer in pairs:
+            train(model, optimizer, 1, n, first=step)
+    assert all(equal_everywhere(model) for model, _ in pairs)
+    assert torch.equal(flat(pairs[0][0]), flat(pairs[1][0]))
+    del unused
 
 
 @pytest.mark.ranks(2)

@@ -14,6 +14,7 @@ from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse,
 from torch import nn
 
 import workbench.torch as hvd
+from workbench.errors import MismatchError
 
 # --- a drop-in for the optimizer it wraps -------------------------------------------------------------
 
@@ -142,6 +143,26 @@ def test_two_models_at_once(n: int) -> None:
             mse(serial, x, y).backward()
             reference.step()
             assert_equal(model, serial)
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}], ids=str)
+@pytest.mark.parametrize("first", [0, 3], ids="from step {}".format)
+def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first: int, rank: int, n: int) -> None:
+    """Names and shapes are the same, so one's gradients would be added to the other's: all ranks get an error."""
+    models = [twins()[0] for _ in range(2)]
+    optimizers = [distributed(model, **options) for model in models]
+
+    def train() -> None:
+        for step, (x, y) in enumerate(batches(n, 5)):
+            swapped = step >= first and rank == 0
+            for model, optimizer in list(zip(models, optimizers, strict=True))[:: -1 if swapped else 1]:
+                optimizer.zero_grad()
+                mse(model, part(x), part(y)).backward()
+                optimizer.step()
+
+    with pytest.raises(MismatchError, match=r"(?s)Two optimizers have parameters of this name.*in one order"):
+        train()
 
 
 @pytest.fixture

@@ -100,6 +100,7 @@ def test_it_waits_too_long_or_is_stopped(slurm: Hosts, kernel: Start) -> None:
     assert queue(slurm) == [other]
 
 
+@pytest.mark.thorough
 def test_a_killed_kernel_gives_the_hosts_back(slurm: Hosts, kernel: Start) -> None:
     """After kill -9 Slurm has them again, whether the kernel waited for them or had engines there."""
     other = another_job(slurm)
@@ -117,6 +118,7 @@ def test_a_killed_kernel_gives_the_hosts_back(slurm: Hosts, kernel: Start) -> No
     nothing_left(slurm, set())
 
 
+@pytest.mark.thorough
 def test_the_job_is_ended(slurm: Hosts, kernel: Start) -> None:
     """A cell that runs ends with one clear message, ``rescue`` says what to do, and ``up`` asks for hosts anew."""
     mine = kernel()

@@ -15,6 +15,7 @@ import psutil
 import pytest
 from hosts import Hosts
 from running import environment
+from thorough import once_more
 
 from workbench.launch.ranks.watchdog import TAG
 
@@ -139,7 +140,7 @@ def nothing_left(hosts: Hosts, ours: set[Path], limit_s: float = 15.0) -> None:
 UP = "c = cluster.up(hosts=['wb1:2', 'wb2:2'])"
 
 
-@pytest.mark.parametrize("backend", ["auto", "mpi"])
+@pytest.mark.parametrize("backend", ["auto", once_more("mpi")])
 def test_cells_as_on_the_laptop(backend: str, hosts: Hosts) -> None:
     """In a real notebook: %px on all ranks, engine id = rank, a sum over both hosts; an error names its rank."""
     cells = [
@@ -188,6 +189,7 @@ def test_who_listens_and_nothing_is_left(hosts: Hosts, kernel: Start) -> None:
     nothing_left(hosts, ours)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("how", ["killed", "killed while busy", "ends"])
 def test_a_kernel_that_ends_leaves_nothing(how: str, hosts: Hosts, kernel: Start) -> None:
     """After kill -9 of the kernel, or its end, engines, controller, agents and folders are gone from both hosts."""
@@ -263,6 +265,7 @@ def test_an_engine_is_killed(hosts: Hosts, kernel: Start) -> None:
     )
 
 
+@pytest.mark.thorough
 def test_a_host_is_cut_off(hosts: Hosts, kernel: Start) -> None:
     """A cell that waits for it ends, and names host and ranks; ``rescue`` starts the engines on the other host.
 
@@ -291,6 +294,7 @@ def test_a_host_is_cut_off(hosts: Hosts, kernel: Start) -> None:
     nothing_left(hosts, set(), limit_s=45.0)
 
 
+@pytest.mark.thorough
 def test_hosts_of_the_site(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
     """Where the site file names hosts, the notebook's own words stay as on the laptop; its modules are loaded."""
     site = tmp_path / "workbench.toml"
@@ -309,7 +313,7 @@ def test_hosts_of_the_site(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
     assert "LaunchError: The modules none of the site file cannot be loaded: no such module." in said
 
 
-@pytest.mark.parametrize("after_s", [0.5, 1.5])
+@pytest.mark.parametrize("after_s", [once_more(0.5), 1.5])
 def test_ctrl_c_while_it_starts(after_s: float, hosts: Hosts, kernel: Start) -> None:
     """It stops the start, and nothing is left."""
     mine = kernel(hosts)

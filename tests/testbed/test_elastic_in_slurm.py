@@ -66,6 +66,7 @@ def shrinking(slurm: Hosts, script: Path) -> Iterator[Job]:
     job.close()
 
 
+@pytest.mark.thorough
 def test_the_job_is_made_smaller(shrinking: Job, slurm: Hosts) -> None:
     """``scontrol update`` takes a host away: the ranks that are left go on, with the right sum."""
     shrinking.wait_for("begins with 4 at 0", limit_s=60)

@@ -129,6 +129,7 @@ def test_the_agent_of_a_host_is_killed(start: Start) -> None:
     assert "begins with 4 at" in text.partition("host wb2 was lost")[2]
 
 
+@pytest.mark.thorough
 def test_the_cable_of_a_host_is_pulled(start: Start, hosts: Hosts) -> None:
     """The host of rank 0 and the launcher goes on alone; the other's ranks belong to nothing any more."""
     job = start("-H", "wb1:2,wb2:2", "--min-np", "1", "--blacklist-cooldown-range", "60", "60", steps=900)

@@ -218,7 +218,7 @@ def right() -> str:
     return done.stdout.splitlines()[-1]
 
 
-@pytest.mark.parametrize("seed", [*range(4), *map(once_more, range(4, 50))])
+@pytest.mark.parametrize("seed", [1, *map(once_more, (0, *range(2, 50)))])
 def test_a_fault(seed: int, job: Job, right: str) -> None:
     """It ends in time; what heals does no harm, and what does not is named with its host; nothing is left."""
     fault = drawn(seed)

@@ -54,7 +54,7 @@ hvd.shutdown()
 """
 
 
-@pytest.mark.parametrize("family", ["", "-6"], ids=["ipv4", "ipv6"])
+@pytest.mark.parametrize("family", ["", once_more("-6")], ids=["ipv4", "ipv6"])
 def test_every_verb_in_two_sizes(family: str, hosts: Hosts) -> None:
     """Between hosts of one family of addresses."""
     _keep(hosts, family)
@@ -121,6 +121,7 @@ def test_a_rank_that_fails(hosts: Hosts) -> None:
     assert re.search(r"Rank 3 on wb2 ended with exit code 7, which ends the job. Its last words:\nno luck", done.stderr)
 
 
+@pytest.mark.thorough
 def test_ranks_that_end_at_once(hosts: Hosts) -> None:
     """What they write and how they end is not lost, however slow the other host is to start."""
     for _ in range(5):
@@ -198,6 +199,7 @@ def test_what_is_suspicious_is_no_error(hosts: Hosts) -> None:
     assert f"wb2: {n} ranks share" in done.stderr
 
 
+@pytest.mark.thorough
 def test_a_host_that_is_not_as_the_first(hosts: Hosts, tmp_path: Path) -> None:
     """Another version of our code, no such folder, a full disk: found before anything starts."""
     other = tmp_path / "turn.py"
@@ -216,6 +218,7 @@ def test_a_host_that_is_not_as_the_first(hosts: Hosts, tmp_path: Path) -> None:
     assert (done.returncode, f"wb2: it has no folder {tmp_path}/here" in done.stderr) == (1, True), done.stderr
 
 
+@pytest.mark.thorough
 def test_a_host_that_does_not_answer(hosts: Hosts) -> None:
     """Its name within seconds, where ssh alone would wait for two minutes."""
     hosts.cut(1)
@@ -284,7 +287,7 @@ def agents(*networks: str) -> list[psutil.Process]:
 
 
 @WAYS
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [once_more(signal.SIGINT), signal.SIGTERM, once_more(signal.SIGKILL)])
 def test_the_launcher_is_ended(
     way: list[str], number: int, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -302,7 +305,7 @@ def test_the_launcher_is_ended(
 
 
 @WAYS
-@pytest.mark.parametrize("fault", ["cut", "agent", "rank"])
+@pytest.mark.parametrize("fault", [once_more("cut"), "agent", "rank"])
 def test_a_host_is_lost(
     way: list[str], fault: str, hosts: Hosts, job: Callable[..., subprocess.Popen[bytes]], tmp_path: Path
 ) -> None:
@@ -327,6 +330,7 @@ def test_a_host_is_lost(
     wait_until(lambda: not ranks(running) and not agents(*networks), tmp_path, 45.0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("many", [once_more(0), 1 << 20], ids=["quiet", "much output"])
 def test_nobody_reads_for_a_while(many: int, hosts: Hosts) -> None:
     """A pager may keep the launcher waiting for longer than a host may be silent: the job goes on afterwards."""

@@ -45,7 +45,7 @@ def submitted(hosts: Hosts, folder: Path, tasks: int, *lines: str, limit_s: floa
 @pytest.mark.parametrize(
     ("command", "cyclic"),
     [
-        ("srun --mpi=pmi2 --distribution=cyclic python", True),
+        once_more("srun --mpi=pmi2 --distribution=cyclic python", True),
         ("srun --mpi=none --distribution=cyclic python", True),
         (f"{RUN} python", False),
         once_more(f"{RUN} --mpi python", False),

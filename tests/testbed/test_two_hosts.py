@@ -101,6 +101,7 @@ def test_rank_0_listens_where_the_other_host_reaches_it(hosts: Hosts, ranks: Cal
     assert (address, listening) == (hosts.addresses[0], [hosts.addresses[0]])
 
 
+@pytest.mark.thorough
 def test_a_lost_host_is_named_with_its_ranks(hosts: Hosts, ranks: Callable[..., Ranks]) -> None:
     """When the cable is out, ranks of either host name the other one, and the ranks on it; they end by themselves."""
     job = ranks(WORKBENCH_PEER_TIMEOUT_S="2")

@@ -151,11 +151,12 @@ def _dump(value: Any) -> bytes:
 
 
 def _request(fields: list[Any]) -> Request:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, place, priority = fields
-    shape, splits = tuple(map(int, shape)), tuple(map(int, splits))
+    name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest, user = fields
+    shape, splits, (place, priority) = tuple(map(int, shape)), tuple(map(int, splits)), map(int, rest)
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
-        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), int(place), int(priority),
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), place, priority,
+        tuple(map(int, user)),
     )  # fmt: skip
 
 

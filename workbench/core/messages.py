@@ -34,6 +34,7 @@ class Request:
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
         place: offset of the array in this rank's shared memory; -1 if it is not there.
         priority: below 0 it may wait for the data plane, and what has a higher priority overtakes it.
+        user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Request:
     absent: bool = False
     place: int = -1
     priority: int = 0
+    user: tuple[int, ...] = ()
 
     def __hash__(self) -> int:
         return hash(self.name)  # a string remembers its hash; and few requests differ in all but the name

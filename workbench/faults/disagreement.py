@@ -25,6 +25,11 @@ _WORDS = {
         "One rank gave the ranks {0}, but another rank gave {1}.",
         "Give the same ranks on every rank.",
     ),
+    "optimizers": (
+        "Two optimizers have parameters of this name. By (number in use, number made), one rank sent the gradient of "
+        "optimizer {0}, but another rank that of optimizer {1}.",
+        "Step the optimizers in one order on every rank, or give their parameters different names.",
+    ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",
         "Put the tensor on the same kind of device on every rank.",

@@ -16,6 +16,7 @@ from workbench.api import Average, ReduceOp
 from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.requests import OrderOfUse
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 
@@ -117,6 +118,7 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
         passes=backward_passes_per_step,
         mean=average_aggregated_gradients,
         process_set=process_set,
+        order=OrderOfUse(),
     )
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:

@@ -25,6 +25,7 @@ from workbench.arrays import on_gpu, scaled
 from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.requests import OrderOfUse
 from workbench.training.buckets import Piece, bucket_bytes, plan_by_place
 from workbench.training.memory import ALONE_BYTES, BucketMemory
 from workbench.transport.base import Array
@@ -43,6 +44,7 @@ class GradientList:
         passes: add up so many calls before anything is sent.
         mean: divide by ``passes``, too.
         process_set: who takes part; a rank outside of it gets its own gradients back.
+        order: tells apart objects that use the same names, if they are used in unlike order.
         lent: large arrays may be reduced where they lie, if they are writeable; after the call nobody looks at them.
 
     Raises:
@@ -64,6 +66,7 @@ class GradientList:
         passes: int = 1,
         mean: bool = False,
         process_set: ProcessSet = global_process_set,
+        order: OrderOfUse | None = None,
         lent: bool = False,
     ) -> None:
         if len(set(names)) < len(names):
@@ -77,9 +80,9 @@ class GradientList:
         self._names, self._op, self._set, self._passes = list(names), op, process_set, passes
         scale = 1.0 / passes if mean else 1.0
         self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
-        self._scale = scale
+        self._scale, self._order = scale, order
         self._lent = lent and passes == 1 and op is not Adasum
-        self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}))
+        self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}, None))
         self._rows: dict[str, list[Rows]] = {}
         self._left = passes
 
@@ -151,7 +154,7 @@ class GradientList:
                 pieces.append((place, each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
             plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
             buckets = [BucketMemory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
-            self._plan = known, _Arrays(buckets, self._fields)
+            self._plan = known, _Arrays(buckets, self._fields, self._order)
             self._left, self._rows = self._passes, {}
         return self._plan[1]
 
@@ -162,14 +165,15 @@ class _Arrays:
     Args:
         buckets: in which order they are filled.
         fields: of each bucket's request.
+        order: as in GradientList.
 
     Attributes:
         gradients: of this pass.
         first: is it the first pass of the step?
     """
 
-    def __init__(self, buckets: Sequence[BucketMemory], fields: dict[str, Any]) -> None:
-        self._buckets, self._fields = buckets, fields
+    def __init__(self, buckets: Sequence[BucketMemory], fields: dict[str, Any], order: OrderOfUse | None) -> None:
+        self._buckets, self._fields, self._order = buckets, fields, order
         self.gradients: dict[str, Array] = {}
         self.first = True
 
@@ -183,7 +187,8 @@ class _Arrays:
         handles = []
         for bucket in self._buckets:
             self._take(bucket)
-            handles += api.submit([bucket.entry_of(self._fields)], at_once=True)
+            user = self._order.fields(bucket.name, self._fields["process_set"]) if self._order else {}
+            handles += api.submit([bucket.entry_of({**self._fields, **user})], at_once=True)
         return handles
 
     def _take(self, bucket: BucketMemory) -> None:

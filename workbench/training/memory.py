@@ -66,6 +66,9 @@ class BucketMemory:
         layout: of the bucket.
         dtype: numpy's, of its elements.
         lent: a large gradient, which has a bucket of its own, may be reduced where it lies, if it is writeable.
+
+    Attributes:
+        name: of the collective.
     """
 
     def __init__(self, layout: Bucket, dtype: Any, lent: bool) -> None:
@@ -74,7 +77,7 @@ class BucketMemory:
         # To one piece alone nothing is added: it has the same shape where it is lent and where it is copied.
         self._length = layout.pieces[0].length if alone else layout.flags
         self._lent = lent and alone and self._length * dtype.itemsize >= ALONE_BYTES
-        self._name = f"gradients.{layout.names[0] if alone else layout.name}"
+        self.name = f"gradients.{layout.names[0] if alone else layout.name}"
         self._bytes: list[tuple[Array, weakref.ref[Array] | None]] = []
         self._array: Array | None = None
         self._parts: dict[str, Array] = {}
@@ -106,7 +109,7 @@ class BucketMemory:
         """This step's array, to be reduced in place."""
         assert self._array is not None
         about = {"target": self._array, **given(self._array)[1], **fields}
-        self._entry = api.entry(Kind.ALLREDUCE, self._array, self._name, **about)
+        self._entry = api.entry(Kind.ALLREDUCE, self._array, self.name, **about)
         return self._entry
 
     def give_back(self) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 from elastic_jobs import Job
+from thorough import once_more
 
 pytestmark = pytest.mark.timeout(150)
 TRAIN = """
@@ -68,7 +69,7 @@ def done(text: str) -> list[str]:
     return re.findall(r"<stdout>:done (.*) rank", text)
 
 
-@pytest.mark.parametrize("rank", [0, 1, 2])
+@pytest.mark.parametrize("rank", [0, once_more(1), 2])
 def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     """Any of them, rank 0 too: the others go on from the last commit, and one comes in its place."""
     job = start("-np", "3", "--min-np", "1", steps=400)
@@ -82,7 +83,7 @@ def test_a_rank_dies_and_the_training_does_not(start: Start, rank: int) -> None:
     assert f"worker {rank} (rank {rank}) was lost: it was killed by SIGKILL. 2 workers left." in text
 
 
-@pytest.mark.parametrize("backend", ["gloo", "sockets"])
+@pytest.mark.parametrize("backend", [once_more("gloo"), "sockets"])
 def test_on_another_data_plane(start: Start, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Gloo and TCP alone, without shared memory: the same."""
     monkeypatch.setenv("WORKBENCH_BACKEND", backend)
@@ -151,6 +152,7 @@ def test_a_stopped_rank_is_ended_so_that_the_others_go_on(start: Start, monkeypa
     assert "200 200 [2, 3]" in done(text), text
 
 
+@pytest.mark.thorough
 def test_a_rank_that_computes_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Long after its last word to the launcher, while another one dies: it lives, and the next epoch has it."""
     monkeypatch.setenv("WORKBENCH_PEER_TIMEOUT_S", "2")
@@ -318,6 +320,7 @@ def test_all_ranks_get_sigterm(start: Start) -> None:
     assert text.count("begins with") == 2, text
 
 
+@pytest.mark.thorough
 def test_all_hosts_are_exchanged(start: Start, tmp_path: Path) -> None:
     """What was trained goes over to the new one before the old one leaves."""
     hosts = tmp_path / "hosts"

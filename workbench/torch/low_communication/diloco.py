@@ -81,7 +81,8 @@ class DiLoCo(Periodic):
             "start",
             _checksum([*self._starts, *(one for one in momenta if one is not None)]),
             "begin with different weights, or another outer momentum",
-            "Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step.",
+            "Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step. If there are "
+            "several DiLoCo, use them in one order on every rank.",
         )
 
     def _exchange(self) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
 from typing import Any
 
 import numpy as np
@@ -19,9 +18,9 @@ from workbench import api
 from workbench.context import HOLDER, World
 from workbench.errors import MismatchError
 from workbench.process_sets import ProcessSet
-from workbench.requests import name_of_object
+from workbench.requests import OrderOfUse
 
-_OWN = ("_inner", "_every", "_set", "_made", "_name", "_done", "_world", "_loaded")
+_OWN = ("_inner", "_every", "_set", "_order", "_done", "_world", "_loaded")
 _KEY = "exchanges"  # in the state, beside the wrapped optimizer's, which takes no notice of it
 
 
@@ -32,8 +31,9 @@ class Periodic(torch.optim.Optimizer, ABC):
     they know. The state (momentum, Adam's averages) stays each rank's own, and so do a model's buffers, as BatchNorm's
     statistics.
 
-    Every rank has to make equally many steps. A job may have several of these: every rank uses them in one order. A rank
-    that begins with another one gets an error at the latest when it comes to the second. A GradScaler skips those of a rank with an infinity: use bfloat16.
+    Every rank has to make equally many steps. A job may have several of these: every rank uses them in one order. If
+    one begins with another, all hear of it at the latest when the second is used. A GradScaler skips the steps of a
+    rank with an infinity: use bfloat16.
 
     Args:
         optimizer: any ``torch.optim`` optimizer but a DistributedOptimizer; used through this object from now on.
@@ -55,7 +55,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         # Wrapped again, by a notebook's cell that is run again, it is the wrapped one that counts.
         self._inner: torch.optim.Optimizer = optimizer._inner if isinstance(optimizer, Periodic) else optimizer
         self._every, self._set = every, process_set
-        self._made, self._name = perf_counter_ns(), ""
+        self._order = OrderOfUse()
         self._done = 0
         self._world: World | None = None
         self._loaded: Mapping[str, Any] | None = None
@@ -109,7 +109,6 @@ class Periodic(torch.optim.Optimizer, ABC):
         world = HOLDER.get().world
         if world is not self._world:
             loaded, self._loaded, self._world = self._loaded, None, world
-            self._name = name_of_object(type(self).__name__, self._made, self._set)
             self._done = loaded["done"] if loaded else 0
             self._begin(loaded)
 
@@ -128,6 +127,12 @@ class Periodic(torch.optim.Optimizer, ABC):
     @abstractmethod
     def _exchange(self) -> None:
         """Bring the ranks together; a collective."""
+
+    @property
+    def _name(self) -> str:
+        """Of what is exchanged; another object of this job has another."""
+        who = type(self).__name__
+        return "{} {}.{}".format(who, *self._order.among(who, self._set))
 
     def _agree(self, what: str, value: int, problem: str, cure: str) -> None:
         """Raise a MismatchError on all ranks if they do not have the same value. A collective."""

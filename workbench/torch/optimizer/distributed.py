@@ -60,7 +60,7 @@ class DistributedOptimizer(Wrapping):
     Args:
         optimizer: any ``torch.optim`` optimizer; it is used from now on through this object only.
         named_parameters: ``model.named_parameters()``: names for errors and timeline. All or none of the
-            optimizer's parameters have a name.
+            optimizer's parameters have a name. Two models may have the same ones: step them in one order on all ranks.
         compression: ``Compression.none``, ``.fp16``, ``.bf16``, ``.topk(ratio)`` or ``.powersgd(rank)``.
         backward_passes_per_step: gradients are accumulated locally over so many passes, then summed up over ranks;
             they are not divided by this number.

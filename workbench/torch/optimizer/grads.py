@@ -19,6 +19,7 @@ from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.process_sets import ProcessSet
+from workbench.requests import OrderOfUse
 from workbench.torch.optimizer.grads_by_name import CHANGED, GradsByName
 from workbench.torch.optimizer.sparse import SparseGradients
 from workbench.torch.tensors import about, dtype_name, on_gpu, tensor_of, view
@@ -66,7 +67,8 @@ class Grads:
         if self.predivided:
             self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
         self.sparse = SparseGradients(params, compression, op, sparse_as_dense, process_set)
-        self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields)
+        self._order = OrderOfUse()
+        self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields, self._order)
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.buckets: dict[str, GradBucket] = {}
         self._planned_for: Any = None
@@ -118,9 +120,10 @@ class Grads:
             return self.by_name.entries(names)
         bucket.fill()
         if self.shards:
-            return self.shards.entry(bucket)
+            return self.shards.entry(bucket, self._order)
         array, name = bucket.array, bucket.layout.name
-        entry = api.entry(Kind.ALLREDUCE, array, name, target=array, **bucket.about, **self._fields)
+        about = {**bucket.about, **self._fields, **self._order.fields(name, self.process_set)}
+        entry = api.entry(Kind.ALLREDUCE, array, name, target=array, **about)
         return entry if len(names) > 1 else [entry]  # one gradient may still be packed with the next
 
     # --- from a result to .grad -----------------------------------------------------------------------

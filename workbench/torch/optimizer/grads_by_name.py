@@ -17,6 +17,7 @@ from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import MismatchError
+from workbench.requests import OrderOfUse
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
@@ -36,6 +37,7 @@ class GradsByName:
         compression: of what is sent.
         as_dense: a sparse gradient becomes dense; else it is no concern of this class.
         fields: of each request.
+        order: of the optimizers.
     """
 
     def __init__(
@@ -44,8 +46,10 @@ class GradsByName:
         compression: Compressor,
         as_dense: bool,
         fields: Mapping[str, Any],
+        order: OrderOfUse,
     ) -> None:
         self._params, self._compression, self._as_dense, self._fields = params, compression, as_dense, fields
+        self._order = order
         # What was compressed, its context, and the gradient's version, which torch counts up at every change.
         self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
@@ -72,7 +76,7 @@ class GradsByName:
     def _entry(self, name: str, group: dict[str, Any]) -> Entry:
         """Without a gradient this rank contributes zeros, or nothing if no rank has one."""
         param, grad = self._params[name], self.dense(name)
-        fields = {**self._fields, **group}
+        fields = {**self._fields, **group, **self._order.fields(name, self._fields["process_set"])}
         if grad is None:
             zeros = param.new_zeros(()).expand(param.shape)  # takes no memory, however large the parameter
             small, ctx = self._compress(name, zeros)

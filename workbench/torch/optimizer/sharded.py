@@ -25,6 +25,7 @@ from workbench.collectives.ring import chunk_lengths
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.process_sets import ProcessSet
+from workbench.requests import OrderOfUse
 from workbench.torch.optimizer.grads import GradBucket
 from workbench.torch.sharded.slices import Slice, Slices
 from workbench.torch.tensors import tensor_of
@@ -106,10 +107,11 @@ class Shards:
         """Is it one of the slices?"""
         return self.slices.owns(param)
 
-    def entry(self, bucket: GradBucket) -> Entry:
+    def entry(self, bucket: GradBucket, order: OrderOfUse) -> Entry:
         """Reduces a bucket so that each rank has its chunk."""
         array = bucket.array[: bucket.layout.flags]
         about: dict[str, Any] = {"dtype": bucket.layout.dtype, "target": array, "process_set": self._set}
+        about |= order.fields(bucket.layout.name, self._set)
         return api.entry(Kind.REDUCESCATTER, array, bucket.layout.name, op=api.Average, **about)
 
     def choose(self) -> None:
