@@ -57,7 +57,7 @@ for rank, node in enumerate(nodes):
 # - **rank** numbers all processes. Use it for the data, and for what is done once: which shard, who writes the
 #   checkpoint.
 # - **local rank** numbers the processes of one node. Use it for what each node has: its GPUs, its disk.
-# - **cross rank** numbers the ranks with the same local rank, one on each node.
+# - **cross rank** numbers the ranks with the same local rank, at most one per node.
 #
 # In a script they are `hvd.rank()`, `hvd.local_rank()` and `hvd.cross_rank()`.
 #
