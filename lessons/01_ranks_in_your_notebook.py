@@ -23,12 +23,14 @@
 # - end a cell that hangs, and bring back a rank that has died.
 #
 # **Needs:** no GPU; four ranks share the cores that you have. **Takes** 15 minutes to read and try, half a minute to
-# run.
+# run. **Before:** lesson 00.
 
 # %% [markdown]
 # ## Four ranks
 #
-# An *engine* is a process that runs cells; a *rank* is its number in the job. `cluster.up()` makes them the same.
+# An *engine* is a process that runs cells; a *rank* is the number of a process in the job. `cluster.up(n=4)` starts
+# four engines, and engine 0 is rank 0, engine 1 is rank 1, and so on. A cell that begins with `%%px` runs on all of
+# them.
 
 # %%
 from workbench import cluster
@@ -68,8 +70,9 @@ reveal(
 # %% [markdown]
 # ## A collective needs everybody
 #
-# `allreduce` adds what all ranks have, and gives the sum to all of them. It is a *collective*: it can end only when
-# **every rank has called it, with the same name**. That is the one rule of this notebook.
+# `allreduce(x, op=hvd.Sum)` adds what all ranks have, and gives the sum to all of them; without `op` they get the
+# average. It is a *collective*: it can end only when **every rank has called it, with the same name**. That is the one
+# rule of this notebook. (A call without `name=` gets a number as its name: the first on each rank, the second, …)
 
 # %%
 # %%px
@@ -87,7 +90,7 @@ if rank == 0:
 # %% [markdown]
 # ## Mistake 1: a collective inside `if rank == 0`
 #
-# The most common one.
+# This is the most common one.
 
 # %%
 predict(
@@ -125,8 +128,8 @@ print(hvd.allreduce(x.mean(), name="mean"))
 # %% [markdown]
 # ## Mistake 2: an exception on one rank
 #
-# Rank 2 has a typing error in a branch that only rank 2 takes. It raises; the other three are waiting for it by then.
-# You see the traceback of the rank whose mistake it was, and one line for the rest.
+# On rank 2 the key is mistyped, so rank 2 raises an exception. The other three have called the allreduce by then, and
+# wait. You see the traceback of the rank whose mistake it was, and one line for the rest.
 
 # %% tags=["raises-exception"]
 # %%px
@@ -146,9 +149,9 @@ print(hvd.allreduce(x * settings["lr"], name="step"))
 # %%
 predict(
     "01.order",
-    "Ranks 0 to 2 sum up loss, then accuracy; rank 3 the other way round. What happens?",
+    "Ranks 0 to 2 average loss, then accuracy; rank 3 accuracy, then loss. What happens?",
     choices=[
-        "both sums are right: names are matched",
+        "both averages are right: names are matched",
         "loss and accuracy are added to each other",
         "the ranks wait for each other",
     ],
@@ -168,8 +171,8 @@ reveal(
 )
 
 # %% [markdown]
-# Only *waiting* in another order is a mistake. Submit first, then wait, and any order will do. That is how gradients
-# travel, which are ready in another order on every rank:
+# Only *waiting* in another order is a mistake. Submit both first, with `allreduce_async`, and wait for them afterwards:
+# then any order will do. Gradients are sent like this, for each rank may have them ready in another order:
 
 # %%
 # %%px
@@ -180,9 +183,9 @@ print(sorted((name, handle.wait().tolist()) for name, handle in handles.items())
 # %% [markdown]
 # ## A rank that is busy for ever
 #
-# An endless loop on one rank cannot be told from a long computation, so here nobody is blamed at once: after a minute
-# a warning says whom the others wait for, and where each rank stands. You know better: the stop button of the
-# notebook, or `engines.rescue()` in a cell, interrupts the busy ranks. Nothing is lost.
+# From outside, an endless loop on one rank looks like a long computation. So there is no error at once: after a minute
+# a warning says whom the others wait for, and in which line each rank is. If you know that it is a loop, press the stop
+# button of the notebook, or run `engines.rescue()` in a cell. Both interrupt the busy ranks; the variables stay.
 
 # %%
 loop = engines.view.execute("while rank == 1: pass", block=False)
@@ -191,8 +194,9 @@ engines.rescue()
 # %% [markdown]
 # ## A rank that dies
 #
-# Out of memory, a crash in a library, `kill -9`: the others are told within seconds. A process cannot be put back into
-# a running MPI job, so `rescue()` starts all of them anew. The variables on the engines are gone: run the cells again.
+# A process can die: it runs out of memory, a library crashes, somebody calls `kill -9`. Ranks that wait for it get an
+# error within seconds. A process cannot be put back into a running MPI job, so `rescue()` starts all of them anew. The
+# variables on the engines are gone: run the cells again.
 
 # %%
 import os
@@ -210,7 +214,8 @@ import numpy as np
 import workbench as hvd
 
 hvd.init()
-print(f"rank {hvd.rank()} of {hvd.size()}: {hvd.allreduce(np.full(3, float(hvd.rank())), op=hvd.Sum)}")
+x = np.full(3, float(hvd.rank()))
+print(f"rank {hvd.rank()} of {hvd.size()}: {hvd.allreduce(x, op=hvd.Sum)}")
 
 # %%
 engines.down()
@@ -221,5 +226,5 @@ engines.down()
 # - A collective ends when every rank has called it, with the same name.
 # - Work that only one rank does must not contain a collective.
 # - An error names the rank that is missing, the line where the others wait, and the cure. The next cell works.
-# - Submit all, then wait in any order. Whoever waits for one before submitting the next needs one order on all ranks.
+# - Submit all, then wait in any order. If you wait for one before you submit the next, all ranks need the same order.
 # - `engines.rescue()` ends what hangs and replaces what has died.

@@ -35,11 +35,12 @@ from workbench.course.simulator import DeadlockError, simulate
 # ## Two verbs
 #
 # `comm.send(x, dest=1)` gives an object to rank 1; `comm.recv(source=0)` waits for one from rank 0. All ranks run the
-# same function, and `comm.rank` tells them apart. Here the ranks are simulated: threads of this process, one at a time,
-# on a virtual clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns per byte. For all of that
-# time, α too, it occupies its sender's way out and its receiver's way in: each rank sends one at a time and receives
-# one at a time. Otherwise messages do not get into each other's way, and adding up takes no time. So every run is the
-# same, and can be counted and drawn.
+# same function; `comm.rank` is this rank's number, and `comm.size` how many there are.
+#
+# Here the ranks are simulated: they are threads of this process, run one at a time, and time is that of a virtual
+# clock. A message of m bytes takes α + β·m seconds, with α = 20 µs and β = 1 ns per byte. A rank sends one message at a
+# time and receives one at a time; it can send and receive at once. Messages of different ranks do not slow each other
+# down, and adding up takes no time. So every run is the same, and can be counted and drawn.
 
 
 # %%
@@ -53,7 +54,8 @@ def hello(comm):
 run = simulate(2, hello)
 print("results:", run.results)
 for message in run.messages:
-    print(f"rank {message.source} → rank {message.dest}: {message.nbytes} bytes, {message.end * 1e6:.3f} µs")
+    print(f"rank {message.source} → rank {message.dest}: {message.nbytes} bytes,", end=" ")
+    print(f"{message.end * 1e6:.3f} µs = 20 µs + {message.nbytes} x 1 ns")
 
 # %% [markdown]
 # ## Broadcast
@@ -109,16 +111,18 @@ drawing.space_time(run, "Tree")
 
 # %% [markdown]
 # The same number of messages in ⌈log2 n⌉ rounds instead of n − 1. A *round* is the time of one message. (A large array
-# can be cut into pieces and passed on piece by piece: that is *pipelined*, and takes little more than one round in
-# all.)
+# can be cut into pieces, and each piece passed on while the next one comes: that is *pipelined*, and takes little more
+# than one round in all.)
 
 # %%
+print("          messages      rounds")
+print("        star  tree    star  tree")
 for n in (2, 4, 8, 16, 32):
     runs = [simulate(n, broadcast, one) for one in (star_broadcast, tree_broadcast)]
     one_message = runs[0].messages[0].end
     messages = [len(run.messages) for run in runs]
     rounds = [round(run.time_s / one_message) for run in runs]
-    print(f"n = {n:2}: star {messages[0]:2} messages, {rounds[0]:2} rounds;  tree {messages[1]:2}, {rounds[1]}")
+    print(f"n = {n:2}    {messages[0]:2}    {messages[1]:2}      {rounds[0]:2}    {rounds[1]:2}")
     assert messages == [n - 1, n - 1]
     assert rounds == [n - 1, (n - 1).bit_length()]
 
@@ -133,9 +137,9 @@ reveal(
 # %% [markdown] tags=["exercise"]
 # ## Broadcast along a tree
 #
-# Write the tree yourself, for any root and any n. `show` draws your function, `check` judges it, `hint` helps,
-# `solution` tells; all of that works without any engines. In the picture a digit says whose value a rank has after each
-# step, and the first wrong one is red, with its line; `show("02.tree_broadcast", times=True)` draws messages over time.
+# Write the tree yourself, for any root and any n. `check` judges your function, `hint` helps, `solution` tells; all of
+# that works without any engines. `show` draws what your function does: a digit says whose value a rank has after each
+# step. The first wrong step is red, with its line. `show("02.tree_broadcast", times=True)` draws messages over time.
 
 # %% tags=["exercise"]
 # exercise: 02.tree_broadcast
@@ -149,10 +153,9 @@ show("02.tree_broadcast")
 # %% [markdown]
 # ## Reduce
 #
-# Everybody has a number, or an array, and the root is to have the sum: a broadcast run backwards. The star's messages
-# all go *to* the root; the tree's arrows are turned round, and who passes something on adds first. In the round with
-# step 1, every odd rank gives its sum to the rank on its left and is done; with step 2, every other one of those that
-# are left; and so on.
+# Each rank has a number, or an array, and the root is to have the sum. That is a broadcast backwards: all arrows point
+# the other way, and a rank adds what it receives before it sends. In the round with step 1, ranks 1, 3, 5 and 7 send to
+# 0, 2, 4 and 6, and are done. With step 2, ranks 2 and 6 send to 0 and 4; with step 4, rank 4 sends to 0.
 
 
 # %%
@@ -183,12 +186,12 @@ drawing.space_time(run, "Reduce along a tree")
 #
 # ## Allgather
 #
-# Everybody has a piece, and all need all of them. Three ways:
+# Each rank has a piece, and all need all of them. Three ways:
 #
-# - *everybody to everybody*: each rank sends its piece to each other one;
-# - *gather and broadcast*: all pieces to rank 0, and the whole list back to all;
-# - *the ring*: n − 1 times, pass on to the right what came last from the left. `comm.sendrecv` does both at
-#   once.
+# - *everybody to everybody*: each rank sends its piece to each other rank;
+# - *gather and broadcast*: all pieces go to rank 0, and the whole list goes back along a tree;
+# - *ring*: the ranks form a ring, with rank + 1 to the right of each, and rank 0 to the right of the last. n − 1 times,
+#   each rank sends to the right what it received last from the left. `comm.sendrecv` sends and receives at once.
 
 
 # %%
@@ -233,46 +236,43 @@ def allgather(comm, algorithm):
 
 ways = (everybody_to_everybody, gather_and_broadcast, ring)
 runs = {way.__name__.replace("_", " "): simulate(8, allgather, way) for way in ways}
+sent = {name: max(nbytes for _, nbytes in run.sent()) / 1000 for name, run in runs.items()}
+print("                        messages   sent by the busiest rank      time")
 for name, run in runs.items():
-    right = all(result == [float(rank) for rank in range(8)] for result in run.results)
-    busiest = max(sent for _, sent in run.sent())
-    print(
-        f"{name:22} {len(run.messages)} messages, {busiest:9,} bytes from the busiest rank, {run.time_s * 1e3:.2f} ms, "
-        f"all pieces on all ranks: {right}"
-    )
+    assert all(result == [float(rank) for rank in range(8)] for result in run.results)
+    print(f"{name:22}        {len(run.messages):2}   {sent[name]:21,.0f} kB   {run.time_s * 1e3:.2f} ms")
 
 # %%
 reveal(
     "02.allgather",
     max(runs, key=lambda name: runs[name].time_s),
-    "It has the fewest messages, 14 against 56. But whole lists of eight pieces go over the link of rank 0, one after "
-    "the other, while most ranks wait.",
+    "It has the fewest messages, 14 against 56. But rank 0 sends the whole list of eight pieces three times, one after "
+    "the other, and most ranks wait meanwhile.",
 )
 
 # %%
 drawing.space_time(runs["ring"], "Allgather round a ring")
 
 # %% [markdown]
-# The first and the last way send the same bytes: n − 1 pieces from every rank, the least that is possible in total,
-# since every rank has to get n − 1 pieces. The ring needs a connection to two neighbours only. The way with the fewest
-# messages is the slowest here: with large pieces, what counts is how much goes over the busiest link.
+# The first and the last way send the same bytes: n − 1 pieces from every rank. Less is not possible in total, since
+# every rank has to get n − 1 pieces. In the ring a rank needs connections to two neighbours only. The way with the
+# fewest messages is the slowest here: with large pieces, what counts is how much goes over the busiest link.
 
 # %%
-sent = {name: max(nbytes for _, nbytes in run.sent()) / 1000 for name, run in runs.items()}
 drawing.bars(sent, "kB", "Allgather on 8 ranks, sent by the busiest", best=7 * 80)
 
 # %% [markdown]
 # ## A ring that hangs
 #
-# Why `sendrecv`, and not just a send and then a receive? Try it. Everybody gives an array to the right neighbour, and
-# takes the left one's:
+# Why `sendrecv`, and not just a send and then a receive? Try it: each rank gives an array to its right neighbour, and
+# takes the array of its left one.
 
 
 # %%
 predict(
     "02.hang",
-    "Everybody first sends to the right, then receives from the left. When does that hang?",
-    choices=["always", "never", "with an odd number of ranks", "with large messages only"],
+    "Each of four ranks first sends to the right, then receives from the left. When does that hang?",
+    choices=["always", "never", "with small messages only", "with large messages only"],
 )
 
 
@@ -297,14 +297,14 @@ except DeadlockError as error:
 picture
 
 # %% [markdown]
-# Each rank is still in its *send*, which waits for the receiver; and the receiver has not come to its receive, because
-# it is in its own send. **They wait in a circle**, and that is what a deadlock is.
+# Each rank is still in its *send*, which waits for its receiver. But the receiver has not come to its own `recv`: it is
+# in its send, too. **They wait in a circle**: none can go on before another one does. That is a *deadlock*.
 #
-# With small messages the mistake does not show. A message up to the *eager limit* leaves at once and waits at the
-# receiver's; a larger one would need too much memory there, so it waits until it is asked for (*rendezvous*). The limit
-# is 8,192 bytes in this simulator. MPI libraries have such a limit too, which differs from library to library and from
-# network to network, and the standard promises none at all. So a program of this kind may pass every test with a small
-# model and hang with the real one.
+# With small messages the mistake does not show. A message up to the *eager limit* leaves at once, and is stored at the
+# receiver until it is asked for. A larger message would need too much memory there, so its sender waits until the
+# receiver is ready (*rendezvous*). The limit is 8,192 bytes in this simulator. MPI libraries have such a limit too. It
+# differs between libraries and networks, and the MPI standard does not promise one. So a program of this kind may pass
+# every test with a small model and hang with the real one.
 
 
 # %%
@@ -329,8 +329,8 @@ reveal(
 )
 
 # %% [markdown]
-# The test that finds this early is to forbid the early departure, `eager_bytes=0`. The same in MPI is `Ssend`, the
-# send that always waits for its receiver.
+# A test finds this early if no message may leave before its receiver is ready: `eager_bytes=0`. In MPI that is `Ssend`,
+# the send that always waits for its receiver.
 
 # %%
 try:
@@ -339,7 +339,7 @@ except DeadlockError as error:
     print(str(error).splitlines()[-3].strip())
 
 # %% [markdown]
-# Not every hang is a circle. Here rank 0 waits for one message more than rank 1 sends; nobody else is to blame:
+# Not every hang is a circle. Here rank 1 sends two messages and returns, and rank 0 waits for a third:
 
 
 # %%
@@ -412,5 +412,5 @@ engines.down()
 #
 # - A broadcast, or a reduction, needs n − 1 messages; a tree needs ⌈log2 n⌉ rounds for them, a star n − 1.
 # - Every collective is made of send and receive. Count messages, rounds, and the bytes on the busiest link.
-# - Ranks that wait in a circle wait for ever. A blocking send may hide that as long as messages are small.
+# - Ranks that wait in a circle wait for ever. With small messages that may not show, for they leave at once.
 # - `sendrecv` does both at once; `eager_bytes=0`, or MPI's `Ssend`, finds the mistake with small messages too.

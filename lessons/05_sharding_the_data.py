@@ -39,11 +39,22 @@ from workbench.training.sampler import ShardedSampler, epoch_order, shard_indice
 # ## One order, dealt out like cards
 #
 # Every rank draws the **same** order of all samples, from a seed and the number of the epoch, and takes every n-th of
-# it. Nobody has to ask anybody. This is the workbench's own function:
+# it. The ranks send no message for that. These are the workbench's own functions. `epoch_order` gives each sample a
+# random number, and sorts by it; what `_mend` does stands below, under *The uneven end*.
+
 
 # %%
-print(inspect.getsource(shard_indices).split('"""')[2])
-print(inspect.getsource(epoch_order).split('"""')[2])
+def listing(function):
+    """Its source, without the docstring and the checks of its arguments."""
+    head, _, body = inspect.getsource(function).split('"""', 2)
+    print("\n".join(line for line in (head.rstrip() + body).splitlines() if "_check_" not in line) + "\n")
+
+
+listing(epoch_order)
+listing(shard_indices)
+
+# %% [markdown]
+# Now 24 samples on three ranks, in four epochs. A column is a sample, a row is an epoch; the digit is the rank.
 
 # %%
 SAMPLES, RANKS = 24, 3
@@ -53,20 +64,20 @@ def shards(epoch, **options):
     return [shard_indices(SAMPLES, rank, RANKS, epoch=epoch, **options) for rank in range(RANKS)]
 
 
-drawing.coverage([shards(epoch) for epoch in range(4)], SAMPLES, "Sample × epoch, three ranks")
+drawing.coverage([shards(epoch) for epoch in range(4)], SAMPLES, "24 samples on three ranks")
 
 # %% [markdown]
-# In every row each sample belongs to one rank, and from row to row to another. So each rank sees all the data in the
-# course of time, and neighbours in one epoch are no neighbours in the next.
+# In every row each sample belongs to exactly one rank, and which rank that is changes from row to row. So after some
+# epochs each rank has seen all the data, and batches have other samples in them each time.
 #
-# The *order* needs one seed for all. What is drawn besides, for augmentation or dropout, needs another one on each
-# rank, else all draw the same; and each worker of a `DataLoader` needs its own, from `worker_init_fn`. A shard is read
-# by its own rank: n ranks that all read from one disk may wait for it longer than for each other.
+# The *order* needs one seed for all ranks. Other random numbers, for augmentation or dropout, need another seed on each
+# rank: with `torch.manual_seed(rank)`, say. A `DataLoader` of torch makes the seeds of its workers from the seed of its
+# rank. So if all ranks have one seed, worker 0 of each rank draws the same numbers.
 #
 # ## Two mistakes that no error tells of
 #
-# **A seed of one's own on each rank** ("they are to draw different samples, are they not?"). Then the orders do not fit
-# together: some samples are seen twice or three times (struck through), others not at all (white).
+# **Another seed on each rank.** It seems right: the ranks are to have different samples. But then their orders do not
+# fit together: some samples are seen by two or three ranks (struck through), others by nobody (empty).
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -87,8 +98,8 @@ drawing.coverage(wrong, SAMPLES, "A seed for each rank")
 reveal(
     "05.seeds",
     SAMPLES - len(set(np.concatenate(wrong[0]))),
-    "A sample is missed by one rank with probability 2/3, by all three with (2/3)³ = 30 %: about 7 of 24, and about as "
-    "many are seen twice.",
+    "A sample is missed by one rank with probability 2/3, by all three with (2/3)³ = 30 %: about 7 of 24. And two or "
+    "three ranks see it with probability 7/27 = 26 %: about 6 of 24.",
 )
 
 # %% [markdown]
@@ -122,7 +133,8 @@ drawing.coverage(forgotten, SAMPLES, "set_epoch() forgotten")
 reveal(
     "05.forgotten",
     len(set().union(*(epoch[0] for epoch in forgotten))),
-    "Its own third, in the same order, for ever. No error says so: all ranks together see all samples in each epoch.",
+    "The same third in each epoch, in the same order. No error says so: all ranks together see all samples in each "
+    "epoch.",
 )
 
 # %% [markdown]
@@ -150,14 +162,28 @@ print(stuck)
 drawing.wait_for(stuck)
 
 # %% [markdown]
-# Uneven shards alone do no harm: it hangs where one rank's part just reaches into another batch. With batches of 16
-# that happens with 3.1 % of all numbers of samples on two ranks, and with 4.2 % on three. So it is seldom seen, until
-# it hangs at the end of the first epoch.
+# Uneven shards alone do no harm. It hangs if the longer shard needs one batch more than the shorter one. How often is
+# that? Try all numbers of samples:
+
+
+# %%
+def steps_of_each(samples, ranks, batch=16):
+    parts = [shard_indices(samples, rank, ranks, uneven="keep") for rank in range(ranks)]
+    return [-(-len(part) // batch) for part in parts]  # rounded up
+
+
+for ranks in (2, 3, 8):
+    period = 16 * ranks  # with so many samples more, each rank has one batch more
+    hangs = sum(len(set(steps_of_each(samples, ranks))) > 1 for samples in range(period))
+    print(f"{ranks} ranks: it hangs with {hangs} of {period} numbers of samples, {hangs / period:.1%}")
+
+# %% [markdown]
+# So most training scripts never show this mistake, and then one data set hangs at the end of the first epoch.
 #
 # ### Cures 1 and 2: make the shards equal
 #
-# `uneven="drop"` leaves the last `samples % n` of the epoch's order out, others in each epoch. `uneven="pad"` deals the
-# first ones out again. `uneven="keep"` does neither.
+# `uneven="drop"` leaves out the last `samples % n` of the epoch's order; in the next epoch these are other samples.
+# `uneven="pad"` deals the first ones of the order out again. `uneven="keep"` does neither.
 
 # %%
 for uneven in ("drop", "pad", "keep"):
@@ -171,13 +197,13 @@ for uneven in ("drop", "pad", "keep"):
 # %%
 SAMPLES = 10
 ways = [shards(0, uneven=uneven) for uneven in ("drop", "pad", "keep")]
-drawing.coverage(ways, SAMPLES, "Ten samples on three ranks: drop (0), pad (1), keep (2)")
+drawing.coverage(ways, SAMPLES, "Ten samples on three ranks", rows=("drop", "pad", "keep"))
 
 # %% [markdown]
 # ### Cure 3: agree, or join
 #
-# Where the shards are what they are (files of different lengths, sentences), the ranks agree before the epoch on the
-# **least** number of steps:
+# Sometimes the shards cannot be made equal: each rank has files of its own, and these are of different lengths. Then
+# the ranks agree before the epoch on the **least** number of steps:
 
 
 # %%
@@ -192,9 +218,9 @@ def agreed(comm, samples, batch):
 print("steps:", simulate(3, agreed, 145, 16).results)
 
 # %% [markdown]
-# Or whoever has no more data says so: `join()` waits for the others, and contributes zeros to their allreduces until
-# all have come. Nothing is left out and nothing repeated. Below, in the last step, one rank of three still has data. In
-# that step its batch is the 49th sample alone.
+# Or a rank that has no more data calls `join()`. It then contributes zeros to the allreduces of the others, until all
+# ranks have called `join()`. Nothing is left out and nothing is repeated. Below, in the last step, one rank of three
+# still has data. In that step its batch is the 49th sample alone.
 #
 # `run_threads` starts the whole runtime on three threads of this process.
 
@@ -226,8 +252,8 @@ last = all_averages[0][-1]
 reveal(
     "05.join",
     "1" if last == 1 else "1/3" if round(last, 3) == 0.333 else "0" if last == 0 else "not a number",
-    "Who has joined gives zeros, and still counts: the sum is divided by 3. So this one sample counts as much as 16 of "
-    "another step.",
+    "A rank that has joined gives a zero and is still counted: the sum is divided by 3. So this one sample counts as "
+    "much as 16 samples in the steps before.",
 )
 
 # %% [markdown]
@@ -251,16 +277,16 @@ print(f"weighted by counts: {sum(part.sum() for part in parts) / sum(map(len, pa
 print(f"in one process:     {right.mean():.4f}")
 
 # %% [markdown]
-# The mean of the means counts each image of rank 3 for nearly two of the others'. And on five ranks the last one would
-# have no image and no mean: 0/0 is `nan`, which makes the average `nan` on all ranks. Sums and counts can always be
-# added.
+# In the mean of the means an image of rank 3 counts 100/57 = 1.75 times as much as one of another rank. And a fifth
+# rank would have no image and no mean: 0/0 is `nan`, which makes the average `nan` on all ranks. Sums and counts can
+# always be added.
 
 # %% [markdown] tags=["exercise"]
 # ## A shard
 #
-# First run the cell above; `check` judges, `hint` helps, `solution` tells. Then write the sampler: `shard` returns the
-# indices of one rank in one epoch, padded to equal lengths. It is tried with many numbers of samples and ranks, and the
-# smallest case that is wrong is printed.
+# First run the cell above. Then write the sampler: `shard` returns the indices of one rank in one epoch, padded to
+# equal lengths. `check` tries it with many numbers of samples and ranks, and prints the smallest case that is wrong;
+# `hint` helps, `show` draws 13 samples on 3 ranks, `solution` tells.
 
 # %% tags=["exercise"]
 # exercise: 05.shard
@@ -269,7 +295,7 @@ print(f"in one process:     {right.mean():.4f}")
 check("05.shard")
 
 # %% [markdown] tags=["exercise"]
-# Look at it. Every row has all three ranks; two samples of 22 are seen twice.
+# Look at it. In every row each of the 22 samples has a rank, and two samples have two: 3 · 8 = 24.
 
 # %% tags=["exercise"]
 drawing.coverage([[shard(22, epoch, 0, 3, rank) for rank in range(3)] for epoch in range(4)], 22, "Your shards")
@@ -278,7 +304,7 @@ drawing.coverage([[shard(22, epoch, 0, 3, rank) for rank in range(3)] for epoch 
 # ## A mean
 #
 # Each rank has the values of its own samples: an array, of another length on each rank, and on some ranks empty. Return
-# the mean over all samples, on every rank. A single allreduce will do.
+# the mean over all samples, on every rank. Send sums and counts, not the values themselves; a single allreduce will do.
 
 # %% tags=["exercise"]
 # exercise: 05.weighted_mean
@@ -302,6 +328,6 @@ show("05.weighted_mean")
 #
 # - Same seed, same epoch, same order on all ranks; rank r takes every n-th sample from the r-th on.
 # - `set_epoch()` before each epoch, or every rank keeps its part for ever.
-# - Uneven shards mean uneven numbers of steps, and that is a hang. Drop, pad, or agree on the least number, or
-#   `join()`.
+# - Uneven shards can give the ranks different numbers of steps, and then the ranks with more steps hang. Drop, pad, or
+#   agree on the least number, or `join()`.
 # - Average sums and counts, never means.

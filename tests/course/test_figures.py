@@ -113,6 +113,15 @@ def test_a_long_title_of_a_space_time_picture_is_whole() -> None:
     assert min(legend) > 18 + 14
 
 
+def test_the_rows_of_a_coverage_are_epochs_or_what_they_are_named() -> None:
+    """Rows that are no epochs say so, in the picture and in its text."""
+    figure = drawing.coverage([[[0], [1]], [[0], [1, 1]]], samples=2, rows=("drop", "pad"))
+    words = [each.text for each in ElementTree.fromstring(figure.svg).iter(f"{SVG}text")]
+    assert {"drop", "pad"} <= set(words)
+    assert "epoch" not in figure.alt
+    assert "epoch 1: 2 of 2 samples" in drawing.coverage([[[0], [1]], [[0], [1]]], samples=2).alt
+
+
 def test_each_colour_of_a_coverage_is_explained() -> None:
     """Every rank's colour, a sample of nobody's, and one of several ranks."""
     root = ElementTree.fromstring(drawing.coverage([[[0], [1, 1], [2, 0]]], samples=5).svg)

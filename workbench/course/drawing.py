@@ -202,17 +202,21 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
             f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x:.1f}" y1="40" y2="{48 + 30 * len(values)}" '
             'stroke-dasharray="5 3"/>'
         )
-    listed = ", ".join(f"{name} {number(value)} {unit}" for name, value in values.items())
+    listed = ", ".join(f"{name} {number(value)} {unit}".rstrip() for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
     return _picture(text, left + 630, 64 + 30 * len(values), parts)
 
 
-def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str = "Coverage") -> Figure:
+def coverage(
+    owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str = "Coverage", rows: Sequence[str] = ()
+) -> Figure:
     """Sample × epoch: which rank sees which sample, by colour; empty: nobody, struck through: several.
 
     Args:
         owner: by epoch and rank, the samples.
         samples: how many there are.
+        title: of the picture.
+        rows: names of the rows, where they are no epochs.
 
     Example:
         >>> coverage([[[0, 1], [2, 2]]], samples=4)
@@ -220,13 +224,14 @@ def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str 
     """
     cell_x, cell_y = min(18.0, 720 / max(1, samples)), 26.0
     parts, words = [], []
-    for epoch, ranks in enumerate(owner):
+    names = rows or [f"epoch {epoch}" for epoch in range(len(owner))]
+    for epoch, (name, ranks) in enumerate(zip(names, owner, strict=True)):
         seen: dict[int, list[int]] = {}
         for rank, mine in enumerate(ranks):
             for sample in mine:
                 seen.setdefault(int(sample), []).append(rank)
         y = 46 + epoch * cell_y
-        parts.append(_label(62, y + 15, f"epoch {epoch}", 12, "end"))
+        parts.append(_label(62, y + 15, name, 12, "end"))
         for sample in range(samples):
             ranks_of = seen.get(sample, [])
             x = 70 + sample * cell_x
@@ -243,11 +248,11 @@ def coverage(owner: Sequence[Sequence[Sequence[int]]], samples: int, title: str 
             elif ranks_of and cell_x > 11:
                 parts.append(_label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", _ink(fill)))
         twice = sum(len(one) > 1 for one in seen.values())
-        words.append(f"epoch {epoch}: {len(seen)} of {samples} samples seen, {twice} more than once")
+        words.append(f"{name}: {len(seen)} of {samples} samples seen, {twice} more than once")
     text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
     width, below = max(80 + samples * cell_x + 16, 420.0), 62 + len(owner) * cell_y
-    legend, rows = _colours(max(map(len, owner), default=0), width, below)
-    return _picture(text, width, below + 18 * rows, [*parts, *legend])
+    legend, lines = _colours(max(map(len, owner), default=0), width, below)
+    return _picture(text, width, below + 18 * lines, [*parts, *legend])
 
 
 def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:

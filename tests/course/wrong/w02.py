@@ -80,6 +80,38 @@ def ready_made(comm: Any, value: Any, root: int) -> Any:
     return comm.bcast(value, root)
 
 
+def doubles_the_value(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank - root) % comm.size, 1
+    while step < comm.size:
+        if place < step and place + step < comm.size:
+            comm.send(2 * value, dest=(comm.rank + step) % comm.size)
+        elif step <= place < 2 * step:
+            value = comm.recv(source=(comm.rank - step) % comm.size)
+        step *= 2
+    return value
+
+
+def sends_to_places(comm: Any, value: Any, root: int) -> Any:
+    place, step = (comm.rank - root) % comm.size, 1
+    while step < comm.size:
+        if place < step and place + step < comm.size:
+            comm.send(value, dest=place + step)
+        elif step <= place < 2 * step:
+            value = comm.recv(source=place - step)
+        step *= 2
+    return value
+
+
+def forgets_a_rank_alone(comm: Any, x: Any) -> Any:
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    if comm.rank % 2 == 0:
+        comm.send(x, dest=right)
+        return comm.recv(source=left)
+    got = comm.recv(source=left)
+    comm.send(x, dest=right)
+    return got
+
+
 def sends_first(comm: Any, x: Any) -> Any:
     comm.send(x, dest=(comm.rank + 1) % comm.size)
     return comm.recv(source=(comm.rank - 1) % comm.size)
@@ -136,6 +168,8 @@ WRONG = {
         (one_round_short, "✗ right: n = 2: rank 0 returns the value of rank 0, expected that of rank 1"),
         (forgets_the_root_s_return, "✗ right: n = 1, length 1, root 0: rank 0: yours is None"),
         (receives_before_it_may, "✗ no deadlock: n = 3"),
+        (doubles_the_value, "n = 2: rank 0 returns 2 times the value of rank 1, expected it as it is"),
+        (sends_to_places, "✗ no deadlock: n = 2, length 1, root 1"),
         (ready_made, "✗ score: 7 messages of ready-made collectives"),
     ],
     "02.shift_right": [
@@ -147,5 +181,6 @@ WRONG = {
         (not_round_the_corner, "In a ring: % comm.size"),
         (one_rank_receives_first, "✗ score: 4 rounds, at most 2 pass"),
         (forgets_to_return, "✗ right: n = 2, length 1: rank 0: yours is None"),
+        (forgets_a_rank_alone, "✗ no deadlock: n = 1, length 100,000"),
     ],
 }

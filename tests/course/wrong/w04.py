@@ -48,6 +48,14 @@ def adds_in_place(comm: Any, total: Any, count: Any) -> Any:
     return comm.allreduce(total)
 
 
+def one_number_for_all(comm: Any, total: Any, count: Any) -> Any:
+    return comm.allreduce(total.sum()) / comm.allreduce(count)
+
+
+def returns_the_gradient(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
+    return comm.allreduce(x.T @ (x @ w - y)) / comm.allreduce(len(y))
+
+
 def own_samples_only(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     return w - lr * x.T @ (x @ w - y) / max(len(y), 1)
 
@@ -125,6 +133,10 @@ def different_workers_between(order: Any) -> Any:
     return found
 
 
+def the_mean(order: Any) -> Any:
+    return len(set(order)) - 1
+
+
 def workers_are_counted_from_0(order: Any) -> Any:
     got = [0] * len(order)
     found = []
@@ -148,6 +160,7 @@ WRONG = {
         (leaves_when_it_has_none, "✗ no deadlock: n = 2, counts 5, 0"),
         (tells_rank_0_only, "✗ right: n = 2, counts 4, 4: rank 1: yours is None"),
         (adds_in_place, "n = 1, counts 3: rank 0 changes its own total, which belongs to the caller"),
+        (one_number_for_all, "✗ right: n = 1, counts 3: rank 0: yours has shape (), expected (6,)"),
         (gathers_all_gradients, "bytes from the busiest rank, at most"),
     ],
     "04.sgd_step": [
@@ -158,11 +171,13 @@ WRONG = {
         (forgets_the_half, "✗ right: n = 1: twice the right step: the loss is (x @ w - y)² / 2"),
         (forgets_the_rate, "✗ right: n = 1: 3.333 times the right step: that is 1/lr"),
         (changes_the_weights_in_place, "n = 1, samples 4: rank 0 changes its own w, which belongs to the caller"),
+        (returns_the_gradient, "✗ right: n = 1: in the result of rank 0 a sample of rank 0 counts -1/4"),
         (uphill, "✗ right: n = 1: minus the right step: it goes up the gradient"),
         (own_gradient_first, "ranks with other bits than rank 0 (sums in another order); there must be none"),
         (steps_without_samples, "✗ no deadlock: n = 2, samples 0, 2"),
     ],
     "04.stale": [
+        (the_mean, "order []: yours is -1, expected a list, one number for each gradient"),
         (counts_its_own, "✗ One worker is never stale: order [0, 0]: yours [0, 1], expected [0, 0]"),
         (all_the_others, "order [0, 1, 0, 1]: yours [1, 1, 1, 1], expected [0, 1, 1, 1]"),
         (fresh_at_first, "order [0, 1, 0, 1]: yours [0, 0, 1, 1], expected [0, 1, 1, 1]"),

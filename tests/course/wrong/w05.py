@@ -82,6 +82,16 @@ def pads_with_the_samples_of_lowest_number(samples: int, epoch: int, seed: int, 
     return np.concatenate([order, padding])[rank::n]
 
 
+def one_number_of_epoch_and_seed(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng(seed + epoch * 1000).permutation(samples)
+    return np.resize(order, -(-samples // n) * n)[rank::n]
+
+
+def pads_each_part_with_its_own(samples: int, epoch: int, seed: int, n: int, rank: int) -> Any:
+    order = np.random.default_rng([seed, epoch]).permutation(samples)
+    return np.resize(order[rank::n], -(-samples // n))
+
+
 def mean_of_means(comm: Any, values: Any) -> Any:
     mine = values.mean() if len(values) else 0.0
     return comm.allreduce(mine) / comm.size
@@ -119,20 +129,25 @@ WRONG = {
         (forgets_the_epoch, "epochs 0 and 1, n = 1: 40 of 40 samples are followed by the same sample in both"),
         (shuffles_its_own_part, "in 100 epochs rank 0 sees 10 of 40"),
         (one_number_of_seed_and_epoch, "seed 1 in epoch 0 and seed 0 in epoch 100 give the same order"),
+        (one_number_of_epoch_and_seed, "seed 0 in epoch 1 and seed 1000 in epoch 0 give the same order"),
+        (pads_each_part_with_its_own, "Where n divides samples yours is right: which samples are dealt out again?"),
         (
             pads_with_the_samples_of_lowest_number,
             "✗ What is dealt out again are the first samples of the epoch's order",
         ),
         (adds_seed_and_epoch, "seed 0 in epoch 1 and seed 1 in epoch 0 give the same order"),
-        (leaves_the_end_uneven, "samples = 1, n = 2, rank 1: yours has 0 indices, expected 1"),
-        (drops_the_end, "samples = 1, n = 2, rank 0: yours has 0 indices, expected 1"),
-        (pads_with_the_last_one, "times, another one"),
-        (pads_only_once, "samples = 1, n = 3, rank 2: yours has 0 indices, expected 1"),
+        (leaves_the_end_uneven, "samples = 1, n = 2, rank 1: yours has 0 samples, expected 1"),
+        (drops_the_end, "samples = 1, n = 2, rank 0: yours has 0 samples, expected 1"),
+        (
+            pads_with_the_last_one,
+            "sample 0 comes 3 times. Where n divides samples yours is right: which samples",
+        ),
+        (pads_only_once, "samples = 1, n = 3, rank 2: yours has 0 samples, expected 1"),
         (starts_later_each_epoch, "Is it shuffled anew?"),
         (seeds_numpy_itself, "it changes numpy's own generator"),
         (never_seeds, "Do all ranks deal from the same order?"),
         (does_not_shuffle, "Is it shuffled anew?"),
-        (same_neighbours_for_each_rank, "yours has 0 indices, expected 1"),
+        (same_neighbours_for_each_rank, "yours has 0 samples, expected 1"),
     ],
     "05.weighted_mean": [
         (mean_of_means, "a sample of rank 0 counts 1/4, one of rank 1 counts 1/2; each of the 3 should count 1/3"),

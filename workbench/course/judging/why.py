@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from workbench.course.judging.case import Case
 from workbench.course.judging.ratio import Outcome, named
 from workbench.course.judging.task import CommTask
@@ -28,7 +30,7 @@ def why(task: CommTask, function: Callable[..., Any], case: Case, run: Run) -> l
         run: its run.
     """
     told = _factor(task, function, case, run)
-    if not told and task.weighed is not None:
+    if not told and task.weighed is not None and _of_one_shape(task.expected(case), run.results):
         told = weights(function, case, task.weighed)
     found = [f"n = {case.n}: {told}"] if told else []
     if task.coded is not None and (cause := explanation(function, task.coded, case.n)):
@@ -64,6 +66,14 @@ def _results(function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]]) ->
 
 def _outcome(task: CommTask, case: Case, results: Sequence[Any]) -> Outcome:
     return Outcome(case, results, task.expected(case), 0.0 if task.start is None else task.start(case))
+
+
+def _of_one_shape(expected: Sequence[Any], results: Sequence[Any]) -> bool:
+    """Have the results the shapes that they should have? Else that is what is wrong."""
+    try:
+        return [np.shape(one) for one in expected] == [np.shape(one) for one in results]
+    except ValueError:  # a list of lists of different lengths
+        return False
 
 
 def _tells(value: Any) -> bool:

@@ -15,7 +15,7 @@ GIVEN: dict[str, Answer] = {
     # 01 Ranks in your notebook
     "01.kernel": "0, 1, 2 and 3",
     "01.alone": "the cell hangs, and only a restart of the kernel ends it",
-    "01.order": "both sums are right: names are matched",
+    "01.order": "both averages are right: names are matched",
     # 02 Collectives by hand
     "02.rounds": 16,
     "02.allgather": "everybody to everybody",

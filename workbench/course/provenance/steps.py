@@ -84,7 +84,10 @@ def _wrong(change: Change, coded: Coded, n: int) -> str:
         return ""
     if not coded.sums:
         right = coded.right(change.rank, change.chunk, n)
-        return "" if change.after == right else "another rank's value than the one that is wanted"
+        if change.after == right:
+            return ""
+        same = change.after.keys() == right.keys()
+        return "the value was changed" if same else "another rank's value than the one that is wanted"
     strange = sorted({chunk for _, chunk in change.after if chunk != change.chunk})
     twice = sorted(rank for (rank, _), times in change.after.items() if times > 1)
     lost = sorted(rank for rank, chunk in change.before if (rank, chunk) not in change.after)

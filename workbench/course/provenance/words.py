@@ -38,8 +38,11 @@ def returned(rank: int, chunk: int, content: Content, coded: Coded, n: int) -> s
     if coded.sums:
         where = f"rank {rank}, chunk {chunk}" if coded.chunked else f"rank {rank}"
         return f"{where}: yours = {differs(content, right, chunk)}"
+    wanted = ranks([one for one, _ in right])
+    if content.keys() == right.keys():
+        return f"rank {rank} returns {max(content.values())} times the value of {wanted}, expected it as it is"
     mine = ranks([one for one, _ in sorted(content)]) if content else "nobody"
-    return f"rank {rank} returns the value of {mine}, expected that of {ranks([one for one, _ in right])}"
+    return f"rank {rank} returns the value of {mine}, expected that of {wanted}"
 
 
 def place(wrong: Wrong) -> str:

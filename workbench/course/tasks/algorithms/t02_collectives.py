@@ -15,7 +15,7 @@ _SIZES = (1, 2, 3, 4, 7, 8)
 _VERBS = {"send", "isend", "sendrecv", "Send", "Isend", "Sendrecv"}  # one message each
 
 
-def tree_broadcast(comm: Any, value: Any, root: int) -> Any:
+def tree_broadcast(comm: Any, value: Any, root: Any) -> Any:
     """Return the root's value on every rank, within ceil(log2(n)) rounds.
 
     Only point-to-point messages: comm.send(value, dest=...), comm.recv(source=...).
@@ -59,7 +59,7 @@ _BROADCAST = Coded(  # root 2 of 4, 4 of 8: not rank 0
 
 
 def shift_right(comm: Any, x: Any) -> Any:
-    """Give x to the right neighbour and return what came from the left one; x may be large."""
+    """Give x, which may be large, to the right neighbour; return what the left one gave."""
     ### BEGIN SOLUTION
     right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
     return comm.sendrecv(x, dest=right, source=left)
@@ -107,8 +107,14 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("returns the value of rank 0", "In a ring: % comm.size"),
-                "Number the ranks from the root on. What is the place of rank 2 if rank 5 is the root?",
+                "Number the ranks from the root on: what is the place of rank 2 if rank 5 is the root? And is what a "
+                "rank receives what it returns?",
             ),
+            Mistake(
+                ("that is itself",),
+                "Places are counted from the root, ranks from 0. Does send get a rank, or a place?",
+            ),
+            Mistake(("times the value", "has shape"), "The value is passed on as it is. What do you send and return?"),
             Mistake(
                 ("nobody received", "no deadlock: n = 3"),
                 "n need not be a power of two. Is there a rank at place + step? Who sends there, and who waits?",
@@ -138,6 +144,11 @@ TASKS = [
         shown=_shift(4, 100_000),
         coded=_SHIFT,
         mistakes=(
+            Mistake(
+                ("that is itself",),
+                "A rank alone is its own neighbour. Is it ready to receive while it sends?",
+            ),
+            Mistake(("never waited",), "isend() returns a request. When do you call its wait()?"),
             Mistake(
                 ("They wait in a circle",),
                 "When may a large message leave? Who is ready to receive it? Somebody must receive "

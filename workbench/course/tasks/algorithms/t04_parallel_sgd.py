@@ -18,7 +18,8 @@ Array = np.ndarray[Any, Any]
 def average_gradients(comm: Any, total: Any, count: Any) -> Any:
     """Return the mean gradient over all samples of all ranks, on every rank.
 
-    total: the SUM of the gradients of this rank's own samples. count: how many those are; 0 on some ranks, perhaps.
+    total: the SUM of the gradients of this rank's own samples.
+    count: how many samples those are; on some ranks it may be 0.
     """
     ### BEGIN SOLUTION
     return comm.allreduce(total) / comm.allreduce(count)
@@ -71,9 +72,10 @@ _FACTORS = (
 def sgd_step(comm: Any, w: Any, x: Any, y: Any, lr: Any) -> Any:
     """Return the weights after one step of gradient descent on the samples of all ranks.
 
-    w: the weights, equal on all ranks. x, y: this rank's own samples, one in each row of x; perhaps none.
-    The loss is the mean over all ranks' samples of (x @ w - y)² / 2, so that a sample's gradient is (x @ w - y) x.
-    Every rank must return the same bits.
+    w: the weights, equal on all ranks. lr: the learning rate.
+    x, y: this rank's own samples, one in each row of x; on some ranks there may be none.
+    The loss is the mean over all ranks' samples of (x @ w - y)² / 2, so the gradient of
+    one sample is (x @ w - y) x. Every rank must return the same bits.
     """
     ### BEGIN SOLUTION
     total = comm.allreduce(x.T @ (x @ w - y))
@@ -136,9 +138,12 @@ def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
 def stale(order: Any) -> Any:
     """Return the staleness of every gradient that reached an asynchronous server.
 
-    order: whose gradients they were, as they came: [0, 1, 0] is worker 0's, worker 1's, worker 0's. At the beginning
-    every worker gets the first weights. Each gradient changes the weights at once, and its worker gets the new ones.
-    The staleness of a gradient: how many times the weights had changed since its worker got them.
+    order: the worker of each gradient, as they came: [0, 1, 0] is one of worker 0, one of
+    worker 1, and again one of worker 0.
+    At the beginning every worker gets the first weights. Each gradient changes the weights
+    at once, and its worker gets the new ones. The staleness of a gradient is how many
+    times the weights have changed since its worker got them. Return a list, one number for
+    each gradient.
     """
     ### BEGIN SOLUTION
     got = dict.fromkeys(order, 0)
@@ -158,6 +163,8 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     yours = function(list(order))
     if yours is None:
         return f"order {order}: yours is None. Is there a return?"
+    if not hasattr(yours, "__iter__"):
+        return f"order {order}: yours is {yours!r}, expected a list, one number for each gradient"
     yours = [int(one) for one in yours]
     return "" if yours == wanted else f"order {order}: yours {yours}, expected {wanted}"
 
@@ -235,6 +242,7 @@ TASKS = [
         factors=_STEP_FACTORS,
         start=lambda case: case.inputs[0][0],
         mistakes=(
+            Mistake(("counts -",), "Is what you return the weights after the step, or the gradient?"),
             Mistake(
                 ("should count", "by the number of ranks"),
                 "5, 5 and 2 samples: is the mean of the means the mean of the twelve? Divide once, by all samples.",

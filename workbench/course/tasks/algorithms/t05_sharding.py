@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common.text import count
 from workbench.course import drawing
 from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
@@ -20,11 +21,12 @@ _RANKS = (1, 2, 3, 4, 7)
 
 
 def shard(samples: Any, epoch: Any, seed: Any, n: Any, rank: Any) -> Any:
-    """Return this rank's part of the indices 0 … samples - 1 in this epoch, as an array or a list.
+    """Return this rank's part of the indices 0 … samples - 1, as an array or a list.
 
-    Every rank gets ceil(samples / n) of them. Where n does not divide samples, the first ones of the epoch's order
-    (which is rank 0's part if n = 1) are dealt out a second time. Another epoch has another order, and so has another
-    seed in each of its epochs.
+    Every rank gets ceil(samples / n) of them. Where n does not divide samples, deal the
+    first ones of the epoch's order out again. (With n = 1, rank 0's part is that order.)
+    Each epoch has another order, and no order comes twice: neither in another epoch nor
+    with another seed.
     """
     ### BEGIN SOLUTION
     order = np.random.default_rng([seed, epoch]).permutation(samples)  # the same on every rank
@@ -61,7 +63,8 @@ def _equal_lengths(function: Callable[..., Any]) -> str:
         wanted = -(-samples // n)
         for rank, mine in enumerate(_shards(function, samples, n)):
             if len(mine) != wanted:
-                return f"samples = {samples}, n = {n}, rank {rank}: yours has {len(mine)} indices, expected {wanted}"
+                has = count(len(mine), "sample")
+                return f"samples = {samples}, n = {n}, rank {rank}: yours has {has}, expected {wanted}"
     return ""
 
 
@@ -76,12 +79,31 @@ def _complete(function: Callable[..., Any]) -> str:
             np.add.at(counts, np.array(mine, int), 1)
         if not samples or counts.max() - counts.min() <= 1 <= counts.min():
             continue
-        sample = int(counts.argmin() if counts.min() < 1 else counts.argmax())
-        return (
-            f"samples = {samples}, n = {n}: sample {sample} is seen {counts[sample]} times, another one "
-            f"{counts.max() if counts.min() < 1 else counts.min()} times. Do all ranks deal from the same order?"
-        )
+        return f"samples = {samples}, n = {n}: {_uneven_counts(counts)} {_asked(function, samples % n > 0)}"
     return ""
+
+
+def _uneven_counts(counts: np.ndarray[Any, Any]) -> str:
+    """A sample that nobody has, or that comes too often, and another one."""
+    least, most = int(counts.argmin()), int(counts.argmax())
+    lacking = f"no rank has sample {least}" if not counts[least] else f"sample {least} comes {_times(counts[least])}"
+    return f"{lacking}, sample {most} comes {_times(counts[most])}."
+
+
+def _times(often: int) -> str:
+    return {1: "once", 2: "twice"}.get(int(often), f"{often} times")
+
+
+def _asked(function: Callable[..., Any], divided: bool) -> str:
+    """Are the orders at fault, or only what is dealt out again?"""
+    whole = [(samples, n) for samples, n in _settings() if samples % n == 0]
+    if divided and all(_is_whole(_shards(function, samples, n, epoch=2, seed=5), samples) for samples, n in whole):
+        return "Where n divides samples yours is right: which samples are dealt out again?"
+    return "Do all ranks deal from the same order?"
+
+
+def _is_whole(parts: list[list[int]], samples: int) -> bool:
+    return sorted(index for mine in parts for index in mine) == list(range(samples))
 
 
 def _padded(function: Callable[..., Any]) -> str:
@@ -153,7 +175,8 @@ def _seeds(function: Callable[..., Any]) -> str:
     """Two seeds share no order in any epoch."""
     known: dict[tuple[int, ...], tuple[int, int]] = {}
     pairs = [(seed, epoch) for seed in range(8) for epoch in range(8)]
-    pairs += [(0, epoch) for epoch in (*range(8, 1100), 10_000, 100_000, 1_000_000)]  # seed * 100 + epoch, and its like
+    far = (*range(8, 1100), 10_000, 100_000, 1_000_000)
+    pairs += [(0, epoch) for epoch in far] + [(seed, 0) for seed in far]  # seed * 100 + epoch, epoch * 1000 + seed, …
     for seed, epoch in pairs:
         order = tuple(_shards(function, 40, 1, epoch, seed)[0])
         if order in known:
@@ -176,7 +199,7 @@ def _drawn(function: Callable[..., Any]) -> Figure:
 def weighted_mean(comm: Any, values: Any) -> Any:
     """Return the mean over all ranks' values, on every rank.
 
-    values: an array, on each rank of another length; on some it may be empty, but not on all.
+    values: an array, of another length on each rank; on some ranks it may be empty.
     """
     ### BEGIN SOLUTION
     total, count = comm.allreduce(np.array([values.sum(), len(values)]))
@@ -218,7 +241,7 @@ def _little(case: Case, run: Run) -> Sequence[Bound]:
     sent = sum(size for _, size in run.sent())
     return [
         Bound("messages", len(run.messages), messages, 2 * messages),
-        Bound("bytes", sent, 16 * messages, 64 * messages),
+        Bound("bytes", sent, 16 * messages, 256 * messages),  # also pairs that are gathered, but not the values
     ]
 
 
@@ -242,12 +265,17 @@ TASKS = [
         mistakes=(
             Mistake(
                 ("Do all ranks deal from the same order?", "sees "),
-                "Put the ranks' lists side by side. Is each sample there once? The rank does not belong into the seed.",
+                "Put the ranks' lists side by side. Is each sample there once? The rank does not belong in the seed.",
             ),
             Mistake(
-                ("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs into the seed."
+                ("which samples are dealt out again",),
+                "Lengthen the order before you deal, not each rank's part afterwards. Its first samples come again.",
             ),
-            Mistake(("indices, expected",), "How many samples must each rank have, so that no rank does a step more?"),
+            Mistake(("Is it shuffled anew?",), "What is different in the second epoch? The epoch belongs in the seed."),
+            Mistake(
+                ("samples, expected", "sample, expected"),
+                "How many samples must each rank have, so that no rank does a step more?",
+            ),
         ),
         points=2,
     ),
