@@ -246,11 +246,12 @@ import inspect
 
 import numpy as np
 
+from workbench import data
 from workbench.course import drawing
 from workbench.course.exercise import check, exercise, hint, show, solution
 from workbench.course.simulator import DeadlockError, simulate
 from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
-from workbench.course.training.trial import Job, train_alone
+from workbench.course.training.trial import Job, make_model, train_alone
 from workbench.training.sampler import ShardedSampler
 
 print(inspect.getsource(checkpoint_hangs))
@@ -280,6 +281,8 @@ check("10.rank_zero")
 
 # %% tags=["exercise"]
 print(inspect.getsource(train_alone))
+print(data.digits().limit(240, 101))
+print(make_model(seed=0))
 
 # %% [markdown] tags=["exercise"]
 # Copy its lines and take the nine steps; `check` goes through the lights in their order. It runs your function on two

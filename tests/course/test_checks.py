@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from verdicts import bare
 from wrong_answers import wrong_answers
 
 from workbench.course import build, exercise, progress_file
@@ -69,12 +70,16 @@ def test_a_blank_is_told_politely(name: str, capsys: pytest.CaptureFixture[str])
 def test_a_wrong_solution_is_rejected(
     name: str, function: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A wrong solution gets the words that tell what is wrong with it, within seconds."""
+    """A wrong solution gets the words that tell what is wrong with it, in the first line, and a hint about that."""
     begun = time.monotonic()
     told = judged(name, function, capsys)
     assert words in told, told
     assert re.search("^ +✗", told, re.MULTILINE), told
-    assert not exercise.BOARD.entry(name).passed
+    entry = exercise.BOARD.entry(name)
+    assert not entry.passed
+    assert not bare(entry.verdict.splitlines()[0]), entry.verdict
+    exercise.hint(name)
+    assert "About what check() found: " in capsys.readouterr().out, entry.verdict
     assert time.monotonic() - begun < SECONDS
 
 

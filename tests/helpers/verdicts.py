@@ -1,11 +1,12 @@
 """What ``check`` says of every answer that is known: blank, wrong ones, right ones unlike the official, and that one.
 
-python tests/helpers/verdicts.py            # a table, and how many there are; a minute
+python tests/helpers/verdicts.py            # each answer, then a table of the exercises; a minute
 python tests/helpers/verdicts.py 03 04      # of some lessons
 """
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 import warnings
@@ -19,7 +20,34 @@ from wrong_answers import wrong_answers
 from workbench.course.judging import judge
 from workbench.course.tasks import names, task
 
-SECONDS = 2.0  # that a check may take
+SECONDS = 2.0  # of the process's CPU time that a check may take
+_KINDS = ("blank", "wrong", "right", "official")
+_NUMBERS = re.compile(r"^(right|runs|score): .*\brank \d+(, (item|index) \d+)*: yours (-?\d|nan|\[|\(|has \d)")
+_PYTHONS = re.compile(
+    r"(KeyError|IndexError|ZeroDivisionError|AttributeError|NameError|UnboundLocalError|SystemExit"
+    r"|TypeError: (unsupported|'NoneType|.* argument)|ValueError: (cannot|operands|too many|max\(\)|setting))"
+)
+
+
+def bare(first_line: str) -> str:
+    """Does the first line of a red verdict say in no word of the lesson what is wrong? Then why; else nothing.
+
+    Example:
+        >>> bare("right: n = 2: rank 0, index 0: yours 0.5, expected 1.0")
+        'numbers alone'
+        >>> bare("right: n = 2: the sum was not divided; rank 0, index 0: yours 0.5, expected 1.0")
+        ''
+        >>> bare("runs: n = 2, rank 0: IndexError: list index out of range")
+        "an exception of Python's own"
+        >>> bare("runs: n = 2, rank 0: a worker's number is no place in a list; IndexError: list index out of range")
+        ''
+    """
+    if "nobody can go on" in first_line:
+        return "a deadlock without who waits for whom"
+    named = any(mark in first_line for mark in ("; ", ". ", "this one is wrong", "ends the whole process"))
+    if _NUMBERS.search(first_line) and not named:
+        return "numbers alone"
+    return "an exception of Python's own" if _PYTHONS.search(first_line) and not named else ""
 
 
 @dataclass(frozen=True)
@@ -31,7 +59,8 @@ class Verdict:
         kind: ``blank``, ``wrong``, ``right`` or ``official``.
         answer: the function's name.
         said: the first line of what is red; of a right answer the stages that are green.
-        seconds: that the check took.
+        seconds: of CPU that the check took.
+        hint: what chooses the first hint is known.
         as_it_should: a right answer passes, a wrong one has something red, a blank is told that it is not done.
     """
 
@@ -40,6 +69,7 @@ class Verdict:
     answer: str
     said: str
     seconds: float
+    hint: bool
     as_it_should: bool
 
 
@@ -65,36 +95,60 @@ def blank(name: str) -> Callable[..., Any]:
 
 def verdict(name: str, kind: str, answer: Callable[..., Any]) -> Verdict:
     """Judge one answer."""
-    begun = time.monotonic()
+    begun = time.process_time()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numpy's, of wrong answers
         stages = list(judge.judge(task(name), answer))
-    seconds = time.monotonic() - begun
+    seconds = time.process_time() - begun
     red = [f"{stage.name}: {stage.text}" for stage in stages if stage.passed is False]
     undone = [stage.text for stage in stages if stage.name == "not done yet"]
     said = (red or undone or ["; ".join(stage.name for stage in stages if stage.passed)])[0].splitlines()[0]
     right = {"wrong": bool(red), "blank": bool(red or undone)}.get(kind, not red and not undone)
-    return Verdict(name, kind, answer.__name__, said, seconds, right)
+    return Verdict(name, kind, answer.__name__, said, seconds, bool(red and task(name).helps(red[0])), right)
+
+
+def imports() -> float:
+    """Load what lessons have loaded before a check; the seconds of CPU that it takes."""
+    begun = time.process_time()
+    import workbench.torch  # noqa: F401
+    from workbench import data
+    from workbench.course.training import conversion, trial
+
+    conversion.accuracy(trial.make_model(0), data.digits())
+    return time.process_time() - begun
+
+
+def table(found: list[Verdict]) -> Iterator[str]:
+    """A row for each exercise: how many answers of each kind are judged as they should be, and the slowest check."""
+    yield "exercise | " + " | ".join(_KINDS) + " | bare first lines | without a hint | worst CPU s"
+    for name in dict.fromkeys(one.name for one in found):
+        mine = [one for one in found if one.name == name]
+        counts = [
+            f"{sum(one.as_it_should for one in mine if one.kind == kind)} of {sum(one.kind == kind for one in mine)}"
+            for kind in _KINDS
+        ]
+        wrong = [one for one in mine if one.kind == "wrong"]
+        cells = [sum(bool(bare(one.said)) for one in wrong), sum(not one.hint for one in wrong)]
+        yield " | ".join([name, *counts, *map(str, cells), f"{max(one.seconds for one in mine):.2f}"])
 
 
 def main(lessons: list[str]) -> int:
     """Print the table; 1 if an answer is not judged as it should be."""
+    print(f"imports: {imports():.2f} s of CPU")
     found = []
     for one in answers(lessons):
-        found.append(verdict(*one))
-        mark = " " if found[-1].as_it_should else "!"
-        last = found[-1]
+        last = verdict(*one)
+        found.append(last)
+        mark = " " if last.as_it_should else "!"
         print(f"{mark} {last.name:22} {last.kind:8} {last.answer:45.45} {last.seconds:5.2f} s  {last.said}", flush=True)
-    for kind in ("blank", "wrong", "right", "official"):
-        mine = [one for one in found if one.kind == kind]
-        each = [sum(one.name == name for one in mine) for name in {one.name for one in found}]
-        print(f"{kind}: {len(mine)} answers, at least {min(each, default=0)} for each exercise")
+    print(*table(found), sep="\n")
+    wrong = [one for one in found if one.kind == "wrong"]
+    print(f"{len(wrong)} wrong answers: {sum(bool(bare(one.said)) for one in wrong)} with a bare first line")
     slow = [one for one in found if one.seconds > SECONDS]
-    wrong = [one for one in found if not one.as_it_should]
     slowest = max(found, key=lambda one: one.seconds)
-    print(f"slowest: {slowest.name}, {slowest.answer}, {slowest.seconds:.2f} s; {len(slow)} over {SECONDS:g} s")
-    print(f"{len(wrong)} judged as they should not be")
-    return bool(wrong)
+    print(f"slowest: {slowest.name}, {slowest.answer}, {slowest.seconds:.2f} s; {len(slow)} over {SECONDS:g} s of CPU")
+    print(f"{sum(not one.as_it_should for one in found)} judged as they should not be")
+    return not all(one.as_it_should for one in found)
 
 
 if __name__ == "__main__":

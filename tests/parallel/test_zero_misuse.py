@@ -7,6 +7,7 @@ import gc
 import io
 import itertools
 import time
+from typing import Any
 
 import pytest
 import torch
@@ -14,15 +15,16 @@ from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, net
 
 import workbench.torch as hvd
+from workbench.errors import MismatchError
 
 
 @pytest.mark.ranks(2)
 def test_an_optimizer_that_goes_while_gradients_travel(rank: int, n: int) -> None:
     """A cell that is run again drops model and optimizer amid a reduction: no memory of others is written to."""
-    for turn in range(3):
+    for _ in range(3):
         torch.manual_seed(0)
         model = nn.Sequential(*(nn.Linear(200, 200) for _ in range(3)))
-        named = [(f"{turn}.{name}", param) for name, param in model.named_parameters()]
+        named = list(model.named_parameters())
         optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), named, sharded="gradients")
         if rank:
             time.sleep(0.02)  # the others have sent, and wait for this one
@@ -88,3 +90,69 @@ def test_one_optimizer_for_two_divided_models(n: int) -> None:
     inner = torch.optim.SGD(itertools.chain(*(model.parameters() for model in models.values())), lr=0.1)
     with pytest.raises(ValueError, match=r"'b\.weight' belongs to another divided model.*torch\.nn\.ModuleList"):
         hvd.DistributedOptimizer(inner, named, sharded="parameters")
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("stage", STAGES)
+def test_horovod_s_broadcasts(stage: str, rank: int, n: int) -> None:
+    """The optimizer's state reaches all; of a divided model no rank has the parameters: it says what to do."""
+    twins = Twins(stage, net, OPTIMIZERS["Adam"])
+    twins.step(0)
+    hvd.broadcast_optimizer_state(twins.optimizer, root_rank=0)
+    if stage == "gradients":
+        hvd.broadcast_parameters(twins.model.state_dict(), root_rank=0)
+    else:
+        with pytest.raises(RuntimeError, match=r"hvd\.full_parameters"):
+            hvd.broadcast_parameters(twins.model.named_parameters(), root_rank=0)
+    for step in range(1, 3):
+        twins.step(step)
+        twins.check()
+    twins.check_state()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_state_that_one_rank_alone_has_loaded(stage: str, when: str, rank: int, n: int) -> None:
+    """As Horovod's scripts do it on rank 0: the others' parts would go on without. All are told, in whichever call."""
+    twins = Twins(stage, net, OPTIMIZERS["Adam"])
+    twins.step(0)
+    state = twins.optimizer.state_dict()
+
+    def adam(params: Any) -> torch.optim.Optimizer:
+        found = OPTIMIZERS["Adam"](params)
+        if when == "before" and rank == 0:
+            found.load_state_dict(copy.deepcopy(state))
+        return found
+
+    again = Twins(stage, net, adam)
+    if when == "after" and rank == 0:
+        again.optimizer.load_state_dict(copy.deepcopy(state))
+    with pytest.raises(RuntimeError, match=r"some ranks have none.*Call it on all ranks"):
+        hvd.broadcast_optimizer_state(again.optimizer, root_rank=0)
+    again.loss(again.model, 1, [rank]).backward()
+    with pytest.raises(MismatchError, match=r"(?s)rank 0: 0 updates.*state was loaded.*rank 1: 0.*on all ranks"):
+        again.optimizer.step()
+    again.optimizer.load_state_dict(copy.deepcopy(state))
+    again.optimizer.zero_grad()
+    hvd.load_full_state_dict(again.model, hvd.full_state_dict(twins.model))
+    again.twin, again.reference = twins.twin, twins.reference
+    again.step(1)
+    again.check()
+    again.check_state()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_rank_s_parameters_lie_otherwise(stage: str, rank: int, n: int) -> None:
+    """Another order in memory on one rank: parts of it would be other elements. All are told where."""
+    model = nn.Conv2d(2, 2, 2)
+    if rank:
+        model.to(memory_format=torch.channels_last)
+    divide = {
+        "parameters": lambda: hvd.shard_parameters(model),
+        "gradients": lambda: hvd.DistributedOptimizer(torch.optim.SGD(model.parameters()), sharded=stage),
+    }[stage]
+    words = r"number 0:\n  rank 0: .*: \(2, 2, 2, 2\) torch.float32\n  rank 1: .*, strides \(8, 1, 4, 2\)"
+    with pytest.raises(MismatchError, match=words):
+        divide()

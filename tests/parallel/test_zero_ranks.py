@@ -146,6 +146,45 @@ def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
+def test_a_checkpoint_amid_accumulation(stage: str, n: int) -> None:
+    """Taken between two backward passes it has the weights and the state from before the step, and disturbs neither."""
+    twins = Twins(stage, net, OPTIMIZERS["Adam"])
+    twins.step(0)
+    for step in range(1, 3):
+        twins.zero_grad()
+        with twins.optimizer.no_sync():
+            twins.backward(10 * step)
+        twins.check()
+        twins.check_state()
+        twins.backward(10 * step + 1)
+        twins.check()
+        twins.check_state()
+        twins.both_step()
+        twins.check()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_schedulers(stage: str, n: int) -> None:
+    """Those that change rates, momentum, or look at a loss."""
+    makes: list[Callable[[Any], Any]] = [
+        lambda one: torch.optim.lr_scheduler.OneCycleLR(one, 0.1, total_steps=4),
+        lambda one: torch.optim.lr_scheduler.CosineAnnealingLR(one, 4),
+        lambda one: torch.optim.lr_scheduler.LambdaLR(one, lambda epoch: 1 / (1 + epoch)),
+        lambda one: torch.optim.lr_scheduler.ReduceLROnPlateau(one, patience=0),
+    ]
+    for make in makes:
+        twins = Twins(stage, net, OPTIMIZERS["Adam"])
+        schedulers = [make(one) for one in (twins.optimizer, twins.reference)]
+        for step in range(4):
+            twins.step(step)
+            for scheduler in schedulers:
+                plateau = isinstance(scheduler, torch.optim.lr_scheduler.ReduceLROnPlateau)
+                scheduler.step(*[1.0] * plateau)
+        twins.check()
+        twins.check_state()
+
+
+@pytest.mark.parametrize("stage", STAGES)
 def test_only_one_rank_gets_the_weights(stage: str, rank: int, n: int) -> None:
     """full_state_dict(rank=0) gives the others nothing; keys and values are those of a model that is not divided."""
     twins = Twins(stage, mixed, OPTIMIZERS["SGD"])

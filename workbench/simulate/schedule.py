@@ -157,10 +157,12 @@ def finish_times(schedule: Schedule, nbytes: float, machines: Machines, start: T
 
 def _in_lockstep(schedule: Schedule, nbytes: float, machines: Machines, ready: Times) -> Times:
     came = np.full(schedule.n, -np.inf)
+    before, way = np.empty(0, np.int64), machines.ways(np.full(schedule.n, NOBODY))
     for dest, source, sent, combined in zip(
         schedule.dest, schedule.source, schedule.sent, schedule.combined, strict=True
     ):
-        way = machines.ways(dest)
+        if not np.array_equal(dest, before):  # in a ring it is the same in all steps
+            before, way = dest, machines.ways(dest)
         busy = way.overhead_s + sent * nbytes * way.per_byte_s
         gone = ready + busy * (dest != NOBODY)
         there = np.maximum((gone + way.latency_s + way.overhead_s)[source], came + busy[source])

@@ -93,6 +93,7 @@ def test_the_hint_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_every_declared_mistake_is_made_by_a_wrong_answer() -> None:
     """No hint waits for words that no verdict has: each is the one that some known wrong answer gets."""
     unseen = {(name, one.hint) for name in names() for one in task(name).mistakes}

@@ -33,7 +33,7 @@ def sums_not_means(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     optimizer = hvd.DistributedOptimizer(
-        torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+        torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9),
         named_parameters=model.named_parameters(),
         op=hvd.Sum,
     )
@@ -50,7 +50,7 @@ def averages_by_hand(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any)
     hvd.init()
     hvd.broadcast_parameters(dict(model.named_parameters()), root_rank=0)
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     for epoch in range(epochs):
         for mine, everybodys in _parts(hvd, len(images), batch, epoch):
             optimizer.zero_grad()

@@ -176,7 +176,10 @@ WRONG = {
         (never_waits, "never waited for its Isend()"),
         (one_memory_for_both, "must not lie in the same memory"),
         (sends_first, "They wait in a circle: 0 → 1 → 0"),
-        (receives_first, "✗ no deadlock: n = 2, length 1: Deadlock"),
+        (
+            receives_first,
+            "✗ no deadlock: n = 2, length 1: ranks 0 and 1 wait for each other: all of them receive, and nobody sends",
+        ),
         (the_other_way_round, "✗ right: n = 3: rank 0 returns the value of rank 1, expected that of rank 2"),
         (not_round_the_corner, "In a ring: % comm.size"),
         (one_rank_receives_first, "✗ score: 4 rounds, at most 2 pass"),

@@ -126,11 +126,11 @@ WRONG = {
         (waits_in_every_layer, "ms until all averages are there, at most"),
         (starts_to_receive_at_the_end, "ms until all averages are there, at most"),
         (one_message_for_all, "ms until all averages are there, at most"),
-        (forgets_to_divide, "✗ right: n = 2, one layer of length 3: rank 0, item 0, index"),
+        (forgets_to_divide, "n times the right number: a sum over the ranks was not divided by n"),
         (sends_before_it_computes, "never waited for its isend()"),
         (never_computes, "never waited for its isend()"),
         (both_send_first, "They wait in a circle"),
-        (forgets_to_wait, "✗ runs: n = 2, one layer of length 3, rank 0: TypeError"),
+        (forgets_to_wait, "irecv returns a request, and not what comes: its wait() gives that; TypeError"),
     ],
     "06.in_order": [
         (clips_before_it_synchronizes, "clipping (A) comes before synchronize() (F)"),

@@ -79,6 +79,10 @@ def counts_tensors_instead_of_sizes(sizes: Any, threshold: Any) -> Any:
     return [sizes[i : i + step] for i in range(0, len(sizes), step)]
 
 
+def returns_the_plan(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
+    return [list(sizes)]
+
+
 def everything_at_once(sizes: Any, ready: Any, alpha: Any, beta: Any) -> Any:
     return sum(sizes)
 
@@ -140,6 +144,7 @@ WRONG = {
         (counts_tensors_instead_of_sizes, "yours has the bucket"),
     ],
     "07.best_threshold": [
+        (returns_the_plan, "yours is [[5]], and no number"),
         (everything_at_once, "with your threshold"),
         (everything_alone, "✗ All tensors ready at once"),
         (half_of_all, "✗ All tensors ready at once"),

@@ -226,11 +226,11 @@ WRONG = {
         (returns_nothing, "rank 0 reports None, not a number"),
     ],
     "10.rank_zero": [
-        (checkpoint_hangs, "✗ right: n = 1, 3 weights: rank 0"),
+        (checkpoint_hangs, "what is saved is returned alone, without the mean"),
         (returns_early, "rank 0 waits in allreduce() for rank 1"),
-        (without_counts, "✗ right: n = 2, 3 weights: rank 0, item 0: yours 1.0, expected"),
-        (saves_everywhere, "✗ right: n = 2, 3 weights: rank 1, item 1: yours [7, "),
+        (without_counts, "that is the mean of the ranks' means: a rank with more samples counts for more"),
+        (saves_everywhere, "each rank has something to save, and only rank 0 is to save"),
         (gathers_the_weights, "bytes, at most 1,200 pass; the best possible is 96"),
-        (only_rank_zero_knows, "✗ right: n = 2, 3 weights: rank 1, item 0: yours is None"),
+        (only_rank_zero_knows, "rank 0 alone has the mean: all need it"),
     ],
 }

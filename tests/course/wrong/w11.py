@@ -20,6 +20,14 @@ def broken(name: str) -> Any:
 # --- 11.epoch -------------------------------------------------------------------------------------------
 
 
+def returns_its_own_number(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
+    steps = int(hvd.allreduce(np.array(len(batches)), name="steps", op=hvd.Min))
+    for x, y in batches[:steps]:
+        gradient = 2 * x.T @ (x @ w - y) / len(y)
+        w = w - lr * hvd.allreduce(gradient, name="gradient")
+    return w, len(batches)
+
+
 def joins_at_the_end(hvd: Any, w: Any, batches: Any, lr: Any) -> Any:
     for x, y in batches:
         gradient = 2 * x.T @ (x @ w - y) / len(y)
@@ -407,6 +415,10 @@ def passes_the_total_on(comm: Any, x: Any) -> Any:
 WRONG = {
     "11.epoch": [
         (broken("11.epoch"), "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
+        (
+            returns_its_own_number,
+            "✗ right: n = 3, 5, 4 and 4 batches: rank 0, the number of steps: yours 5, expected 4",
+        ),
         (joins_at_the_end, "✗ right: n = 3, 5, 4 and 4 batches: rank 0"),
         (takes_rank_0s_number, "Ranks 1, 2 are idle, so 'allreduce.gradient', submitted by rank 0, can never complete"),
         (drops_the_last_everywhere, "Ranks 1, 2 are idle"),
@@ -415,14 +427,14 @@ WRONG = {
     ],
     "11.validate": [
         (broken("11.validate"), "Rank 1 is idle, so 'allreduce.accuracy', submitted by rank 0, can never complete"),
-        (nobody_reduces, "✗ right: n = 2, 4 samples each: rank 0, item 0: yours"),
-        (everybody_logs, "rank 1, item 1: yours has 1 items, expected 0"),
+        (nobody_reduces, "each rank returns the share of its own answers; rank 0, the accuracy"),
+        (everybody_logs, "every rank writes into the log, and only rank 0 may; rank 1, the log"),
         (the_others_wait_in_a_barrier, "✗ runs: n = 2, 4 samples each: MissingRanksError: The ranks wait for each"),
-        (the_others_throw_it_away, "rank 1, item 0: yours"),
+        (the_others_throw_it_away, "rank 0 has the share over all ranks, and the others their own; rank 1"),
     ],
     "11.gradients": [
         (broken("11.gradients"), "The ranks wait for each other, so 'allreduce.a', submitted by rank 0"),
-        (drops_the_names, "✗ right: n = 2, finished as ab and ba: rank 0, item 0, index 0: yours 975"),
+        (drops_the_names, "✗ right: n = 2, finished as ab and ba: rank 0, the average of a, index 0: yours 975"),
         (goes_backwards, "The ranks wait for each other"),
         (waits_at_once_for_what_it_submits, "The ranks wait for each other"),
     ],
@@ -430,8 +442,8 @@ WRONG = {
         (broken("11.two_heads"), "✗ runs: n = 2, heads a, ab: MissingRanksError: The ranks wait for each other"),
         (zeros_that_are_not_submitted, "MissingRanksError"),
         (one_zero, "MismatchError: Mismatched allreduce tensor shapes"),
-        (the_weights_themselves, "✗ right: n = 2, heads a, ab: rank 0, item 1"),
-        (no_step_without_a_gradient, "✗ right: n = 2, heads a, ab: rank 0, item 1"),
+        (the_weights_themselves, "✗ right: n = 2, heads a, ab: rank 0, the weights of b"),
+        (no_step_without_a_gradient, "✗ right: n = 2, heads a, ab: rank 0, the weights of b"),
     ],
     "11.restore": [
         (broken("11.restore"), "MismatchError: Mismatched data types"),
@@ -442,17 +454,17 @@ WRONG = {
     ],
     "11.start": [
         (broken("11.start"), "✗ one model on all ranks: n = 2, 0 steps: the fingerprints differ"),
-        (one_seed_for_all, "✗ right: n = 3, 5 steps: rank 0"),
-        (broadcasts_at_the_end, "✗ right: n = 3, 5 steps: rank 0"),
+        (one_seed_for_all, "all ranks had one seed, so their noise was the same"),
+        (broadcasts_at_the_end, "all ranks have rank 0's weights, but only since the end of the training"),
         (broadcasts_and_forgets, "✗ one model on all ranks: n = 2, 0 steps"),
-        (starts_from_the_average, "✗ right: n = 2, 0 steps: rank 0"),
+        (starts_from_the_average, "training began at the ranks' average"),
     ],
     "11.clip": [
         (broken("11.clip"), "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
         (clips_twice, "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
-        (by_the_average_length, "✗ right"),
+        (by_the_average_length, "the limit was held against the average of the ranks' lengths"),
         (clips_the_sum, "✗ right"),
-        (does_not_clip, "✗ right: n = 2, gradients of length 4 and 0.5, at most 1: rank 0"),
+        (does_not_clip, "the average is longer than the limit, and was not clipped"),
     ],
     "11.shards": [
         (
@@ -473,14 +485,20 @@ WRONG = {
         (only_rank_0_knows, "rank 1 says None"),
     ],
     "11.accuracy": [
-        (broken("11.accuracy"), "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75"),
-        (skips_empty_ranks, "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75"),
-        (rank_0s_number_for_all, "yours 1.5, expected 0.75"),
-        (only_the_root_knows, "✗ right: n = 2, 1 of 2 and 2 of 2 right: rank 1: yours 1.0, expected 0.75"),
+        (
+            broken("11.accuracy"),
+            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",
+        ),
+        (
+            skips_empty_ranks,
+            "✗ right: n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",
+        ),
+        (rank_0s_number_for_all, "rank 0's number of samples was taken for that of every rank"),
+        (only_the_root_knows, "rank 0 has the share over all ranks, and the others their own"),
     ],
     "11.pipeline": [
         (broken("11.pipeline"), "the array given to Isend(dest=1) was changed before wait()"),
-        (waits_for_each, "n = 3, 3 rows of 20,000: Deadlock"),
+        (waits_for_each, "n = 3, 3 rows of 20,000: ranks 0, 1 and 2 wait for each other"),
         (never_waits, "messages were never waited for"),
         (waits_for_the_last, "messages were never waited for"),
         (doubles_in_the_callers_array, "the array given to Isend(dest=1) was changed before wait()"),
@@ -489,7 +507,7 @@ WRONG = {
         (broken("11.ring"), "They wait in a circle: 0 → 1 → 0"),
         (everybody_receives_first, "✗ no deadlock: n = 2, length 10"),
         (sends_small_pieces, "✗ score: n = 4, length 100,000, where no message leaves before its receiver is there"),
-        (passes_the_total_on, "✗ right: n = 3, length 10: rank 0, index 0"),
+        (passes_the_total_on, "✗ right: n = 3, length 10: rank 0, the sum, index 0"),
     ],
 }
 
@@ -516,13 +534,13 @@ SAID = {
         "rank  weights   largest difference",
         "weights: 'w' is the first that differs, on rank 1 from rank 0",
     ),
-    "11.clip": ("n = 2, gradients of length 4 and 0.5, at most 1: rank 0, index 0: yours -0.51", "expected -0.99"),
+    "11.clip": ("at most 1: rank 0, the weights, index 0: yours -0.51", "expected -0.99"),
     "11.shards": ("4 samples, 2 ranks, epoch 0: no rank has 1 sample (3); more than one rank has 1 sample (",),
     "11.seconds": ("train for 10 and 30 and 20 ms: rank 0 says 10.1 ms, expected 30.0 ms",),
-    "11.accuracy": ("n = 2, 0 of 1 and 3 of 3 right: rank 0: yours 0.5, expected 0.75",),
+    "11.accuracy": ("n = 2, 0 of 1 and 3 of 3 right: rank 0, the share of right answers: yours 0.5, expected 0.75",),
     "11.pipeline": ("the array given to Isend(dest=1) was changed before wait()", "in line 15: request.wait()"),
     "11.ring": (
-        "n = 2, length 100,000: Deadlock",
+        "n = 2, length 100,000: ranks 0 and 1 wait for each other",
         "rank 0 waits in send(dest=1) (in the cell, line 7: comm.send(x, dest=right))",
         "They wait in a circle: 0 → 1 → 0",
     ),

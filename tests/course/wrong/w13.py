@@ -29,7 +29,7 @@ def _train(
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     if options.get("broadcast", True):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.1), momentum=0.9)
+    optimizer: Any = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.2), momentum=0.9)
     if options.get("wrap", True):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(epochs):
@@ -72,6 +72,17 @@ def pads_the_rest(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) ->
 
 def forgets_the_epoch(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     _train(hvd, model, digits, batch, epochs, lambda hvd, n, batch, epoch: _parts(hvd, n, batch, 0))
+    return _accuracy(model, digits)
+
+
+def trains_without_hvd(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
+    for epoch in range(epochs):
+        for mine in batches(len(images), 0, 1, batch, epoch=epoch, uneven="keep"):
+            optimizer.zero_grad()
+            F.cross_entropy(model(images[mine]), labels[mine]).backward()
+            optimizer.step()
     return _accuracy(model, digits)
 
 
@@ -129,17 +140,18 @@ def learns_too_slowly(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any
 
 WRONG = {
     "13.capstone": [
+        (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
         (means_of_uneven_parts, "✗ The weights are those of one process, within 1e-6: 2 ranks: a weight differs by"),
         (drops_the_rest, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample "),
         (pads_the_rest, "was seen 2 times"),
         (forgets_the_epoch, "epoch 1 has the order of epoch 0"),
         (everybody_takes_all, "✗ Each sample once per epoch, in a new order: 2 ranks: epoch 0: sample 0 was seen 2"),
-        (takes_a_batch_per_rank, "2 ranks: step 0 takes 96 samples on all ranks, expected 48"),
-        (gives_rank_zero_more, "2 ranks: step 0: rank 0 has 29 samples, rank 1 19"),
+        (takes_a_batch_per_rank, "2 ranks: step 0 takes 144 samples on all ranks, expected 72"),
+        (gives_rank_zero_more, "2 ranks: step 0: rank 0 has 41 samples, rank 1 31"),
         (forgets_to_broadcast, "2 ranks: rank 1 begins with other weights than rank 0"),
         (forgets_the_optimizer, "2 ranks: rank 1 ends with other weights than rank 0"),
-        (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 4 epochs"),
+        (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 3 epochs"),
         (reports_its_shard, "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0."),
-        (learns_too_slowly, "✗ At least 90 % of the unseen digits are read right: 2 ranks: "),
+        (learns_too_slowly, "✗ At least 85 % of the unseen digits are read right: 2 ranks: "),
     ],
 }

@@ -156,6 +156,11 @@ def never_makes_orthonormal(comm: Any, gradient: Any, error: Any, q: Any) -> Any
     return _round(comm, sent, comm.allreduce(sent @ q) / comm.size)
 
 
+def takes_both_of_qr(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
+    sent = gradient + error
+    return _round(comm, sent, np.linalg.qr(comm.allreduce(sent @ q) / comm.size))
+
+
 def adds_the_second_factor(comm: Any, gradient: Any, error: Any, q: Any) -> Any:
     sent = gradient + error
     p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]
@@ -232,6 +237,7 @@ WRONG = {
         (has_a_p_of_its_own, "each rank has a p of its own"),
         (averages_the_first_factor_only, "the second factor was not averaged"),
         (never_makes_orthonormal, "p is not orthonormal"),
+        (takes_both_of_qr, "np.linalg.qr gives a pair (Q, R), and p is to be Q: qr(…)[0]"),
         (adds_the_second_factor, "the second factor was added up: divide by comm.size"),
         (compresses_nothing, "the whole matrices were averaged, and nothing was compressed"),
         (sends_the_whole_beside, "bytes from the busiest rank, at most"),

@@ -118,8 +118,8 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (takes_the_oldest, "that is the oldest collective with this tensor"),
         (the_first_answer, "the answer belongs to an earlier step"),
         (latest_first, "the latest stands first"),
-        (asks_every_rank_for_answers, "✗ In order, in timelines that are made up: ValueError"),
-        (only_tensors_that_travel_alone, "✗ In order, in timelines that are made up: IndexError"),
+        (asks_every_rank_for_answers, "nothing was found of this tensor: answers stand with rank 0 alone"),
+        (only_tensors_that_travel_alone, "nothing was found of this tensor"),
         (without_complete, "“complete” is missing"),
     ],
     "21.late": [
@@ -128,7 +128,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
         (by_done, "that is by “done”"),
         (by_place_in_the_list, "collectives were compared by their place in the list"),
         (the_first_instead_of_the_last, "that is the rank that announced first"),
-        (all_that_rank_0_remembers, "✗ The last rank, and the waits, in timelines that are made up: KeyError"),
+        (all_that_rank_0_remembers, "not every rank remembers this collective; KeyError"),
         (prints_it, "yours is None. Is there a return?"),
     ],
 }

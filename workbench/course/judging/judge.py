@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import time
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.common import text
 from workbench.course.figures import number
+from workbench.course.judging.compare import about, compared, difference, told, unlike
 from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
 from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
+from workbench.course.simulator.deadlock import in_short
 from workbench.errors import DeadlineError
 
 DEADLINE_S = 8.0
-_HERE = str(Path(__file__).resolve().parents[1])
 
 
 @dataclass(frozen=True)
@@ -70,8 +68,8 @@ def _plain_stages(task: Task, function: Callable[..., Any]) -> Iterator[Stage]:
         except NotImplementedError:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
             return
-        except Exception as error:  # noqa: BLE001 - the learner's
-            wrong = told(error)
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
+            wrong = task.in_words(told(error))
         yield Stage(name, not wrong, wrong)
 
 
@@ -86,7 +84,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
         except DeadlockError as error:
             if ran:
                 yield Stage("runs", True)
-            yield Stage("no deadlock", False, f"{about(case)}: {error}", error)
+            yield Stage("no deadlock", False, f"{about(case)}: {in_short(error.waits)}\n{error}", error)
             return
         except NotImplementedError:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
@@ -96,7 +94,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
-            said = f"{about(case)}{where}: {told(error)}"
+            said = f"{about(case)}{where}: {task.in_words(told(error))}"
             # Chunks of one length may be added though they do not belong together; of others numpy complains.
             cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
             yield Stage("right" if cause else "runs", False, f"{cause}\n{said}" if cause else said)
@@ -117,7 +115,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
 
 
 def _wrong(task: CommTask, case: Case, run: Run) -> str:
-    wrong = compared(run.results, task.expected(case))
+    wrong = compared(run.results, task.expected(case), task.names)
     return (_likely(task, case, run.results) + wrong if wrong else "") or _left_over(run)
 
 
@@ -147,11 +145,12 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
         run = run_case(function, task.scored, DEADLINE_S, eager_bytes=0)
     except DeadlockError as error:
         where = f"{about(task.scored)}, where no message leaves before its receiver is there"
-        return Stage("score", False, f"{where}: {error}", error)
+        return Stage("score", False, f"{where}: {in_short(error.waits)}\n{error}", error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        return Stage("score", False, f"{about(task.scored)}: {told(error)}")
+        return Stage("score", False, f"{about(task.scored)}: {task.in_words(told(error))}")
     if wrong := _wrong(task, task.scored, run):
-        return Stage("score", False, f"{about(task.scored)}: {wrong}")
+        wrong = f"{about(task.scored)}: the smaller cases were right, this one is wrong: {wrong}"
+        return Stage("score", False, "\n".join([*why(task, function, task.scored, run), wrong]))
     bounds = task.bounds(task.scored, run)
     over = [bound for bound in bounds if bound.yours > bound.limit]
     if over:
@@ -171,7 +170,7 @@ def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> 
         results = ranks.run(function, case.inputs)
     except Exception as error:  # noqa: BLE001 - whatever real ranks do is for the learner to read
         return Stage("real ranks", False, told(error))
-    wrong = compared(results, task.expected(case))
+    wrong = compared(results, task.expected(case), task.names)
     if wrong:
         return Stage("real ranks", False, f"on {ranks.name}: {wrong}")
     return Stage("real ranks", True, f"the same result on {ranks.name}")
@@ -209,88 +208,10 @@ def _equal(old: Any, new: Any) -> bool:
     return not isinstance(old, (bool, int, float, str)) or bool(old == new)
 
 
-def about(case: Case) -> str:
-    """A case in some words."""
-    return f"n = {case.n}, {case.label}" if case.label else f"n = {case.n}"
-
-
-def compared(yours: Sequence[Any], expected: Sequence[Any]) -> str:
-    """As :func:`difference`, whatever a learner's function has returned."""
-    try:
-        return difference(yours, expected)
-    except Exception as error:  # noqa: BLE001 - of the learner's own objects
-        return f"what was returned cannot be compared with {type(expected[0]).__name__}: {error}"
-
-
-def difference(yours: Sequence[Any], expected: Sequence[Any]) -> str:
-    """Where the results of the ranks differ first from what they should be; empty if nowhere.
-
-    Example:
-        >>> difference([np.array([1.0]), np.array([2.0])], [np.array([1.0]), np.array([3.0])])
-        'rank 1, index 0: yours 2.0, expected 3.0'
-    """
-    for rank, (mine, wanted) in enumerate(zip(yours, expected, strict=True)):
-        wrong = unlike(mine, wanted)
-        if wrong:
-            return f"rank {rank}{wrong}"
-    return ""
-
-
-def unlike(mine: Any, wanted: Any) -> str:
-    """What differs between two values; empty if nothing does, up to rounding."""
-    if isinstance(wanted, np.ndarray):
-        if mine is None:
-            return ": yours is None. Is there a return?"
-        if not isinstance(mine, (np.ndarray, np.generic, list, int, float)):
-            return f": yours is of type {type(mine).__name__}, expected an array of shape {wanted.shape}"
-        mine = np.asarray(mine)
-        if mine.shape != wanted.shape:
-            return f": yours has shape {mine.shape}, expected {wanted.shape}"
-        if mine.dtype.kind not in "fiub" or not np.can_cast(wanted.dtype, mine.dtype, "safe"):
-            return f": yours has dtype {mine.dtype}, expected {wanted.dtype}"
-        wrong = np.flatnonzero(~np.isclose(mine, wanted, rtol=1e-9, atol=1e-9))
-        if len(wrong):
-            at = int(wrong[0])
-            return f", index {at}: yours {_plain(mine.reshape(-1)[at])}, expected {_plain(wanted.reshape(-1)[at])}"
-        return ""
-    if isinstance(mine, np.ndarray) and mine.ndim:
-        what = text.count(len(wanted), "item") if isinstance(wanted, (list, tuple)) else repr(wanted)
-        return f": yours is an array of shape {mine.shape}, expected {what}"
-    if isinstance(wanted, float) and isinstance(mine, (int, float, np.number)):
-        return "" if np.isclose(float(mine), wanted, rtol=1e-9) else f": yours {mine}, expected {wanted}"
-    if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)):
-        if len(mine) != len(wanted):
-            return f": yours has {len(mine)} items, expected {len(wanted)}"
-        return next(
-            (f", item {i}{w}" for i, (a, b) in enumerate(zip(mine, wanted, strict=True)) if (w := unlike(a, b))), ""
-        )
-    if mine is None and wanted is not None:
-        return f": yours is None, expected {wanted!r}. Is there a return?"
-    return (
-        ""
-        if (type(mine) is type(wanted) and mine == wanted) or mine == wanted
-        else f": yours {mine!r}, expected {wanted!r}"
-    )
-
-
-def told(error: BaseException) -> str:
-    """An exception in a line or two: what, and in which of the learner's lines."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
-    lines = [f"{getattr(error, 'told_as', type(error).__name__)}: {error}"]
-    if frames and frames[-1].line:
-        place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
-        lines.append(f"    in {place}{frames[-1].line}")
-    elif place := getattr(error, "place", ""):  # of another process, see course/grading
-        lines.append(place)
-    return "\n".join(lines)
-
-
 def _too_much(bound: Bound) -> str:
     yours, limit, best = map(number, (bound.yours, bound.limit, bound.best))
-    if not bound.limit:
-        return f"{yours} {bound.what}; there must be none"
-    return f"{yours} {bound.what}, at most {limit} pass; the best possible is {best}"
+    told = "there must be none" if not bound.limit else f"at most {limit} pass; the best possible is {best}"
+    return f"{yours} {bound.what}{',' if bound.limit else ';'} {told}{f'. {bound.cause}' if bound.cause else ''}"
 
 
-def _plain(value: Any) -> str:
-    return repr(value.item() if isinstance(value, np.generic) else value)
+__all__ = ["Stage", "about", "compared", "difference", "judge", "run_case", "told", "unlike"]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import workbench
 from workbench.config import changed_environment
 from workbench.context import HOLDER, Context
+from workbench.course.judging.compare import about, compared, difference
 from workbench.course.judging.deadline import Halt, halt
-from workbench.course.judging.judge import about, difference
 from workbench.course.judging.task import Case
 from workbench.course.simulator.communicator import copied
 from workbench.errors import CollectiveError, WorkbenchError
@@ -30,13 +30,18 @@ _QUICK = {
 
 
 def as_ranks_do(
-    cases: Callable[[], Sequence[Case]], expected: Callable[[Case], Sequence[Any]]
+    cases: Callable[[], Sequence[Case]],
+    expected: Callable[[Case], Sequence[Any]],
+    names: Sequence[str] = (),
+    likely: Callable[[Case], Iterable[tuple[Sequence[Any], str]]] | None = None,
 ) -> list[Callable[[Callable[..., Any]], str]]:
     """Properties for a PlainTask whose function is ``f(hvd, …)``: it runs, and its results are what is expected.
 
     Args:
         cases: from the smallest to the largest.
         expected: of a case, by rank.
+        names: of the result, or of its items if it has several.
+        likely: of a case, what else one may return, and why; a wrong result that is one of them is told so.
     """
     found: list[tuple[Case, list[Any]]] = []
 
@@ -50,8 +55,12 @@ def as_ranks_do(
         return ""
 
     def right(function: Callable[..., Any]) -> str:
-        wrong = ((case, difference(results, expected(case))) for case, results in found)
-        return next((f"{about(case)}: {text}" for case, text in wrong if text), "")
+        for case, results in found:
+            if wrong := difference(results, expected(case), names):
+                known = likely(case) if likely else ()
+                why = next((f"{words}; " for other, words in known if not compared(results, other)), "")
+                return f"{about(case)}: {why}{wrong}"
+        return ""
 
     return [runs, right]
 

@@ -98,7 +98,8 @@ def of_numbers(answers: Sequence[tuple[int, Any, float]], own: Sequence[Factor] 
 def ratio(one: Outcome) -> float | None:
     """Yours divided by what is expected, if that is one number on all ranks; None if not."""
     found: float | None = None
-    for mine, wanted in zip(one.yours, one.expected, strict=True):
+    pairs = [pair for both in zip(one.yours, one.expected, strict=True) for pair in _pairs(*both)]
+    for mine, wanted in pairs:
         if not all(isinstance(value, (int, float, np.number, np.ndarray)) for value in (mine, wanted)):
             return None
         yours, right = (np.asarray(value, float) - one.start for value in (mine, wanted))
@@ -117,6 +118,13 @@ def ratio(one: Outcome) -> float | None:
             return None
         found = value
     return found
+
+
+def _pairs(mine: Any, wanted: Any) -> list[tuple[Any, Any]]:
+    """The items of two lists of one length; else the two."""
+    if isinstance(wanted, (list, tuple)) and isinstance(mine, (list, tuple)) and len(mine) == len(wanted):
+        return [pair for both in zip(mine, wanted, strict=True) for pair in _pairs(*both)]
+    return [(mine, wanted)]
 
 
 __all__ = ["USUAL", "Factor", "Outcome", "named", "of_numbers", "ratio"]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from workbench.course.judging.case import Case
+from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.ratio import Factor
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
@@ -30,25 +31,19 @@ class Bound:
         what: ``messages per rank``.
         yours, best: less is better.
         limit: more than this does not pass.
+        cause: what is done wrong, then, as a sentence.
     """
 
     what: str
     yours: float
     best: float
     limit: float
+    cause: str = ""
 
-
-@dataclass(frozen=True)
-class Mistake:
-    """A usual mistake, and what helps then.
-
-    Args:
-        verdict: words of which one is in what ``check()`` says of it.
-        hint: what ``hint()`` says first.
-    """
-
-    verdict: tuple[str, ...]
-    hint: str
+    @classmethod
+    def busiest(cls, run: Run, best: float, limit: float, cause: str) -> Bound:
+        """Of the bytes that the busiest rank sends."""
+        return cls("bytes from the busiest rank", max(size for _, size in run.sent()), best, limit, cause)
 
 
 @dataclass(frozen=True)
@@ -61,7 +56,7 @@ class Task:
         reference: the solution, with the learner's part between ``### BEGIN SOLUTION`` and ``### END SOLUTION``.
         hints: three, each telling more.
         points: for grading.
-        mistakes: the usual ones, the first that fits a verdict counts.
+        mistakes: the usual ones, the first that fits a verdict counts; after them those of any exercise.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
         live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
     """
@@ -79,8 +74,14 @@ class Task:
 
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
-        fits = (one.hint for one in self.mistakes if any(words in verdict for words in one.verdict))
+        known = (*self.mistakes, *GENERAL)
+        fits = (one.hint for one in known if any(words in verdict for words in one.verdict))
         return next(fits, "")
+
+    def in_words(self, error: str) -> str:
+        """An exception's text, behind what it means in this exercise, if that is known."""
+        causes = (one.cause for one in self.mistakes if one.cause and any(words in error for words in one.verdict))
+        return f"{cause}; {error}" if (cause := next(causes, "")) else error
 
     def solution(self) -> str:
         """The reference's source, as a learner would have written it."""
@@ -132,6 +133,7 @@ class CommTask(Task):
         coded: how it is run with inputs that tell where a number comes from.
         weighed: how the samples of a mean are weighed.
         factors: by which a wrong number may differ from the right one, besides 2, n and their like.
+        names: of the result, or of its items if it is several: ``the weights``. A wrong number is told with its name.
         start: of a case, what its results are a step away from; a wrong step is compared, then.
     """
 
@@ -145,6 +147,7 @@ class CommTask(Task):
     coded: Coded | None = field(default=None, kw_only=True)
     weighed: Weighed | None = field(default=None, kw_only=True)
     factors: Sequence[Factor] = field(default=(), kw_only=True)
+    names: Sequence[str] = field(default=(), kw_only=True)
     start: Callable[[Case], Any] | None = field(default=None, kw_only=True)
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from itertools import pairwise
 
-from workbench.course.schedules.messages import BYTES, Messages, Piece, mistake, nbytes
+from workbench.course.schedules.messages import BYTES, Messages, mistake, nbytes
 from workbench.simulate.steps import Event, Span
 
 STEPS = 8
@@ -55,22 +56,24 @@ def play(layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float],
         raise ValueError(f"This is no schedule: {wrong}.")
     if steps < 2:
         raise ValueError(f"{steps} steps: at least two are needed, for the first one is not counted.")
-    updated, free, ends = [0.0] * len(layers), 0.0, [0.0]
+    carried = [sorted({layer for layer, _, _ in message}) for message in messages]
     costs = [reduce_s(float(nbytes(message))) for message in messages]
+    updated, free, ends = [0.0] * len(layers), 0.0, [0.0]
     for _ in range(steps):
-        computed, ready = _compute(layers, ends[-1], updated)
-        sent = _send(messages, costs, ready, free)
-        ends.append(max(ends[-1], computed[-1].end_s))
-        updated, free = list(ready), sent[-1][2] if sent else free
+        forward, backward = _compute(layers, ends[-1], updated)
+        ready = [end for _, end in backward]
+        sent = _send([max(ready[layer] for layer in each) for each in carried], costs, free)
+        ends.append(max(ends[-1], ready[0] if layers else 0.0))
+        updated, free = ready, sent[-1][2] if sent else free
         for number, _, end in sent:
-            for layer, _, _ in messages[number]:
+            for layer in carried[number]:
                 updated[layer] = max(updated[layer], end)
+    order = tuple(number for number, _, _ in sent)
     reduced = [
-        Event("reduce", _names(layers, messages[number]), begin, end, nbytes(messages[number]) // BYTES)
+        Event("reduce", tuple(layers[i].name for i in carried[number]), begin, end, nbytes(messages[number]) // BYTES)
         for number, begin, end in sent
     ]
-    order = tuple(number for number, _, _ in sent)
-    return Played((ends[-1] - ends[1]) / (steps - 1), order, (*computed, *reduced))
+    return Played((ends[-1] - ends[1]) / (steps - 1), order, (*_events(layers, forward, backward), *reduced))
 
 
 def waits(events: Sequence[Event], step_s: float) -> list[Event]:
@@ -112,35 +115,46 @@ def on_the_network(events: Sequence[Event], step_s: float) -> list[Event]:
     return [event for event in cut if event.end_s > event.begin_s + _NOTHING_S]
 
 
-def _names(layers: Sequence[Span], message: Sequence[Piece]) -> tuple[str, ...]:
-    return tuple(layers[i].name for i in sorted({layer for layer, _, _ in message}))
-
-
-def _compute(layers: Sequence[Span], now: float, updated: Sequence[float]) -> tuple[list[Event], list[float]]:
-    """Forward and backward; when each layer's gradients are ready."""
-    events, ready = list[Event](), [0.0] * len(layers)
-    for i, layer in enumerate(layers):
-        begin, now = max(now, updated[i]), max(now, updated[i]) + layer.forward_s
-        events.append(Event("forward", (layer.name,), begin, now))
-    for i, layer in reversed(list(enumerate(layers))):
+def _compute(
+    layers: Sequence[Span], now: float, updated: Sequence[float]
+) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """(begin, end) of each layer's forward, and of its backward; at the end of that its gradients are ready."""
+    forward, backward = list[tuple[float, float]](), list[tuple[float, float]]()
+    for layer, free in zip(layers, updated, strict=True):
+        begin = max(now, free)
+        now = begin + layer.forward_s
+        forward.append((begin, now))
+    for layer in reversed(layers):
         begin, now = now, now + layer.backward_s
-        ready[i] = now
-        events.append(Event("backward", (layer.name,), begin, now))
-    return events, ready
+        backward.append((begin, now))
+    return forward, backward[::-1]
 
 
-def _send(
-    messages: Messages, costs: Sequence[float], ready: Sequence[float], free: float
-) -> list[tuple[int, float, float]]:
-    """(message, begin, end), as they go."""
-    known = [max(ready[layer] for layer, _, _ in message) for message in messages]
-    waiting, sent = list(range(len(messages))), list[tuple[int, float, float]]()
-    while waiting:
-        place = next((place for place, number in enumerate(waiting) if known[number] <= free), -1)
-        if place < 0:  # nothing is ready: the first that will be
-            place = min(range(len(waiting)), key=lambda each: known[waiting[each]])
-            free = known[waiting[place]]
-        number = waiting.pop(place)
+def _events(
+    layers: Sequence[Span], forward: Sequence[tuple[float, float]], backward: Sequence[tuple[float, float]]
+) -> list[Event]:
+    """The computing of a step, in its order."""
+    there = [Event("forward", (layer.name,), *when) for layer, when in zip(layers, forward, strict=True)]
+    back = [Event("backward", (layer.name,), *when) for layer, when in zip(layers, backward, strict=True)]
+    return [*there, *back[::-1]]
+
+
+def _send(known: Sequence[float], costs: Sequence[float], free: float) -> list[tuple[int, float, float]]:
+    """(message, begin, end), as they go: of those that are ready when the network is free, the first of the list.
+
+    Args:
+        known: when each message's gradients are all there.
+        costs: how long each is on the network.
+        free: when the network is.
+    """
+    coming = sorted(range(len(known)), key=known.__getitem__, reverse=True)
+    ready, sent = list[int](), list[tuple[int, float, float]]()
+    while coming or ready:
+        if not ready:
+            free = max(free, known[coming[-1]])
+        while coming and known[coming[-1]] <= free:
+            heappush(ready, coming.pop())
+        number = heappop(ready)
         begin, free = free, free + costs[number]
         sent.append((number, begin, free))
     return sent

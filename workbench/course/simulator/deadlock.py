@@ -79,6 +79,38 @@ def explain(waits: Sequence[Wait], finished: Mapping[int, str]) -> str:
     return "\n".join(lines)
 
 
+def in_short(waits: Sequence[Wait]) -> str:
+    """The same in one line: who waits for each other, or for whom one waits that does not come.
+
+    Example:
+        >>> ring = [Wait(rank, "send", 1 - rank, 8, "", True) for rank in range(2)]
+        >>> in_short(ring)
+        'ranks 0 and 1 wait for each other: all of them send, and nobody receives'
+        >>> in_short([Wait(0, "recv", 1, 0, "line 3", False)])
+        'rank 0 waits in recv(source=1), and rank 1 has returned'
+    """
+    if ring := cycle(waits):
+        own = [wait for wait in waits if wait.rank in ring]
+        collective = any(map(_in_collective, own))
+        same = ": all of them send, and nobody receives" if all(wait.sends for wait in own) else ""
+        same = same or (": all of them receive, and nobody sends" if not any(wait.sends for wait in own) else "")
+        return f"{_ranks(ring)} wait for each other{'' if collective else same}"
+    waiting = {wait.rank for wait in waits}  # all others have returned
+    left = [wait for wait in waits if wait.peer >= 0 and wait.peer not in waiting] or list(waits)
+    first = min(left, key=lambda wait: wait.rank)
+    if first.peer == first.rank:
+        return f"rank {first.rank} waits in {_call(first)} for itself"
+    gone = first.peer >= 0 and first.peer not in waiting
+    why = f", and rank {first.peer} has returned" if gone else ", and nobody sends it anything"
+    return f"rank {first.rank} waits in {_call(first)}{why}"
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    *others, last = map(str, ranks[:_MOST])
+    more = f" and {len(ranks) - _MOST} more" if len(ranks) > _MOST else ""
+    return f"ranks {', '.join(others)}{',' if more else ' and'} {last}{more}" if others else f"rank {last}"
+
+
 def _call(wait: Wait) -> str:
     if wait.peer < 0:
         return f"{wait.verb}() from any rank"

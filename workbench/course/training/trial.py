@@ -158,7 +158,7 @@ def run_capstone(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
     """What ``function(hvd, model, digits, batch, epochs)`` does on n ranks."""
     from workbench import data
 
-    digits, batch, epochs = data.digits().limit(1433), 48, 4
+    digits, batch, epochs = data.digits().limit(1433), 72, 3
     models = [make_model(rank) for rank in range(n)]
     recorders = [behaviour.Recorder(digits.train_x) for _ in models]
     for model, recorder in zip(models, recorders, strict=True):

@@ -100,7 +100,8 @@ class Shards:
         self._params = {name: params[name] for name in self.names}
         self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
         self._grads = {name: grad for each in self._memory for name, grad in each.grads.items()}
-        self.slices = Slices(optimizer, process_set)
+        self._name = buckets[0].layout.name  # of this optimizer's parameters alone, as all names are
+        self.slices = Slices(optimizer, process_set, self._name)
         self.slices.cut(self._params, {name: part for each in self._memory for name, part in each.slices.items()})
 
     def owns(self, param: torch.Tensor) -> bool:
@@ -130,13 +131,14 @@ class Shards:
         """Names of parameters of which some rank has a gradient."""
         present = np.array([self._params[name].grad is not None for name in self.names], np.uint8)
         about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self._set}
-        api.submit([api.entry(Kind.ALLREDUCE, present, "which gradients there are", **about)])[0].wait()
+        name = f"which gradients there are of {self._name}"
+        api.submit([api.entry(Kind.ALLREDUCE, present, name, **about)])[0].wait()
         return {name for name, found in zip(self.names, present.tolist(), strict=True) if found}
 
     def publish(self) -> None:
         """After the update: every rank has all parameters when this returns."""
         if all(each.shared for each in self._memory):
-            api.submit([api.entry(Kind.BARRIER, None, "updated", process_set=self._set)])[0].wait()
+            api.submit([api.entry(Kind.BARRIER, None, f"updated {self._name}", process_set=self._set)])[0].wait()
         else:
             for each in self._memory:
                 each.publish()

@@ -1,15 +1,23 @@
-"""What is refused before anything is divided: models that differ between ranks, parameters that cannot be divided."""
+"""What must be alike on all ranks: the model before it is divided, and before each step how far each rank has come."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
+from workbench import api
+from workbench.context import HOLDER
+from workbench.core.messages import Kind
 from workbench.errors import MismatchError
 from workbench.torch.sharded.flat import Members
 from workbench.training.objects import allgather_object
+
+_DIGEST = 4  # bytes
 
 
 def divisible(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str, torch.nn.Parameter]:
@@ -31,7 +39,7 @@ def divisible(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str,
     return {name: param for name, param in params.items() if param.numel() and param.is_floating_point()}
 
 
-def check_alike(params: Mapping[str, torch.nn.Parameter], members: Members, about: Any = None) -> None:
+def check_alike(params: Mapping[str, torch.nn.Parameter], members: Members, about: Any = None) -> int:
     """All members have the same parameters in the same order. All call it.
 
     Args:
@@ -39,22 +47,127 @@ def check_alike(params: Mapping[str, torch.nn.Parameter], members: Members, abou
         members: who shares.
         about: what else must be equal, for each rank to see.
 
+    Returns:
+        A number for these parameters, the same on all members, and for no others on any of them. It is part of the
+        names under which they travel: two models may have equal names, and be trained in any order.
+
     Raises:
         MismatchError: on all of them; it names the first difference.
     """
-    if members.size == 1:
-        return
-    mine = [f"{name}: {tuple(p.shape)} {p.dtype}{'' if p.requires_grad else ', frozen'}" for name, p in params.items()]
-    everybody = allgather_object([*mine, f"units: {about}"], "sharded parameters", members.process_set)
-    ranks = members.process_set.ranks or range(members.size)
+    context = HOLDER.get()
+    number = context.divided + 1
+    if members.size > 1:
+        mine = [*map(_described, params, params.values()), f"units: {about}"]
+        everybody = allgather_object((number, mine), "sharded parameters", members.process_set)
+        number = max(each for each, _ in everybody)
+        _compare([lines for _, lines in everybody], members)
+    context.divided = number
+    return number
+
+
+def _described(name: str, param: torch.nn.Parameter) -> str:
+    layout = "" if param.is_contiguous() else f", strides {param.stride()}"
+    return f"{name}: {tuple(param.shape)} {param.dtype}{layout}{'' if param.requires_grad else ', frozen'}"
+
+
+def _compare(everybody: Sequence[Sequence[str]], members: Members) -> None:
     for number in range(max(map(len, everybody))):
         lines = [each[number] if number < len(each) else "nothing more" for each in everybody]
         if len(set(lines)) > 1:
-            told = "\n".join(f"  rank {rank}: {line}" for rank, line in zip(ranks, lines, strict=True))
             raise MismatchError(
-                f"The ranks have not the same parameters. The first difference is at number {number}:\n{told}\n"
-                "Build the same model on every rank, and freeze the same parameters."
+                f"The ranks have not the same parameters. The first difference is at number {number}:\n"
+                f"{_by_rank(lines, members)}\nBuild the same model on every rank, and freeze the same parameters."
             )
 
 
-__all__ = ["check_alike", "divisible"]
+def _by_rank(lines: Sequence[object], members: Members) -> str:
+    ranks = members.process_set.ranks or range(members.size)
+    return "\n".join(f"  rank {rank}: {line}" for rank, line in zip(ranks, lines, strict=True))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a rank has come. Where two ranks differ, what they have of gradients or parameters does not fit.
+
+    Args:
+        updates: how often it has updated its part of the parameters since it was made, or a state was loaded.
+        complete: after the last update, every rank got what it needs of it.
+        sent: how often each array of gradients was sent since it was last used up or dropped.
+        loaded: a state was loaded since the last update.
+    """
+
+    updates: int
+    complete: bool
+    sent: tuple[int, ...]
+    loaded: bool
+
+    def __str__(self) -> str:
+        last = "" if self.complete else ", the last one broken off"
+        state = ", then a state was loaded" if self.loaded else ""
+        sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
+        return f"{self.updates} updates of its parameters{last}{state}; {sent}"
+
+
+class Agreement:
+    """Before each step: have all ranks come equally far, and which parameters have a gradient on any of them?
+
+    Args:
+        members: who must agree.
+        name: of what they train, the same on all of them.
+    """
+
+    def __init__(self, members: Members, name: str) -> None:
+        self._members, self._name = members, name
+
+    def any_of(self, present: Sequence[bool], mine: Progress) -> list[bool]:
+        """What is true on any rank.
+
+        Raises:
+            MismatchError: on all ranks; the ranks have not come equally far.
+        """
+        here = np.array([*present, *self._digest(mine)], np.uint8)
+        if self._members.size > 1:
+            self._max(here, "which gradients there are of" if len(present) else "step of")
+        digest, rest = here[len(present) :][:_DIGEST], here[len(present) + _DIGEST :]
+        if (digest + rest != 255).any() or (not mine.complete and self._members.size > 1):
+            self._refuse(mine)
+        return [bool(each) for each in here[: len(present)]]
+
+    def _digest(self, mine: Progress) -> list[int]:
+        """Some bytes and 255 minus each: the largest of all ranks' still add up to 255 if all ranks' are equal."""
+        # A rank whose update was broken off has a number of its own, so that all of them hear of it.
+        about = (mine.updates, mine.sent, mine.loaded, -1 if mine.complete else self._members.rank)
+        found = list(zlib.crc32(repr(about).encode()).to_bytes(_DIGEST, "little"))
+        return [*found, *(255 - each for each in found)]
+
+    def _max(self, here: np.ndarray[Any, Any], what: str) -> None:
+        about: dict[str, Any] = {"op": api.Max, "target": here, "process_set": self._members.process_set}
+        api.submit([api.entry(Kind.ALLREDUCE, here, f"{what} {self._name}", **about)], at_once=True)[0].wait()
+
+    def _refuse(self, mine: Progress) -> None:
+        everybody = [mine]
+        if self._members.size > 1:
+            everybody = allgather_object(mine, f"progress of {self._name}", self._members.process_set)
+        torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
+        raise MismatchError(
+            f"The ranks have not come equally far with {self._name}:\n{_by_rank(everybody, self._members)}\n"
+            + (_TORN if torn else _UNEVEN if len({each.loaded for each in everybody}) == 1 else _LOADED)
+        )
+
+
+_LOADED = (
+    "Each rank takes its part of a state on its own. Call optimizer.load_state_dict(...) on all ranks: broadcast the "
+    "checkpoint first if only one can read it."
+)
+_TORN = (
+    "The last step was broken off when some had updated their part of the parameters, and what the ranks have together "
+    "is neither the old model nor the new one. Load a checkpoint: hvd.load_full_state_dict(model, ...) and "
+    "optimizer.load_state_dict(...), on all ranks."
+)
+_UNEVEN = (
+    "Each rank must make as many backward passes before a step, and all ranks must call zero_grad() at the same place. "
+    "A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). Now call "
+    "optimizer.zero_grad() on all ranks, and do the step again."
+)
+
+__all__ = ["Agreement", "Progress", "check_alike", "divisible"]

@@ -7,10 +7,12 @@ comes back is added to this rank's part, so any number of passes may be made bef
 
 from __future__ import annotations
 
+import warnings
+import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import partial
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,13 +21,26 @@ from workbench.context import HOLDER
 from workbench.errors import CollectiveError
 from workbench.torch.optimizer.gradient_hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
-from workbench.torch.sharded.released import mark_taken
+from workbench.torch.sharded.released import get_grad, mark_taken, set_grad
 
 _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
 # So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
 # one of their parameters sends them at the end of its pass, and may need this one to come to that.
 _PATIENCE_S = 1.0
 _MOMENT_S = 0.05  # who waits for longer at a time is taken for blocked, and the ranks for waiting for each other
+_BROKEN = (
+    "An error has broken off a backward pass, and a part of its gradients is here. Call optimizer.zero_grad() on all "
+    "ranks, then do the step again."
+)
+_WITHIN = "step() within a backward pass (in a hook, say): call it when backward() has returned."
+_DROPPED = (
+    "A cell has failed since the last backward pass. The ranks may have come unequally far, so the gradients from "
+    "before are dropped."
+)
+_KEPT = (
+    "A cell has failed since gradients were added up within no_sync(), and the ranks may have come unequally far. Call "
+    "optimizer.zero_grad() on all ranks, then do the step again."
+)
 
 
 def nothing(*_: Any) -> None:
@@ -38,7 +53,7 @@ class Backward:
     Args:
         flats: in the order in which they are sent where several are left.
         completed: is told of an array of which all gradients of this pass are ready.
-        ended: is told of the end of a pass.
+        ended: is told of the end of a pass, by number; None: of all, for they were broken off.
 
     Attributes:
         keeping: gradients stay on this rank; see ``no_sync()``.
@@ -52,7 +67,7 @@ class Backward:
         self,
         flats: Sequence[Flat],
         completed: Callable[[Flat], None] = nothing,
-        ended: Callable[[], None] = nothing,
+        ended: Callable[[int | None], None] = nothing,
     ) -> None:
         self.flats: list[Flat] = []
         self.keeping, self.replaced = False, False
@@ -60,9 +75,9 @@ class Backward:
         self._flat_of: dict[str, Flat] = {}
         self._hooks: dict[str, Hook] = {}
         self._flying: deque[Flat] = deque()
-        self._unsent: dict[Flat, set[str]] = {}
+        self._open: dict[int, _Pass] = {}  # by torch's number; several if one runs within another
         self._patience_s = _PATIENCE_S
-        self._pass, self._passes, self._kept, self._failures = -1, 0, False, _failures()
+        self._passes, self._kept, self._failures = 0, False, failures()
         self.add(flats)
 
     def add(self, flats: Sequence[Flat]) -> None:
@@ -84,37 +99,43 @@ class Backward:
     def touch(self) -> None:
         """Something happens in a backward pass: if it is a new one, begin it."""
         now = torch._C._current_graph_task_id()
-        if now == self._pass:
+        if now in self._open:
             return
         self._forget_failed_cell()
-        self._pass = now
+        if any(each.broken for each in self._open.values()):
+            raise RuntimeError(_BROKEN)
         self._patience_s = _PATIENCE_S
         self.watch()
-        self._unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
+        end = _End(self._end, now)
+        unsent = {flat: set(flat.trained) & self._hooks.keys() for flat in self.flats if flat.trained}
+        self._open[now] = _Pass(unsent, weakref.ref(end))
         engine: Any = torch.autograd.Variable._execution_engine
-        engine.queue_callback(partial(self._end, now))
+        engine.queue_callback(end)
 
     def ready(self, name: str) -> None:
         """A gradient of this pass is complete."""
-        self.touch()
         flat = self._flat_of[name]
+        new = get_grad(flat.params[name])
+        self.touch()
+        set_grad(flat.params[name], new)  # what touch() drops is older
         if not self.keeping:
             flat.take(name)
-        waiting = self._unsent.get(flat, set())
+        unsent = self._open[torch._C._current_graph_task_id()].unsent
+        waiting = unsent.get(flat, set())
         waiting.discard(name)
-        if not waiting and flat in self._unsent:
-            self._complete(flat)
+        if not waiting and flat in unsent:
+            self._complete(flat, unsent)
 
     def lend(self, name: str) -> torch.Tensor | None:
         """No place: a gradient's array is there only while it is filled."""
         return None
 
     def is_complete(self, flat: Flat) -> bool:
-        """Have all gradients of this pass come?"""
-        return flat not in self._unsent
+        """Have all gradients come of this pass, and of that in which it runs?"""
+        return not any(flat in each.unsent for each in self._open.values())
 
-    def _complete(self, flat: Flat) -> None:
-        del self._unsent[flat]
+    def _complete(self, flat: Flat, unsent: dict[Flat, set[str]]) -> None:
+        del unsent[flat]
         if not self.keeping:
             self._send(flat)
         self._completed(flat)
@@ -134,15 +155,16 @@ class Backward:
                 break
 
     def _end(self, which: int) -> None:
-        """A backward pass is over, but for an inner one's, which has ended before."""
-        if which != self._pass:
+        """A backward pass is over."""
+        if which not in self._open:  # it was dropped within
             return
-        self._pass = -1
-        for flat in list(self._unsent):
-            self._complete(flat)
+        unsent = self._open[which].unsent
+        for flat in list(unsent):
+            self._complete(flat, unsent)
+        del self._open[which]
         self._kept = self.keeping
         self._passes += not self.keeping
-        self._ended()
+        self._ended(which)
 
     # --- between passes -------------------------------------------------------------------------------
 
@@ -151,7 +173,12 @@ class Backward:
 
         Raises:
             CollectiveError: a reduction failed.
+            RuntimeError: a backward pass was broken off, or goes on.
         """
+        if torch._C._current_graph_task_id() != -1:
+            raise RuntimeError(_WITHIN)
+        if self._open:
+            raise RuntimeError(_BROKEN)
         new = self.watch()
         rest = self.flats if self._kept or not self._passes else new
         self._passes, self._kept = 0, False
@@ -174,8 +201,9 @@ class Backward:
                 flat.finish()
             flat.forget()
         self._flying.clear()
-        self._unsent, self._pass, self._passes, self._kept = {}, -1, 0, False
-        self._failures = _failures()
+        self._open, self._passes, self._kept = {}, 0, False
+        self._failures = failures()
+        self._ended(None)
 
     def give_way(self) -> None:
         """Another optimizer takes the parameters over."""
@@ -185,8 +213,13 @@ class Backward:
 
     def _forget_failed_cell(self) -> None:
         """After a cell that failed, the ranks may have sent unlike parts of a step: it is given up."""
-        if self._failures != _failures():
-            self.drop()
+        if self._failures == failures():
+            return
+        if self._kept:  # what is new cannot be told from it any more
+            raise RuntimeError(_KEPT)
+        if self.begun or self._open or any(flat.sent for flat in self.flats):
+            warnings.warn(_DROPPED, stacklevel=2)
+        self.drop()
 
 
 class _Hook(Hook):
@@ -199,10 +232,38 @@ class _Hook(Hook):
             mark_taken(param, False)
 
 
-def _failures() -> int:
+@dataclass
+class _Pass:
+    """A backward pass that has begun.
+
+    Args:
+        unsent: arrays, with the names of parameters whose gradients are still to come.
+        end: a weak reference to what torch calls at its end.
+    """
+
+    unsent: dict[Flat, set[str]]
+    end: Callable[[], Any]
+
+    @property
+    def broken(self) -> bool:
+        """Has an error ended it? torch then frees what was to be called at its end."""
+        return self.end() is None
+
+
+class _End:
+    """What torch calls at the end of a pass."""
+
+    def __init__(self, end: Callable[[int], None], which: int) -> None:
+        self._end, self._which = end, which
+
+    def __call__(self) -> None:
+        self._end(self._which)
+
+
+def failures() -> int:
     """Of cells and collectives, until now."""
     context = HOLDER.find()
     return context.failures if context else 0
 
 
-__all__ = ["Backward"]
+__all__ = ["Backward", "failures"]

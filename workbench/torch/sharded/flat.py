@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from workbench import api
 from workbench.collectives.ring import chunk_lengths
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
-from workbench.errors import CollectiveError, WaitTimeoutError
+from workbench.errors import CollectiveError, MissingRanksError, WaitTimeoutError
 from workbench.process_sets import ProcessSet, is_alone
 from workbench.torch.sharded.released import Released, get_grad, mark_taken, set_grad
 from workbench.torch.sharded.slices import Slice
@@ -29,6 +30,25 @@ _SPARSE = (
     "The gradient of {!r} is sparse, and sharded={!r} takes dense ones only. Make its layer without sparse=True, or "
     "leave sharded out."
 )
+_TOGETHER = (
+    "With sharded='parameters' a layer's parameters come from all ranks: all run the same layers, in one order and "
+    "equally often, also to evaluate or to print something. If one rank is to do that alone, give it a copy: build "
+    "the model once more there, and load hvd.full_state_dict(model), which all ranks call."
+)
+_LOST = (
+    "The {} belong to a job that has ended (by shutdown(), or a rank that was lost), and the other ranks' parts with "
+    "it. Build the model anew on all ranks, call hvd.shard_parameters(model), and load a checkpoint: "
+    "hvd.load_full_state_dict(model, ...)."
+)
+
+
+@contextmanager
+def uneven(hint: str) -> Iterator[None]:
+    """Within it, the error of ranks that wait for each other ends with what is likely to be the cause."""
+    try:
+        yield
+    except MissingRanksError as error:
+        raise type(error)(f"{error}\n{hint}") from None
 
 
 @dataclass(frozen=True)
@@ -75,12 +95,14 @@ class Flat:
         members: who shares.
         kept: stage 2, each rank keeps the whole array. Else it keeps its part, and the whole only when gathered.
         stage: the user's word for it, for errors.
+        number: of the model, the same on all ranks.
 
     Attributes:
-        name: equal on two ranks only if the parameters are.
+        name: equal on two ranks only if the parameters are, and the model's number.
         places: by parameter's name.
         mine: this rank's part of the parameters.
         grad: this rank's part of their averaged gradients; None before there are any.
+        sent: how often gradients were sent that are in :attr:`grad`, or will be.
         there: names of parameters of which this rank has had a gradient since the last step.
         gathered: is the whole array there?
         home: the model whose parameters they are, in stage 3.
@@ -88,15 +110,17 @@ class Flat:
 
     home: Any = None
 
-    def __init__(self, params: Mapping[str, torch.nn.Parameter], members: Members, kept: bool, stage: str) -> None:
-        self.params, self.members, self._stage = dict(params), members, stage
+    def __init__(
+        self, params: Mapping[str, torch.nn.Parameter], members: Members, kept: bool, stage: str, number: int
+    ) -> None:
+        self.params, self.members, self._stage, self._job = dict(params), members, stage, api.world()
         self.places: dict[str, Place] = {}
         start = 0
         for name, param in self.params.items():
             like = torch.empty_like(param, device="meta", requires_grad=False)
             self.places[name] = Place(start, start + param.numel(), like)
             start += param.numel()
-        self.name = _name(self.places)
+        self.name, self.sent = _name(self.places, number), 0
         self.there: set[str] = set()
         lengths = chunk_lengths(start, members.size)
         self._start, self._length = sum(lengths[: members.rank]), start
@@ -171,7 +195,7 @@ class Flat:
             array = bare(sent)
             entry = self._entry(Kind.REDUCESCATTER, array, "gradients", target=array, op=api.Average)
             handle = api.submit([entry], at_once=True)[0]
-        self._sent = sent, handle
+        self._sent, self.sent = (sent, handle), self.sent + 1
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait for what was sent, add this rank's part to :attr:`grad`, and let go of the rest.
@@ -197,7 +221,7 @@ class Flat:
 
     def forget(self) -> None:
         """Drop the gradients, wherever they are. What is in flight must be finished before."""
-        self._buffer, self._sent, self.grad = None, None, None
+        self._buffer, self._sent, self.grad, self.sent = None, None, None, 0
         self.there.clear()
         for param in self.params.values():
             set_grad(param, None)
@@ -221,9 +245,12 @@ class Flat:
         """Stage 3: bring the whole array here, and let the parameters be in it. All ranks call it."""
         if self.gathered:
             return
+        if self._job is not api.world() and self.members.size > 1:
+            raise RuntimeError(_LOST.format(self.name))
         self._whole.untyped_storage().resize_(self.nbytes)
         if self.members.size > 1:
-            self._gather()
+            with uneven(_TOGETHER):
+                self._gather()
         else:
             self._whole.copy_(self.mine)
         self.gathered = True
@@ -282,11 +309,12 @@ def bare(tensor: torch.Tensor) -> Array:
     return np.frombuffer(raw, kind)
 
 
-def _name(places: Mapping[str, Place]) -> str:
-    """Equal on two ranks only if names, shapes, strides and dtypes are."""
+def _name(places: Mapping[str, Place], number: int) -> str:
+    """Equal on two ranks only if names, shapes, strides and dtypes are, and the model's number."""
     names = list(places)
     alike = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in places.items()]
-    return f"{len(names)} parameters, {names[0]} to {names[-1]}, {zlib.crc32(repr(alike).encode()):08x}"
+    alike_hex = f"{zlib.crc32(repr(alike).encode()):08x}"
+    return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {alike_hex})"
 
 
-__all__ = ["Flat", "Members", "Place", "bare"]
+__all__ = ["Flat", "Members", "Place", "bare", "uneven"]

@@ -12,13 +12,14 @@ from workbench import api
 from workbench.torch.sharded.flat import Members
 
 
-def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members) -> torch.Tensor:
+def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members, name: str = "") -> torch.Tensor:
     """Of all ranks' gradients together, in float64, the same on all of them.
 
     Args:
         grads: this rank's; there may be none.
         norm_type: p, of the p-th root of the sum of |g|ᵖ; infinity: the largest |g|.
         members: who has the other parts.
+        name: of what these gradients are, the same on all ranks.
 
     Example:
         >>> from workbench.process_sets import global_process_set
@@ -30,7 +31,7 @@ def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members
     here = max(norms, default=0.0) if largest else sum(norm**norm_type for norm in norms)
     if members.size > 1:
         op, where = (api.Max if largest else api.Sum), members.process_set
-        here = float(api.allreduce(np.array([here]), "norm of gradients", op=op, process_set=where)[0])
+        here = float(api.allreduce(np.array([here]), f"norm of gradients {name}", op=op, process_set=where)[0])
     return torch.tensor(here if largest else here ** (1 / norm_type), dtype=torch.float64)
 
 

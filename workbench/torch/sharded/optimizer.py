@@ -42,7 +42,8 @@ class ShardedOptimizer(Wrapping):
 
     What differs from other DistributedOptimizers. The model's ``.grad`` is None after backward: :meth:`clip_grad_norm_`
     clips. Gradients are used up by ``step()``, so ``zero_grad()`` may be left out. Any number of backward passes may
-    come before a step; each is sent, unless within :meth:`no_sync`. ``state_dict()`` is whole, and a collective.
+    come before a step, equally many on all ranks; each is sent, unless within :meth:`no_sync`. ``state_dict()`` is
+    whole, and a collective; among another number of ranks it goes on. All ranks call ``load_state_dict()``.
 
     Args:
         optimizer: SGD, Adam or another of ``torch.optim`` that treats each element by itself.
@@ -102,15 +103,17 @@ class ShardedOptimizer(Wrapping):
             closure: evaluates the model again and returns the loss, of which all ranks get the mean.
 
         Raises:
-            CollectiveError: a reduction failed; no parameter has changed.
-            RuntimeError: another DistributedOptimizer has taken the parameters over, or the job has ended.
+            CollectiveError: a reduction failed, or a rank has left the step. If some ranks have updated their parts by
+                then, the next step says so.
+            MismatchError: the ranks have made unequally many backward passes, or a step before was broken off.
+            RuntimeError: another DistributedOptimizer has taken the parameters over, the job has ended, or a backward
+                pass was broken off.
         """
         mine, loss = self._distributed, None
         if closure is not None:
             with torch.enable_grad():
                 loss = self._mean(closure())
-        if not mine.synchronized or mine.backward.begun:
-            mine.reduce()
+        mine.begin_update()
         mine.optimizer.step()
         mine.publish()
         return loss
@@ -121,7 +124,7 @@ class ShardedOptimizer(Wrapping):
         if mine.members.size == 1 or not isinstance(loss, (float, torch.Tensor)):
             return loss
         here = torch.as_tensor(loss).detach().contiguous()
-        mean = allreduce_async(here, name="closure", process_set=mine.members.process_set).wait()
+        mean = allreduce_async(here, name=f"closure of {mine.name}", process_set=mine.members.process_set).wait()
         return mean.item() if isinstance(loss, float) else mean
 
     def synchronize(self) -> None:
@@ -146,9 +149,10 @@ class ShardedOptimizer(Wrapping):
             The norm before, the same on all ranks.
         """
         mine = self._distributed
-        self.synchronize()
+        if not mine.synchronized or mine.backward.begun:
+            self.synchronize()
         grads = [part.param.grad for part in mine.slices.parts.values() if part.param.grad is not None]
-        norm = total_norm(grads, norm_type, mine.members)
+        norm = total_norm(grads, norm_type, mine.members, mine.name)
         with torch.no_grad():
             for grad in grads:
                 grad.mul_(clip_factor(norm, max_norm).to(grad.dtype))
@@ -199,6 +203,7 @@ class ShardedOptimizer(Wrapping):
     def load_state_dict(self, state_dict: Any) -> None:
         """Take this rank's part of a whole state; each rank does so on its own."""
         self._distributed.slices.load_state_dict(state_dict)
+        self._distributed.loaded()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; all ranks call it. With ``"parameters"`` they must be the sharded model's."""

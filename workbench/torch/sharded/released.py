@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import torch
+from torch._guards import CompileContext
 
 P = TypeVar("P", bound=torch.Tensor)
 _GONE = (
@@ -47,7 +48,9 @@ class Taken(torch.nn.Parameter):
 
     @property
     def grad(self) -> torch.Tensor | None:
-        """Refused. Backward itself does not come here."""
+        """Refused. Backward itself does not come here; torch.compile does, and asks only whether it is there."""
+        if CompileContext.try_get() is not None:
+            return None
         raise RuntimeError(_GRADIENT_GONE.format(what=f"a parameter of shape {tuple(self.shape)}"))
 
     @grad.setter

@@ -12,6 +12,11 @@ import torch
 from workbench.process_sets import ProcessSet
 from workbench.training.objects import allgather_object
 
+_PARTLY = (
+    "A state_dict() has the parts of all ranks, and of a parameter of shape {} some ranks have none: load_state_dict() "
+    "was called on the others only. Call it on all ranks: broadcast the checkpoint first if only one can read it."
+)
+
 
 @dataclass
 class Slice:
@@ -33,13 +38,14 @@ class Slices:
     Args:
         optimizer: the wrapped one.
         process_set: who shares; None: nobody, this rank has all.
+        name: of what is trained, the same on all ranks.
 
     Attributes:
         parts: this rank's, by name.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None) -> None:
-        self._optimizer, self._set = optimizer, process_set
+    def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None, name: str) -> None:
+        self._optimizer, self._set, self._name = optimizer, process_set, name
         self._whole: list[list[torch.nn.Parameter]] = []
         self._index: dict[torch.nn.Parameter, str] = {}
         self._likes: dict[str, torch.Tensor] = {}
@@ -92,7 +98,7 @@ class Slices:
             for name, part in self.parts.items()
             if part.param in self._optimizer.state
         }
-        everybody = [mine] if self._set is None else allgather_object(mine, "sharded state", self._set)
+        everybody = [mine] if self._set is None else allgather_object(mine, f"state of {self._name}", self._set)
         found = self._optimizer.state_dict()
         state: dict[int, Any] = {}
         for number, param in enumerate(param for group in self._groups() for param in group):
@@ -157,6 +163,8 @@ def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], like: torch.Tensor) ->
     for key, value in joined.items():
         if isinstance(value, torch.Tensor) and value.dim():
             flat = torch.cat([state[key] for _, state in pieces])
+            if len(flat) != like.numel():
+                raise RuntimeError(_PARTLY.format(tuple(like.shape)))
             whole = torch.empty_strided(like.shape, like.stride(), dtype=flat.dtype)
             joined[key] = whole.copy_(flat.as_strided(like.shape, like.stride()))
     return joined

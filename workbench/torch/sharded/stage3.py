@@ -11,9 +11,12 @@ bytes, and gathering again fills the same storage: the views are right again.
 
 from __future__ import annotations
 
+import dataclasses
+import enum
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,10 +27,11 @@ from workbench.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.gradient_hooks import take_over
 from workbench.torch.sharded.alike import check_alike, divisible
-from workbench.torch.sharded.backward import Backward
+from workbench.torch.sharded.backward import Backward, failures
 from workbench.torch.sharded.flat import Flat, Members
 
 STAGE = "parameters"
+_PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 _WHOLE = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
 
 
@@ -41,15 +45,17 @@ class ShardedModel:
 
     Attributes:
         flats, units: the arrays; the modules.
+        number: of this model, the same on all ranks.
         backward: sends the gradients.
         held: somebody looks at whole parameters: none is freed.
     """
 
     def __init__(self, model: torch.nn.Module, units: Sequence[torch.nn.Module], process_set: ProcessSet) -> None:
-        self.members, self.held = Members.of(process_set), False
+        self.members, self.held, self._failures = Members.of(process_set), False, failures()
         names = {param: name for name, param in model.named_parameters()}
         whole = {name: param for param, name in names.items()}
-        check_alike(whole, self.members, [name for name, each in model.named_modules() if each in units])
+        units_named = [name for name, each in model.named_modules() if each in units]
+        self.number = check_alike(whole, self.members, units_named)
         self._owned = {param: name for name, param in divisible(whole, STAGE).items()}
         for param in whole.values():
             take_over(param)
@@ -68,7 +74,7 @@ class ShardedModel:
             if param not in self._flat_of:
                 alike.setdefault((param.dtype, param.requires_grad), {})[self._owned[param]] = param
         for params in alike.values():
-            flat = Flat(params, self.members, kept=False, stage=STAGE)
+            flat = Flat(params, self.members, kept=False, stage=STAGE, number=self.number)
             flat.home = self
             self._flat_of |= dict.fromkeys(params.values(), flat)
         return list(dict.fromkeys(self._flat_of[param] for param in mine))
@@ -83,10 +89,22 @@ class ShardedModel:
         for unit in self._users[flat]:
             unit.end_backward_if_done()
 
-    def _ended(self) -> None:
+    def _ended(self, which: int | None) -> None:
         for unit in self.units:
-            unit.end_backward()
+            unit.end_backward(which)
         self.free(self.flats)
+
+    def settle(self) -> None:
+        """No pass goes on, whatever Ctrl-C may have broken off: nothing that is gathered now is kept for the next."""
+        for unit in self.units:
+            unit.settle()
+        self.free(self.flats)
+
+    def forget_failed_cell(self) -> None:
+        """After a cell that failed, ranks may have unlike layers gathered, and one waits for those that do not come."""
+        if self._failures != failures():
+            self._failures = failures()
+            self.settle()
 
     @contextmanager
     def whole(self) -> Iterator[None]:
@@ -114,7 +132,9 @@ class Unit:
 
     def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[Flat]) -> None:
         self._home, self.flats = weakref.proxy(home), list(flats)
-        self._running, self._inputs, self._in_backward = 0, 0, False
+        self._running: list[_Call] = []
+        self._passes: set[int] = set()  # backward passes that need the parameters
+        self._awaited: dict[_Call, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
             module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
             module.register_forward_hook(self._after, always_call=True)
@@ -122,53 +142,78 @@ class Unit:
     @property
     def needs_them(self) -> bool:
         """Is its forward or backward pass going on?"""
-        return self._running > 0 or self._in_backward
+        return bool(self._running or self._passes)
 
     @not_traced
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
         """Its forward pass begins."""
-        self._running += 1
+        if not self._running:
+            self._home.forget_failed_cell()
+        inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
+        call = _Call(len(inputs))
+        self._running.append(call)
         self._gather()
-        inputs = [each for each in tree_leaves((args, kwargs)) if _has_gradient(each)]
-        if torch.is_grad_enabled() and inputs:
-            self._inputs += 1
-            register_multi_grad_hook(inputs, self._inputs_done, mode="all")
+        for each in inputs.values() if torch.is_grad_enabled() else ():
+            each.register_hook(partial(self._input_done, call))  # torch's own for several takes no autograd.grad()
 
     @not_traced
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its forward pass has ended, be it with an error. Amid backward, of a checkpoint, that needs them still."""
-        self._running = max(0, self._running - 1)  # also called where another hook failed before _before
-        outputs = [each for each in tree_leaves(output) if _has_gradient(each)]
-        if torch.is_grad_enabled() and outputs:
-            register_multi_grad_hook(outputs, self._before_backward, mode="any")
-        self._home.free(self.flats)
+        # Also called where another hook failed before _before.
+        call = self._running.pop() if self._running else _Call(0)
+        try:
+            outputs = list(_with_gradients(output, type(module).__name__)) if torch.is_grad_enabled() else []
+            if outputs:
+                register_multi_grad_hook(outputs, partial(self._before_backward, call), mode="any")
+        finally:
+            self._home.free(self.flats)
 
     @not_traced
-    def _before_backward(self, _: torch.Tensor) -> None:
+    def _before_backward(self, call: _Call, _: torch.Tensor) -> None:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
         self._home.backward.touch()
-        self._in_backward = True
+        self._passes.add(torch._C._current_graph_task_id())
+        if call.inputs:
+            self._awaited[call] = call.inputs
         self._gather()
 
     @not_traced
-    def _inputs_done(self, _: Any) -> None:
-        """The gradients of all inputs of one call are there: nothing of it is left to be computed."""
-        self._inputs -= 1
+    def _input_done(self, call: _Call, _: torch.Tensor) -> None:
+        """The gradient of an input is there. When all of one call's are, nothing of it is left to be computed."""
+        left = self._awaited.get(call, 0) - 1
+        if left > 0:
+            self._awaited[call] = left
+            return
+        self._awaited.pop(call, None)
         self.end_backward_if_done()
 
     def end_backward_if_done(self) -> None:
         """Free the parameters if all gradients of parameters and inputs are there."""
-        if self._in_backward and self._inputs <= 0 and all(map(self._home.backward.is_complete, self.flats)):
-            self._in_backward = False
+        if self._passes and not self._awaited and all(map(self._home.backward.is_complete, self.flats)):
+            self._passes.clear()
             self._home.free(self.flats)
 
-    def end_backward(self) -> None:
-        """The whole backward pass is over."""
-        self._in_backward, self._inputs = False, 0
+    def end_backward(self, which: int | None) -> None:
+        """A whole backward pass is over; None: all that were begun."""
+        self._passes = self._passes - {which} if which is not None else set()
+        if not self._passes:
+            self._awaited.clear()
+
+    def settle(self) -> None:
+        """No pass goes on."""
+        self._running.clear()
+        self.end_backward(None)
 
     def _gather(self) -> None:
         for flat in self.flats:
             flat.gather()
+
+
+class _Call:
+    """A forward pass of a module, whose backward pass may come once, several times, or never."""
+
+    def __init__(self, inputs: int) -> None:
+        self.inputs = inputs
 
 
 def default_units(model: torch.nn.Module) -> list[torch.nn.Module]:
@@ -187,6 +232,25 @@ def _parameters(unit: torch.nn.Module, units: set[torch.nn.Module]) -> Iterator[
 
 def _has_gradient(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.requires_grad
+
+
+def _with_gradients(output: Any, module: str) -> Iterator[torch.Tensor]:
+    """The tensors in an output that have gradients: when the first of these comes, the parameters are needed.
+
+    Raises:
+        RuntimeError: something of a class in which none can be found. Backward would read memory that is free.
+    """
+    for each in tree_leaves(output):
+        if isinstance(each, torch.Tensor):
+            if each.requires_grad:
+                yield each
+        elif dataclasses.is_dataclass(each):
+            yield from _with_gradients([getattr(each, field.name) for field in dataclasses.fields(each)], module)
+        elif not isinstance(each, _PLAIN):
+            raise RuntimeError(
+                f"{module}.forward() returns an object of class {type(each).__name__}. With sharded='parameters' a "
+                "module returns tensors, or tuples, lists, dicts or dataclasses of them: others cannot be looked into."
+            )
 
 
 def home_of(params: Iterable[torch.nn.Parameter]) -> ShardedModel | None:

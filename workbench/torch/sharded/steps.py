@@ -6,17 +6,15 @@ import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 
 from workbench import api
-from workbench.core.messages import Kind
 from workbench.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.gradient_hooks import take_over
-from workbench.torch.sharded.alike import check_alike, divisible
+from workbench.torch.sharded.alike import Agreement, Progress, check_alike, divisible
 from workbench.torch.sharded.backward import Backward
-from workbench.torch.sharded.flat import Flat, Members
+from workbench.torch.sharded.flat import Flat, Members, uneven
 from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.sharded.slices import Slices
 from workbench.torch.sharded.stage3 import STAGE as PARAMETERS
@@ -31,6 +29,10 @@ _REPLACED = (
 _LOST = (
     "This DistributedOptimizer(sharded={!r}) belongs to a job that has ended, and the other ranks' parts with it. "
     "Make model and optimizer anew, and load what hvd.full_state_dict(model) and state_dict() gave before."
+)
+_EQUALLY = (
+    "With sharded='gradients' or 'parameters' all ranks make equally many backward passes before each step. A rank "
+    "that has no data left makes one over an empty sum: (model(x).sum() * 0).backward()."
 )
 _MOVED = (
     "The memory of parameter {!r} has been replaced (by model.to(), say) since this DistributedOptimizer(sharded={!r}) "
@@ -53,6 +55,7 @@ class Sharded:
         whole: parameters that are not divided, for they have no elements.
         zeros, sharded, shards: what else this project looks at in any DistributedOptimizer.
         synchronized: the slices have their gradients.
+        name: of what this trains, the same on all ranks, and of nothing else.
     """
 
     zeros, sharded, shards = None, True, True
@@ -67,12 +70,18 @@ class Sharded:
         self.optimizer, self.stage, self.job = optimizer, stage, api.world()
         self.synchronized = False
         self._model = self._home(params) if stage == PARAMETERS else None
+        if self._model is None:
+            refuse_divided(params, stage)
         self.members = self._model.members if self._model else Members.of(process_set)
         self.backward = self._model.backward if self._model else Backward([])
-        self.slices = Slices(optimizer, self.members.process_set if self.members.size > 1 else None)
+        number = self._model.number if self._model else check_alike(params, self.members)
+        self.name = f"model {number}, {next(iter(params), 'no parameter')} ..."
+        self._agreement = Agreement(self.members, self.name)
+        self._updates, self._complete, self._loaded = 0, True, bool(optimizer.state)
+        self.slices = Slices(optimizer, self.members.process_set if self.members.size > 1 else None, self.name)
         self.whole: dict[str, torch.nn.Parameter] = {}
         self._before: set[str] = set()  # names that had a gradient in the last step
-        self.add(params)
+        self._divide(params, number)
         self.backward.owner = weakref.ref(self)
 
     # --- what is divided ------------------------------------------------------------------------------
@@ -84,15 +93,16 @@ class Sharded:
             MismatchError: the ranks have not the same.
             ValueError: not with stage 3, where ``shard_parameters`` divides.
         """
+        self._divide(params, 0 if self.stage == PARAMETERS else check_alike(params, self.members))
+
+    def _divide(self, params: Mapping[str, torch.nn.Parameter], number: int) -> None:
         if self.stage == PARAMETERS:
             self._cut(params, self._home(params).flats)
             return
-        refuse_divided(params, self.stage)
-        check_alike(params, self.members)
         for param in params.values():
             take_over(param)
         flats = [
-            Flat({name: params[name] for name in names}, self.members, kept=True, stage=self.stage)
+            Flat({name: params[name] for name in names}, self.members, kept=True, stage=self.stage, number=number)
             for names in _buckets(divisible(params, self.stage))
         ]
         self.backward.add(flats)
@@ -127,8 +137,16 @@ class Sharded:
     def reduce(self) -> None:
         """Wait until this rank's parts of all gradients are there, and give them to the slices."""
         self.check()
-        self.backward.finish()
-        there = self._there()
+        with uneven(_EQUALLY):
+            self.backward.finish()
+            self._compare()
+
+    def _compare(self) -> None:
+        """Ask which gradients there are on any rank, and give these to the slices."""
+        names = [name for flat in self.backward.flats for name in flat.params]
+        here = {name for flat in self.backward.flats for name in flat.there}
+        present = self._agreement.any_of([name in here for name in names], self._progress())
+        there = {name for name, found in zip(names, present, strict=True) if found}
         for flat in self.backward.flats:
             for name in flat.params:
                 part = self.slices.parts.get(name)
@@ -136,27 +154,43 @@ class Sharded:
                     part.param.grad = flat.part_of_grad(name) if name in there else None
         self._before, self.synchronized = there, True
 
-    def _there(self) -> set[str]:
-        """Names of parameters of which some rank has a gradient."""
-        names = [name for flat in self.backward.flats for name in flat.params]
-        here = {name for flat in self.backward.flats for name in flat.there}
-        present = np.array([name in here for name in names], np.uint8)
-        if self.members.size > 1 and names:
-            about: dict[str, Any] = {"op": api.Max, "target": present, "process_set": self.members.process_set}
-            entry = api.entry(Kind.ALLREDUCE, present, "which gradients there are", **about)
-            api.submit([entry], at_once=True)[0].wait()
-        return {name for name, found in zip(names, present.tolist(), strict=True) if found}
+    def _progress(self) -> Progress:
+        sent = tuple(flat.sent for flat in self.backward.flats)
+        return Progress(self._updates, self._complete, sent, self._loaded)
+
+    @not_traced
+    def begin_update(self) -> None:
+        """All ranks have gradients, and update their parts next. Until they have published these, a step is torn.
+
+        Also where :meth:`reduce` was called before: what a rank gathers before an update is not to meet what another
+        gathers after it.
+        """
+        if not self.synchronized or self.backward.begun:
+            self.reduce()
+        else:
+            self.check()
+            with uneven(_EQUALLY):
+                self._agreement.any_of([], self._progress())
+        self._complete = False
 
     @not_traced
     def publish(self) -> None:
         """After the update: gradients are used up, and in stage 2 every rank gets all parameters."""
-        self.synchronized = False
-        for flat in self.backward.flats:
-            flat.forget()
-            if self.stage == GRADIENTS and not self._before.isdisjoint(flat.params):
-                flat.publish()
+        self._updates, self._loaded, self.synchronized = self._updates + 1, False, False
         for part in self.slices.parts.values():
             part.param.grad = None
+        for flat in self.backward.flats:
+            flat.forget()
+        if self._model:
+            self._model.settle()
+        for flat in self.backward.flats if self.stage == GRADIENTS else ():
+            if not self._before.isdisjoint(flat.params):
+                flat.publish()
+        self._complete = True
+
+    def loaded(self) -> None:
+        """A state was loaded: what was broken off before does not matter any more."""
+        self._updates, self._complete, self._loaded = 0, True, True
 
     @not_traced
     def zero(self, set_to_none: bool) -> None:

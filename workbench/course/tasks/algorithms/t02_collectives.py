@@ -43,8 +43,14 @@ def _rounds(case: Case, run: Run) -> Sequence[Bound]:
     rounds = round(run.time_s / one)
     return [
         Bound("messages", len(run.messages), case.n - 1, case.n - 1),
-        Bound("rounds", rounds, best, best),
-        Bound("messages of ready-made collectives", sum(one.verb not in _VERBS for one in run.messages), 0, 0),
+        Bound("rounds", rounds, best, best, "In each round, all ranks that have the value can pass it on"),
+        Bound(
+            "messages of ready-made collectives",
+            sum(one.verb not in _VERBS for one in run.messages),
+            0,
+            0,
+            "Build it from messages: send and recv",
+        ),
     ]
 
 
@@ -72,7 +78,7 @@ def _shift(n: int, length: int) -> Case:
 
 def _one_step(case: Case, run: Run) -> Sequence[Bound]:
     one = run.messages[0].end - run.messages[0].begin
-    return [Bound("rounds", round(run.time_s / one), 1, 2)]  # 2: even ranks send first, odd ones receive first
+    return [Bound("rounds", round(run.time_s / one), 1, 2, "Even ranks can send while odd ones receive: that is two")]
 
 
 _SHIFT = Coded(
@@ -124,6 +130,7 @@ TASKS = [
                 "While one rank sends, what do the ranks do that have the value already? They can pass it on.",
             ),
             Mistake(("yours is None",), "The root has the value, too. What does it return?"),
+            Mistake(("ready-made",), "bcast is what you are building. Which messages is it made of?"),
         ),
         asks_for=("comm.bcast", "comm.Bcast", "workbench.broadcast", "workbench.torch.broadcast"),
     ),

@@ -83,7 +83,13 @@ def _traffic(run: Run, messages: int, nbytes: float) -> Sequence[Bound]:
     sent = run.sent()
     return [
         Bound("messages per rank", max(count for count, _ in sent), messages, messages),
-        Bound("bytes per rank", max(size for _, size in sent), nbytes, nbytes * 1.02),
+        Bound(
+            "bytes per rank",
+            max(size for _, size in sent),
+            nbytes,
+            nbytes * 1.02,
+            "In each step one n-th of the array goes to the right",
+        ),
     ]
 
 
@@ -160,7 +166,11 @@ TASKS = [
                 "What does the number in the field count? Can it be more than n? The second half "
                 "replaces, and adds nothing.",
             ),
-            Mistake(("cannot reshape", "could not broadcast"), "Cut 5 numbers among 2 ranks. Which two arrays?"),
+            Mistake(
+                ("cannot reshape", "could not broadcast"),
+                "Cut 5 numbers among 2 ranks. Which two arrays?",
+                "the chunks cannot all be equally long, unless n divides the length",
+            ),
             Mistake(("is lost",), "In the first half what comes in is a sum of others: add your own part to it."),
             Mistake(("no step brings",), "How many steps has each half? A chunk must come past all other n - 1 ranks."),
             Mistake(

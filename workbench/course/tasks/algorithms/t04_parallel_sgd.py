@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
 from workbench.course.provenance.weights import Weighed
@@ -44,8 +45,14 @@ def _mean(case: Case) -> Array:
 def _no_lists(case: Case, run: Run) -> Sequence[Bound]:
     """Any way to add up passes, even everybody to everybody; gathering all gradients everywhere does not."""
     nbytes = case.inputs[0][0].nbytes
-    most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+    return [
+        Bound.busiest(
+            run,
+            2 * (case.n - 1) / case.n * nbytes,
+            case.n * nbytes,
+            "Add up on the way, so that no rank gets all gradients",
+        )
+    ]
 
 
 _WEIGHED = Weighed(
@@ -132,7 +139,15 @@ _STEP_FACTORS = (
 def _same_bits(case: Case, run: Run) -> Sequence[Bound]:
     first = np.asarray(run.results[0]).tobytes()
     others = sum(np.asarray(one).tobytes() != first for one in run.results)
-    return [Bound("ranks with other bits than rank 0 (sums in another order)", others, 0, 0)]
+    return [
+        Bound(
+            "ranks with other bits than rank 0 (sums in another order)",
+            others,
+            0,
+            0,
+            "Let all take the result of one sum",
+        )
+    ]
 
 
 def stale(order: Any) -> Any:
@@ -166,7 +181,30 @@ def _told(function: Callable[..., Any], order: list[int]) -> str:
     if not hasattr(yours, "__iter__"):
         return f"order {order}: yours is {yours!r}, expected a list, one number for each gradient"
     yours = [int(one) for one in yours]
-    return "" if yours == wanted else f"order {order}: yours {yours}, expected {wanted}"
+    if yours == wanted:
+        return ""
+    why = look_again(function, [(one,) for one in _TELLING], _stale_mistakes)
+    return f"order {order}: yours {yours}, expected {wanted}{why}"
+
+
+_TELLING = [[0, 0], [0, 1, 0, 1], [1, 0, 0, 1, 1, 0], [0, 1, 1, 1, 2, 0], [2, 0, 1, 2, 2, 1, 0, 0]]
+
+
+def _stale_mistakes(order: Sequence[int]) -> Iterator[tuple[list[int], str]]:
+    """What else one may return."""
+    right, own, fresh, others = [], [], [], []
+    for i, worker in enumerate(order):
+        before = [j for j in range(i) if order[j] == worker]
+        since = before[-1] if before else -1
+        right.append(i - since - 1)
+        own.append(i - since if before else i)
+        fresh.append(i - since - 1 if before else 0)
+        others.append(len(set(order[since + 1 : i])))
+    yield own, "a worker's own gradient is counted, too: it gets the weights after that"
+    yield [one + 1 for one in right], "each is one too many: its own change comes after it"
+    yield fresh, "a worker's first gradient is stale as well: it is of the weights of the beginning"
+    yield others, "each change counts, also several of one worker; yours counts workers"
+    yield [len(set(order)) - 1] * len(order), "that is the number of other workers, whatever they have done"
 
 
 def alone(function: Callable[..., Any]) -> str:
@@ -220,6 +258,11 @@ TASKS = [
                 "A rank without samples has nothing to add. Does it have nothing to call, or to divide by?",
             ),
             Mistake(("yours is None",), "reduce() gives the sum to the root alone. Who needs it?"),
+            Mistake(("yours has shape",), "A gradient has a number for each weight. Over what do you add up?"),
+            Mistake(
+                ("bytes from the busiest",),
+                "How long is one gradient, and how often does it travel from a rank? allreduce adds up on the way.",
+            ),
         ),
     ),
     CommTask(
@@ -252,6 +295,12 @@ TASKS = [
                 ("other bits",),
                 "Let one rank's sum go to all, as allreduce does. Sums in another order have other bits.",
             ),
+            Mistake(
+                ("so many samples there are",), "The loss is a mean. By what is the sum of all gradients to be divided?"
+            ),
+            Mistake(("the half takes",), "What is the derivative of (x @ w - y)² / 2? Do it for one number."),
+            Mistake(("1/lr",), "The gradient says where to go. Which number says how far?"),
+            Mistake(("goes down",), "The gradient points to where the loss grows. Which way is the step?"),
         ),
         points=2,
     ),
@@ -265,6 +314,34 @@ TASKS = [
             "and i + 1 after its gradient number i.",
             "got = dict.fromkeys(order, 0); for update, worker in enumerate(order): append update - got[worker]; then "
             "got[worker] = update + 1",
+        ),
+        mistakes=(
+            Mistake(("expected a list",), "Each gradient is stale by a number of its own. Give all of them, in order."),
+            Mistake(
+                ("own gradient is counted",),
+                "A worker gets the weights after its own gradient. Which changes come after that?",
+            ),
+            Mistake(
+                ("one too many",),
+                "Gradient number i comes when the weights have changed i times. And when its worker got them?",
+            ),
+            Mistake(
+                ("a worker's first gradient",),
+                "All workers begin with the first weights. How many changes are there before a late first gradient?",
+            ),
+            Mistake(
+                ("yours counts workers",),
+                "Write down the weights' number after each gradient. Which number had its worker, and which is it now?",
+            ),
+            Mistake(
+                ("number of other workers",),
+                "Count for one gradient by hand: which changes came since its worker got the weights?",
+            ),
+            Mistake(
+                ("list index out of range",),
+                "What are the workers' numbers here? A dict has a place for each, whatever it is.",
+                "a worker's number is taken for a place in a list, and it may be any number",
+            ),
         ),
         properties=[alone, in_turn, unknown_workers, any_order],
     ),

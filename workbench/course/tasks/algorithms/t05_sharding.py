@@ -240,8 +240,8 @@ def _little(case: Case, run: Run) -> Sequence[Bound]:
     messages = 2 * (case.n - 1)
     sent = sum(size for _, size in run.sent())
     return [
-        Bound("messages", len(run.messages), messages, 2 * messages),
-        Bound("bytes", sent, 16 * messages, 256 * messages),  # also pairs that are gathered, but not the values
+        Bound("messages", len(run.messages), messages, 2 * messages, "One allreduce of two numbers is enough"),
+        Bound("bytes", sent, 16 * messages, 256 * messages, "The values need not travel: a sum and a count do"),
     ]
 
 
@@ -276,6 +276,15 @@ TASKS = [
                 ("samples, expected", "sample, expected"),
                 "How many samples must each rank have, so that no rank does a step more?",
             ),
+            Mistake(("One number made of both",), "default_rng takes a list of numbers. Which two belong in it?"),
+            Mistake(
+                ("to be dealt out again",),
+                "Whose samples come a second time? Look at the order of this epoch, and repeat its beginning.",
+            ),
+            Mistake(
+                ("numpy's own generator",),
+                "np.random.seed changes what all others draw. default_rng(…) gives a generator of your own.",
+            ),
         ),
         points=2,
     ),
@@ -302,6 +311,15 @@ TASKS = [
                 "Two values on one rank, one on another: is the mean of the two means the mean of the three?",
             ),
             Mistake(("no deadlock",), "A rank without values has nothing to add. Does it have nothing to call?"),
+            Mistake(
+                ("bytes, at most",),
+                "Which two numbers of each rank does the mean need? They are as long as two numbers.",
+            ),
+            Mistake(
+                ("too many values to unpack",),
+                "What is (1, 2) + (3, 4) in Python? And the sum of two arrays?",
+                "comm.allreduce adds with +, and two tuples become one longer tuple: put both numbers into an array",
+            ),
         ),
     ),
 ]

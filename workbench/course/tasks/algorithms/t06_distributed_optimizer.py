@@ -81,7 +81,13 @@ def _hidden(case: Case, run: Run) -> Sequence[Bound]:
     return [
         Bound("ms of the backward pass left out", max(0.0, 1e3 * round(ready[-1] - min(computed), 9)), 0, 0),
         Bound("gradients sent before they were ready", _too_early(run, ready, nbytes), 0, 0),
-        Bound("ms until all averages are there", run.time_s * 1e3, best * 1e3, good * 1.001e3),
+        Bound(
+            "ms until all averages are there",
+            run.time_s * 1e3,
+            best * 1e3,
+            good * 1.001e3,
+            "A gradient can travel while the next is computed",
+        ),
     ]
 
 
@@ -196,6 +202,7 @@ TASKS = [
             Mistake(
                 ("Request", "never waited"),
                 "isend and irecv return before the message is there. What does wait() of what they return give?",
+                "irecv returns a request, and not what comes: its wait() gives that",
             ),
         ),
         cases=lambda: [
@@ -233,6 +240,16 @@ TASKS = [
                 ("zero_grad() (D) stands",),
                 "Which lines need the gradients that zero_grad() throws away? It must not stand between them.",
             ),
+            Mistake(("backward() needs this step's loss",), "Which line makes the loss?"),
+            Mistake(
+                ("synchronize() (F) comes before backward()",),
+                "When do the gradients leave, and when can one wait for them?",
+            ),
+            Mistake(
+                ("step() (C) comes before",),
+                "What does step() use? Everything that changes the gradients comes before it.",
+            ),
+            Mistake(("stands there once",), "Six letters, A to F, each once, as text without anything between."),
         ),
         properties=[_each_once, _averaged, _clipped, _zeroed],
     ),

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common.text import count
 from workbench.course.judging.task import Mistake, PlainTask, is_blank
 
 _SAME = 1e-9
@@ -126,9 +127,9 @@ def _settings(seed: int, rounds: int) -> Iterator[tuple[list[int], list[float], 
     """Tensors, when they are ready, and a network; all numbers small, the fewest tensors first."""
     random = np.random.default_rng(seed)
     for number in range(rounds):
-        count = 1 + number * 8 // rounds
-        sizes = [int(size) for size in random.integers(1, 10, count)]
-        ready = np.cumsum(random.integers(0, 6, count)).tolist()
+        tensors = 1 + number * 8 // rounds
+        sizes = [int(size) for size in random.integers(1, 10, tensors)]
+        ready = np.cumsum(random.integers(0, 6, tensors)).tolist()
         yield sizes, [float(one) for one in ready], float(random.integers(0, 6)), float(random.integers(1, 5)) / 4
 
 
@@ -164,7 +165,11 @@ def _worse_in(function: Callable[..., Any], plan: Plan, setting: tuple[list[int]
     mine = finish_time(plan(list(sizes), yours), ready, alpha, beta)
     if mine <= times[best] + _SAME:
         return ""
-    return f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}"
+    sent, better = (len(plan(list(sizes), one)) for one in (yours, best))
+    return (
+        f"{words}: with your threshold {yours} it ends at {mine:g}, with {best} at {times[best]:g}. Yours sends "
+        f"{count(sent, 'message')}, that one {better}"
+    )
 
 
 def _ready_at_once(function: Callable[..., Any]) -> str:
@@ -204,6 +209,8 @@ TASKS = [
                 ("buckets, expected", " buckets, ["),
                 "A sum equal to the threshold is allowed. When is a new bucket needed?",
             ),
+            Mistake(("with an empty bucket",), "When is a bucket made? Only when there is a tensor to put into it."),
+            Mistake(("changes the list",), "pop() takes from the caller's own list. Go through it with for."),
         ),
         properties=[_all_in_order, _within, _few],
     ),
@@ -217,6 +224,20 @@ TASKS = [
             "Sizes are whole numbers, so all plans are found among the thresholds 0, 1, …, sum(sizes). With large "
             "sizes that is slow; the plan changes only at sums of neighbouring sizes.",
             "min(range(sum(sizes) + 1), key=lambda one: finish_time(plan_buckets(sizes, one), ready, alpha, beta))",
+        ),
+        mistakes=(
+            Mistake(("and no number",), "A threshold is asked for, as a number of elements."),
+            Mistake(
+                ("All tensors ready at once",),
+                "Each message pays α. Which threshold puts all into one, and is it among those that you try?",
+            ),
+            Mistake(
+                ("Without latency",), "Messages cost nothing extra here. What does a large bucket have to wait for?"
+            ),
+            Mistake(
+                ("As early as with the best",),
+                "Which thresholds do you try? The plan changes at every sum of neighbouring sizes, not only at those.",
+            ),
         ),
         properties=[_ready_at_once, _no_latency, _any_setting],
         points=2,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from statistics import median
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives import ring
+from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import Mistake, PlainTask
 from workbench.course.simulator import simulate
@@ -127,7 +128,43 @@ def _ratio(function: Callable[..., Any], alone: list[list[float]], together: lis
     wanted = middle, middle / len(together[0])
     mine = function([list(one) for one in alone], [list(many) for many in together])
     well = isinstance(mine, (tuple, list)) and len(mine) == 2 and all(map(_close, mine, wanted))
-    return "" if well else _wrong(f"alone = {alone}, together = {together}", mine, wanted)
+    if well:
+        return ""
+    again = look_again(function, [*_ROUNDS, (alone, together)], _ratio_mistakes)
+    return _wrong(f"alone = {alone}, together = {together}", mine, wanted) + again
+
+
+_ROUNDS = [([[6.0], [9.0], [60.0], [8.0]], [[4.0, 3.0, 2.0], [2.0, 5.0, 1.0], [4.0, 7.0, 3.0], [3.0, 4.0, 6.0]])]
+
+
+def _ratio_mistakes(alone: list[list[float]], together: list[list[float]]) -> Iterator[tuple[tuple[float, float], str]]:
+    """What else one may return."""
+    n, pairs = len(together[0]), list(zip(alone, together, strict=True))
+    ratios = sorted(max(one) / max(many) for one, many in pairs)
+    middle = median(ratios)
+    for value, why in (
+        (median(one[0] / many[0] for one, many in pairs), "that is rank 0's time; a round lasts until the slowest"),
+        (
+            median(max(one) / (sum(many) / n) for one, many in pairs),
+            "a round lasts as long as its slowest rank, not as the average",
+        ),
+        (
+            median(max(one) / min(many) for one, many in pairs),
+            "a round lasts as long as its slowest rank, not its quickest",
+        ),
+        (
+            median(map(max, alone)) / median(map(max, together)),
+            "the medians were divided: divide within each round first",
+        ),
+        (sum(ratios) / len(ratios), "that is the mean of the rounds' ratios, and their median is asked for"),
+        (ratios[-1], "that is the best round alone"),
+        (min(map(max, alone)) / min(map(max, together)), "those are the quickest rounds, maybe two different ones"),
+        (median(max(many) / max(one) for one, many in pairs), "it is upside down: one rank's time comes first"),
+        (ratios[len(ratios) // 2], "of an even number of rounds the median is between the two middle ones"),
+    ):
+        yield (value, value / n), why
+    yield (middle, middle / max(1, n - 1)), "the efficiency is per rank, and there are n of them"
+    yield (middle, middle), "the efficiency is the speed-up per rank"
 
 
 def one_round(function: Callable[..., Any]) -> str:
@@ -167,6 +204,15 @@ def any_rounds(function: Callable[..., Any]) -> str:
 _LINKS = ((1e-5, 0.0), (0.0, 1e-9), (2e-5, 1e-9), (1e-3, 1e-10))
 
 
+_TELLING = [(n, nbytes, *link) for n in (2, 4) for nbytes in (1000, 100_000_000) for link in _LINKS]
+
+
+def _break_mistakes(n: int, nbytes: int, alpha_s: float, beta_s: float) -> Iterator[tuple[float, str]]:
+    """What else one may return."""
+    yield break_even(n, nbytes, 0.0, beta_s), "the latencies are left out: each of the 2(n - 1) steps pays alpha_s"
+    yield break_even(n, nbytes, alpha_s, 0.0), "the bytes are left out: each step sends nbytes / n of them"
+
+
 def just_as_long(function: Callable[..., Any]) -> str:
     """With this G, n ranks take as long as one."""
     for n, nbytes, (alpha_s, beta_s) in product((2, 3, 4, 64), (1000, 100_000_000), _LINKS):
@@ -181,7 +227,7 @@ def just_as_long(function: Callable[..., Any]) -> str:
             answers = [
                 (k, function(k, nbytes, *link), break_even(k, nbytes, *link)) for k in (2, 3, 4) for link in _LINKS
             ]
-            factor = of_numbers(answers, _BREAK_FACTORS)
+            factor = of_numbers(answers, _BREAK_FACTORS) or look_again(function, _TELLING, _break_mistakes)
             return f"{case}: with your G, {told}; expected G = {_short(wanted)}{factor}"
     return ""
 
@@ -239,6 +285,11 @@ TASKS = [
                 ("A busy moment counts on both sides",),
                 "The two of a round were measured one after the other. Divide first, then take the middle.",
             ),
+            Mistake(("upside down",), "Twice as fast is a speed-up of 2. Which time is the larger one?"),
+            Mistake(
+                ("the efficiency",), "Four ranks that are twice as fast together: how much does each of them bring?"
+            ),
+            Mistake(("of an even number",), "statistics.median knows what to do with an even number of rounds."),
         ),
         properties=[one_round, slowest_counts, each_round_for_itself, outlier, any_rounds],
         points=2,
@@ -251,6 +302,14 @@ TASKS = [
             "At the border T(n) = T(1), that is G/n + C(n) = G. Solve it for G.",
             "G - G/n = C(n), so G (n - 1)/n = C(n). C(n) is your ring_time.",
             "return 2 * (n - 1) * (alpha_s + beta_s * nbytes / n) * n / (n - 1)",
+        ),
+        mistakes=(
+            Mistake(("C(n) alone",), "C(n) is what n ranks pay. How much of G do they save for it?"),
+            Mistake(("n C(n)",), "n ranks still compute G/n. How much is saved, then?"),
+            Mistake(
+                ("latencies are left out", "bytes are left out"), "C(n) has two parts. Which one is missing in yours?"
+            ),
+            Mistake(("With this G",), "Put your G into G/n + C(n), and compare with G."),
         ),
         properties=[just_as_long, on_both_sides],
     ),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import product
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import look_again
 from workbench.course.judging.ratio import Factor, of_numbers
 from workbench.course.judging.task import Mistake, PlainTask
 
@@ -60,8 +61,33 @@ def _rates(function: Callable[..., Any], cases: Sequence[tuple[Any, ...]]) -> st
             told = f"{mine:.6g}" if isinstance(mine, (int, float, np.number)) else repr(mine)
             answers = [(one[2], function(*one), learning_rate(*one)) for one in cases]
             factor = ". Is there a return?" if mine is None else of_numbers(answers, _FACTORS)
+            factor = factor or look_again(function, _TELLING, _rate_mistakes)
             return f"{about}: yours {told}, expected {wanted:.6g}{factor}"
     return ""
+
+
+_TELLING = [
+    (step, 0.1, n, 7, 5, _DROPS) for n in (4, 2) for step in (0, 1, 20, 34, 35, 100, 209, 210, 211, 245, 420, 630)
+]
+
+
+def _rate_mistakes(
+    step: int, base: float, n: int, steps_per_epoch: int, warmup_epochs: int, drops: Sequence[int]
+) -> Iterator[tuple[float, str]]:
+    """What else one may return."""
+    warmup, epoch = warmup_epochs * steps_per_epoch, step // steps_per_epoch
+    fallen = 0.1 ** sum(epoch >= drop for drop in drops)
+    warm = 1 + (n - 1) * step / warmup if step < warmup else n
+    yield base * (n * step / warmup if step < warmup else n) * fallen, "the warm-up begins at 0: it begins at base"
+    by_epoch = 1 + (n - 1) * epoch / warmup_epochs if step < warmup else n
+    yield base * by_epoch * fallen, "the warm-up grows with each epoch: it grows with each step"
+    late = 0.1 ** sum(step > drop * steps_per_epoch for drop in drops)
+    yield base * warm * late, "each drop comes one step too late: the epoch's first step has it already"
+    yield base * warm * (0.1 if fallen < 1 else 1.0), "it falls once: each epoch in drops makes it a tenth again"
+    after = 0.1 ** sum(step - warmup >= drop * steps_per_epoch for drop in drops)
+    yield base * warm * after, "the epochs in drops are counted from the end of the warm-up: count from the beginning"
+    yield base * n**0.5, "that is base times the square root of n, at all times"
+    yield base * warm, "it never falls"
 
 
 def scaled(function: Callable[..., Any]) -> str:
@@ -122,10 +148,16 @@ def _sizes(function: Callable[..., Any], cases: Sequence[tuple[int, int]]) -> st
         sizes, _, wrong = _batches(function, global_batch, n)
         wanted = local_batches(global_batch, n)[0]
         if not wrong and sizes != wanted:
-            wrong = f"global batch {global_batch}, n = {n}: yours {sizes}, expected {wanted}"
+            wrong = f"global batch {global_batch}, n = {n}: yours {sizes}, expected {wanted}{_why(sizes, wanted)}"
         if wrong:
             return wrong
     return ""
+
+
+def _why(sizes: list[int], wanted: list[int]) -> str:
+    if sum(sizes) != sum(wanted):
+        return f". Together yours are {sum(sizes)}, and not {sum(wanted)}"
+    return ". The same sizes, but the first ranks have the larger ones" if sorted(sizes) == sorted(wanted) else ""
 
 
 def same_gradient(function: Callable[..., Any]) -> str:
@@ -169,6 +201,15 @@ TASKS = [
                 ("The warm-up begins at base",),
                 "What is the rate in step 0, and in the first step after the warm-up? A line through these two points.",
             ),
+            Mistake(
+                ("It falls to a tenth", "each drop comes", "it falls once"),
+                "Which epochs of drops have begun in this step? Each of them counts once.",
+            ),
+            Mistake(
+                ("division by zero",),
+                "How many steps has a warm-up of 0 epochs? Which case of your function is that?",
+                "a warm-up of 0 epochs has 0 steps, and yours divides by them",
+            ),
         ),
         properties=[scaled, grows, falls, no_warmup, any_schedule],
         points=2,
@@ -188,6 +229,15 @@ TASKS = [
                 ("The weighted sum of the ranks",),
                 "Each sample of the whole batch counts alike. How many of them does a rank stand for?",
             ),
+            Mistake(
+                ("Together yours are",),
+                "global_batch // n for everybody: how many samples are left, and who takes them?",
+            ),
+            Mistake(
+                ("first ranks have the larger", "one sample more"),
+                "The first ranks take one more each, until nothing is left.",
+            ),
+            Mistake(("expected two lists",), "Return both: the sizes, and the weights."),
         ),
         properties=[divisible, remainder, same_gradient],
     ),

@@ -137,8 +137,14 @@ def _between(case: Case, run: Run) -> Sequence[Bound]:
     left = max(Topology(nodes).left(run).values())
     rounds = Topology(nodes).rounds(run)
     return [
-        Bound("bytes out of a node", left, best, 1.02 * best),
-        Bound("messages of a rank to other nodes", rounds, 2 * (m - 1), 2 * (m - 1)),
+        Bound("bytes out of a node", left, best, 1.02 * best, "Only the first rank of each node has to send to others"),
+        Bound(
+            "messages of a rank to other nodes",
+            rounds,
+            2 * (m - 1),
+            2 * (m - 1),
+            "A ring of m leaders makes 2(m - 1) steps",
+        ),
     ]
 
 
@@ -169,6 +175,14 @@ TASKS = [
                 ("dealt out to the nodes in turns", "different numbers of ranks"),
                 "Rank 5 is on the second node. How many ranks of its own node come before it? Count, do not divide.",
             ),
+            Mistake(("local_size is",), "How many ranks are on this rank's own node? That is a count of its name."),
+            Mistake(
+                ("local_rank is",), "How many ranks of its own node come before it? The first one has the number 0."
+            ),
+            Mistake(
+                ("cross_rank is", "cross_size is"),
+                "Take all ranks with this local_rank, in the order of their ranks. Which of them is this one?",
+            ),
         ),
         properties=[local_in_order, cross_in_order, round_robin, uneven],
     ),
@@ -196,6 +210,9 @@ TASKS = [
             Mistake(
                 ("Rank 1 is not among",),
                 "ring_among() is called by the leaders alone. What do the others do meanwhile?",
+            ),
+            Mistake(
+                ("missing",), "Three parts: in, among the leaders, and out again. Which ranks do not get the result?"
             ),
         ),
         cases=_cases,

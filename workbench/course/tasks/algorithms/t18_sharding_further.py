@@ -10,6 +10,7 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -185,7 +186,13 @@ def _half(case: Case, run: Run) -> Sequence[Bound]:
     best = (case.n - 1) / case.n * nbytes
     return [
         Bound("messages per rank", max(count for count, _ in sent), case.n - 1, case.n - 1),
-        Bound("bytes per rank", max(size for _, size in sent), best, best * 1.02),
+        Bound(
+            "bytes per rank",
+            max(size for _, size in sent),
+            best,
+            best * 1.02,
+            "A rank needs its own chunk of the sum, and no other",
+        ),
     ]
 
 
@@ -256,13 +263,20 @@ def _one_at_a_time(case: Case, run: Run) -> Sequence[Bound]:
     wrong_uses = max(abs(len(shards) - count) for count in uses)
     sent = max(size for _, size in run.sent())
     told = [
-        Bound("calls of comm.compute too many or too few", wrong_uses, 0, 0),
-        Bound("bytes from the busiest rank", sent, best, best * 1.02),
+        Bound(
+            "calls of comm.compute too many or too few", wrong_uses, 0, 0, "Each layer is computed once on each rank"
+        ),
+        Bound.busiest(run, best, best * 1.02, "In a ring each rank's rows pass once"),
     ]
     if sent > best * 1.02:  # then bytes do not tell which layers have come
         return told
     held = max((_held(case, run, rank) for rank in range(case.n)), default=1)
-    return [*told, Bound("layers held at once", held, 1, 1)]
+    return [
+        *told,
+        Bound(
+            "layers held at once", held, 1, 1, "A layer's W is gathered when its turn comes, and let go before the next"
+        ),
+    ]
 
 
 def _held(case: Case, run: Run, rank: int) -> int:
@@ -297,6 +311,7 @@ TASKS = [
             "first, last = max(low, start), min(high, start + size); if first < last: (number, first - start, last - "
             "start)",
         ),
+        mistakes=MISTAKES["18.owners"],
         properties=[one_rank, even, across, uneven, few_elements, any_sizes],
         points=2,
     ),
@@ -312,6 +327,7 @@ TASKS = [
             "for step in range(n - 1): chunks[(rank - step - 2) % n] += comm.sendrecv(chunks[(rank - step - 1) % n], "
             "dest=(rank + 1) % n, source=(rank - 1) % n)",
         ),
+        mistakes=MISTAKES["18.reduce_scatter_step"],
         cases=lambda: [_stepped(n, length) for n in (1, 2, 3, 4, 7) for length in sorted({1, n - 1, n, 1000} - {0})],
         expected=_new_shards,
         likely=_other_steps,
@@ -331,6 +347,7 @@ TASKS = [
             "parts = {rank: rows}; for step in range(n - 1): parts[(rank - step - 1) % n] = comm.sendrecv(parts[(rank "
             "- step) % n], dest=(rank + 1) % n, source=(rank - 1) % n); then np.concatenate them by rank",
         ),
+        mistakes=MISTAKES["18.gather_parameters"],
         cases=lambda: [_layers(n, widths) for n in (1, 2, 3, 4) for widths in ([4, 4], [3, 5, 2], [8, 8, 8, 8])],
         expected=_outputs,
         likely=_other_outputs,

@@ -1,11 +1,12 @@
-"""Lesson 17, the same job on every engine: who starts a rank, who it is, where hosts are, and what a loss costs."""
+"""Lesson 17, the same job on every engine: who starts a rank, who it is, and where hosts are."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.engines import MISTAKES
 
 Pod = dict[str, Any]
 
@@ -67,22 +68,6 @@ def discover(pods: Any, service: Any) -> Any:
     there = [pod for pod in pods if pod["role"] == "worker" and pod["ready"] and not pod["deleted"]]
     there.sort(key=lambda pod: int(pod["name"].rpartition("-")[2]))
     return [f"{pod['name']}.{service}:{int(pod['limits'].get('nvidia.com/gpu', 0)) or 1}" for pod in there]
-    ### END SOLUTION
-
-
-def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
-    """One of n ranks is lost amid step failed_at (0 is the first). Return (processes started, steps done again).
-
-    engine "elastic": the survivors keep their processes and go on from the last commit, which all have in memory.
-    engine "restart": all ranks are started again and go on from the last checkpoint on disk, or from step 0 where
-    checkpoint_every is 0. So it is with an elastic job of one rank: nobody has survived.
-    A commit is made after each commit_every steps, a checkpoint likewise. Step failed_at itself is done again, too.
-    """
-    ### BEGIN SOLUTION
-    survive = engine == "elastic" and n > 1
-    every = commit_every if survive else checkpoint_every
-    last = failed_at // every * every if every else 0
-    return (1 if survive else n), failed_at - last + 1
     ### END SOLUTION
 
 
@@ -159,10 +144,18 @@ def _known(cases: Iterable[tuple[str, dict[str, str], tuple[int, int, int]]]) ->
         for what, env, right in listed:
             mine = function(dict(env))
             if mine != right:
-                return f"{what}, {_short(env)}: yours {mine!r}, expected {right}"
+                return f"{what}, {_short(env)}: yours {mine!r}, expected {right}{_which(mine, right)}"
         return ""
 
     return judge
+
+
+def _which(mine: Any, right: tuple[int, int, int]) -> str:
+    if not isinstance(mine, (tuple, list)) or len(mine) != 3:
+        return ""
+    wrong = [name for name, a, b in zip(("rank", "size", "local rank"), mine, right, strict=True) if a != b]
+    text = list(map(str, mine)) == list(map(str, right))
+    return f". Wrong: {', '.join(wrong)}{', which are text and no numbers' if text else ''}"
 
 
 def _short(env: Mapping[str, str]) -> str:
@@ -267,68 +260,6 @@ def in_order(function: Callable[..., Any]) -> str:
     return _printed(function, [("pods in the order 10, 2, 0, 11, 1", pods, right)])
 
 
-# --- 17.recovery --------------------------------------------------------------------------------------
-
-
-def _by_steps(
-    n: int, failed_at: int, engine: str, commit_every: int, checkpoint_every: int, steps: int = 200
-) -> tuple[int, int]:
-    """The obvious way: run the steps, and keep count."""
-    done, commit, disk, failed, run = 0, 0, 0, False, list[int]()
-    while done < steps:
-        run.append(done)
-        if done == failed_at and not failed:
-            failed = True
-            done = commit if engine == "elastic" and n > 1 else disk
-            continue
-        done += 1
-        commit = done if done % commit_every == 0 else commit
-        disk = done if checkpoint_every and done % checkpoint_every == 0 else disk
-    return (1 if engine == "elastic" and n > 1 else n), len(run) - steps
-
-
-def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str, int, int]]) -> str:
-    for case in cases:
-        mine, right = function(*case), _by_steps(*case)
-        n, failed_at, engine, commit_every, checkpoint_every = case
-        what = (
-            f"n={n}, failed_at={failed_at}, {engine}, commit_every={commit_every}, checkpoint_every={checkpoint_every}"
-        )
-        if mine is None:
-            return "yours returns None. Is there a return?"
-        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
-            if yours != wanted:
-                return f"{what}: {name} is {yours} in yours, expected {wanted}"
-    return ""
-
-
-def survivors(function: Callable[..., Any]) -> str:
-    """An elastic job of several ranks."""
-    return _recovered(function, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)])
-
-
-def all_again(function: Callable[..., Any]) -> str:
-    """A job that is started again, with and without checkpoints."""
-    return _recovered(function, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)])
-
-
-def nobody_left(function: Callable[..., Any]) -> str:
-    """An elastic job of one rank."""
-    return _recovered(function, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)])
-
-
-def _many() -> Iterator[tuple[int, int, str, int, int]]:
-    for failed_at in (0, 1, 9, 10, 11, 100):
-        for n in (1, 2, 3):
-            for engine in ("elastic", "restart"):
-                yield n, failed_at, engine, 3, 10
-
-
-def counted(function: Callable[..., Any]) -> str:
-    """36 jobs, each counted step by step."""
-    return _recovered(function, _many())
-
-
 TASKS = [
     PlainTask(
         "17.table",
@@ -343,6 +274,7 @@ TASKS = [
             "agent by ssh, the operator, slots-per-host, the launcher. jobset: torchrun, DNS, PET_NPROC_PER_NODE, "
             "nobody.",
         ),
+        mistakes=MISTAKES["17.table"],
         properties=[_answers(question) for question in _QUESTIONS],
     ),
     PlainTask(
@@ -356,6 +288,7 @@ TASKS = [
             "for names in (MPICH's three, torchrun's three, Slurm's three): if all(name in env for name in names): "
             "return tuple(int(env[name]) for name in names). At the end: return 0, 1, 0.",
         ),
+        mistakes=MISTAKES["17.who_am_i"],
         properties=[one_launcher, no_launcher, two_launchers],
     ),
     PlainTask(
@@ -369,19 +302,7 @@ TASKS = [
             "there = [pod for pod in pods if pod['role'] == 'worker' and pod['ready'] and not pod['deleted']]; sort by "
             "int(pod['name'].rpartition('-')[2]); f\"{pod['name']}.{service}:{int(gpus) or 1}\".",
         ),
+        mistakes=MISTAKES["17.discover"],
         properties=[names_and_slots, only_who_can, in_order],
-    ),
-    PlainTask(
-        "17.recovery",
-        "what a lost rank costs",
-        recovery,
-        (
-            "First: does anybody survive? Then: after which step was the last commit, or checkpoint, made?",
-            "Amid step failed_at, failed_at steps are complete. The last multiple of every that is not above that is "
-            "failed_at // every * every.",
-            "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
-            "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
-        ),
-        properties=[survivors, all_again, nobody_left, counted],
     ),
 ]

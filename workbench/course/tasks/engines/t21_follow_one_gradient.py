@@ -8,6 +8,7 @@ from typing import Any
 from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.judging.judge import unlike
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.engines import MISTAKES
 from workbench.observe.recorder import Snapshot
 
 Function = Callable[..., Any]
@@ -194,6 +195,7 @@ TASKS = [
             'events.append((one["submitted"][0], "submitted", rank)); events += [(one[what], what, rank) for what in '
             '("announced", "arrived", "begun", "done")]; and of rank 0 the largest answer time up to its "arrived".',
         ),
+        mistakes=MISTAKES["21.order"],
         properties=[_order_made_up, _order_recorded],
         points=2,
     ),
@@ -207,6 +209,7 @@ TASKS = [
             "times = [mine[index] for mine in dicts]; last = times.index(max(times)); waits = [(max(times) - at) / "
             "1000 for at in times]",
         ),
+        mistakes=MISTAKES["21.late"],
         properties=[_late_made_up, _late_recorded],
         points=2,
     ),

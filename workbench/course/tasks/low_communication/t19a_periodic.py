@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -97,9 +98,8 @@ def _gradients_averaged(case: Case, exchanges: set[int]) -> list[Array]:
 def _few_exchanges(case: Case, run: Run) -> Sequence[Bound]:
     """Any way to add up passes, even everybody to everybody; one exchange in each step does not."""
     exchanges, nbytes = len(_exchanges(case)), case.inputs[0][0].nbytes
-    most = max(size for _, size in run.sent())
     best = exchanges * 2 * (case.n - 1) / case.n * nbytes
-    return [Bound("bytes from the busiest rank", most, best, exchanges * case.n * nbytes)]
+    return [Bound.busiest(run, best, exchanges * case.n * nbytes, "One sum of w travels when an average is due")]
 
 
 def outer_step(comm: Any, start: Any, w: Any, velocity: Any, lr: Any, momentum: Any) -> Any:
@@ -163,8 +163,10 @@ def _other_outer_steps(case: Case) -> Iterator[tuple[list[Any], str]]:
 
 
 def _one_average(case: Case, run: Run) -> Sequence[Bound]:
-    nbytes, most = case.inputs[0][0].nbytes, max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+    nbytes = case.inputs[0][0].nbytes
+    return [
+        Bound.busiest(run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "One sum of the changes has to travel")
+    ]
 
 
 TASKS = [
@@ -178,6 +180,7 @@ TASKS = [
             "for step, (x, y) in enumerate(batches, 1): w = w - lr * x.T @ (x @ w - y) / len(y); if step % every == 0 "
             "or step == len(batches): w = comm.allreduce(w) / comm.size",
         ),
+        mistakes=MISTAKES["19.local_sgd"],
         cases=lambda: [
             _regression(n, steps, every)
             for steps, every in ((1, 1), (4, 2), (7, 3), (5, 1), (3, 8))
@@ -200,8 +203,10 @@ TASKS = [
             "change = comm.allreduce(start - w) / comm.size; velocity = momentum * velocity + change; "
             "return start - lr * (change + momentum * velocity), velocity",
         ),
+        mistakes=MISTAKES["19.outer_step"],
         cases=lambda: [_round(n, length) for length in (1, 5) for n in (1, 2, 3, 4)],
         expected=_outer,
+        names=("w", "the velocity"),
         likely=_other_outer_steps,
         bounds=_one_average,
         scored=_round(4, 10_000),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.mistakes.low_communication import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -105,8 +106,11 @@ def _two_factors(case: Case, run: Run) -> Sequence[Bound]:
     """Two factors of the ranks; whoever sends the matrix has compressed nothing."""
     (m, n), rank = case.inputs[0][0].shape, case.inputs[0][2].shape[1]
     nbytes = 8 * rank * (m + n)
-    most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes)]
+    return [
+        Bound.busiest(
+            run, 2 * (case.n - 1) / case.n * nbytes, case.n * nbytes, "Only the two thin matrices have to travel"
+        )
+    ]
 
 
 TASKS = [
@@ -121,11 +125,13 @@ TASKS = [
             "sent = gradient + error; p = np.linalg.qr(comm.allreduce(sent @ q) / comm.size)[0]; mine = sent.T @ p; "
             "q = comm.allreduce(mine) / comm.size; return p @ q.T, sent - p @ mine.T",
         ),
+        mistakes=MISTAKES["19.powersgd"],
         cases=lambda: [
             *(_matrices(n, (4, 3), 1, errors=False) for n in (1, 2)),
             *(_matrices(n, shape, rank) for shape, rank in (((4, 3), 1), ((6, 5), 2)) for n in (1, 2, 3, 4)),
         ],
         expected=_right,
+        names=("the average", "the error"),
         likely=_other_rounds,
         bounds=_two_factors,
         scored=_matrices(4, (60, 50), 2),

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging.task import Bound, Case, CommTask
+from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.simulator import Run
 
 Array = np.ndarray[Any, Any]
@@ -54,8 +55,11 @@ def _other_outputs(case: Case) -> Iterator[tuple[list[Any], str]]:
 def _one_sum(case: Case, run: Run) -> Sequence[Bound]:
     """A sum of outputs; whoever gathers inputs and weights has cut nothing."""
     output = case.inputs[0][0].shape[0] * case.inputs[0][2].nbytes
-    most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * output, 2 * case.n * output)]
+    return [
+        Bound.busiest(
+            run, 2 * (case.n - 1) / case.n * output, 2 * case.n * output, "Only the outputs have to be added up"
+        )
+    ]
 
 
 def two_layers(comm: Any, x: Any, w1: Any, w2: Any, dy: Any) -> Any:
@@ -125,8 +129,9 @@ def _two_sums(case: Case, run: Run) -> Sequence[Bound]:
     """Of y and of dx. Hidden units stay where they are."""
     x, _, _, dy = case.inputs[0]
     ends = x.nbytes + dy.nbytes
-    most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * (case.n - 1) / case.n * ends, 2 * case.n * ends)]
+    return [
+        Bound.busiest(run, 2 * (case.n - 1) / case.n * ends, 2 * case.n * ends, "Only y and dx have to be added up")
+    ]
 
 
 TASKS = [
@@ -140,6 +145,7 @@ TASKS = [
             "to be added?",
             "return comm.allreduce(x @ w) + b",
         ),
+        mistakes=MISTAKES["20.row_split"],
         cases=lambda: [_rows(n, width) for width in (4, 7) for n in _SIZES],
         expected=_uncut,
         likely=_other_outputs,
@@ -158,8 +164,10 @@ TASKS = [
             "h = np.maximum(x @ w1, 0); y = comm.allreduce(h @ w2); dh = (dy @ w2.T) * (h > 0); "
             "dx = comm.allreduce(dh @ w1.T); dw1 = x.T @ dh; dw2 = h.T @ dy",
         ),
+        mistakes=MISTAKES["20.two_layers"],
         cases=lambda: [_layers(n, hidden) for hidden in (4, 7) for n in _SIZES],
         expected=_serial,
+        names=("y", "dx", "dw1", "dw2"),
         likely=_other_gradients,
         bounds=_two_sums,
         scored=_layers(4, 4096, 16),

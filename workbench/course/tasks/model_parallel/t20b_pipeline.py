@@ -9,6 +9,7 @@ import numpy as np
 
 from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
+from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.pipelines.picture import pipeline_picture
 from workbench.course.pipelines.played import BACKWARD_S, FORWARD_S, Played, mistake, play
 from workbench.course.simulator import Run
@@ -180,8 +181,14 @@ def _other_gradients(case: Case) -> Iterator[tuple[list[Any], str]]:
 def _neighbours(case: Case, run: Run) -> Sequence[Bound]:
     """One activation and one gradient for each micro-batch between neighbours; a number for all may be told besides."""
     xs = case.inputs[0][1]
-    most = max(size for _, size in run.sent())
-    return [Bound("bytes from the busiest rank", most, 2 * sum(x.nbytes for x in xs), 2.2 * sum(x.nbytes for x in xs))]
+    return [
+        Bound.busiest(
+            run,
+            2 * sum(x.nbytes for x in xs),
+            2.2 * sum(x.nbytes for x in xs),
+            "A stage sends to its two neighbours only",
+        )
+    ]
 
 
 TASKS = [
@@ -196,6 +203,7 @@ TASKS = [
             'ahead = min(stages - stage - 1, microbatches): ("F", 0) to ("F", ahead - 1); then ("F", ahead + i), ("B", '
             'i) for i in range(microbatches - ahead); then the other ("B", i).',
         ),
+        mistakes=MISTAKES["20.one_f_one_b"],
         draw=_drawn,
         properties=[_each_once, _no_deadlock, _bubble, _peaks],
         points=2,
@@ -212,6 +220,7 @@ TASKS = [
             "for each: x = xs[i] or recv(rank - 1); keep (x, np.tanh(x @ w)); send h to rank + 1. Then for each: dh = "
             "h - ts[i] or recv(rank + 1); dz = dh * (1 - h**2); total = total + x.T @ dz; send dz @ w.T to rank - 1.",
         ),
+        mistakes=MISTAKES["20.pipeline"],
         cases=lambda: [_stages(n, count) for count in (1, 2, 5) for n in (1, 2, 3, 4)],
         expected=_serial,
         likely=_other_gradients,

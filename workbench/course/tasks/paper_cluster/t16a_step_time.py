@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 from typing import Any
 
 import numpy as np
 
+from workbench.course.judging.likely import named
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Policy, Span, simulate
 
@@ -99,20 +101,6 @@ def _links_explained(function: Callable[..., Any]) -> Iterator[list[str]]:
         yours = _answer(function, ranks, *times)
         mistakes = _links_mistakes(ranks, times[0][1][0], times[1][1][0])
         yield [why for other, why in mistakes if _alike(yours, other)]
-
-
-def named(explained: Iterable[list[str]]) -> str:
-    """The mistake that explains every answer of a learner's; empty if none does.
-
-    Args:
-        explained: for each case the mistakes that would give the same answer.
-
-    Example:
-        >>> named([["too long", "too late"], ["too late"]]), named([["too long"], ["too late"]])
-        ('. Look again: too late', '')
-    """
-    first, *others = explained
-    return next((f". Look again: {why}" for why in first if all(why in each for each in others)), "")
 
 
 def _alike(yours: Sequence[float], wanted: Sequence[float]) -> bool:
@@ -273,6 +261,7 @@ TASKS = [
             "per_byte_s = max(0, (slow - quick) / (many - few)) * ranks / steps with steps = 2 * (ranks - 1), and "
             "medians for quick and slow; latency_s = max(0, quick / steps - per_byte_s * few / ranks).",
         ),
+        mistakes=MISTAKES["16.fit_link"],
         properties=[_links_exact, _links_disturbed, _links_positive],
         points=2,
     ),
@@ -288,6 +277,7 @@ TASKS = [
             "for layer in reversed(layers): now += layer.backward_s; if layer.values: free = max(free, now) + "
             "reduce_s(4 * layer.values). At the end max(now, free).",
         ),
+        mistakes=MISTAKES["16.step_time"],
         properties=[_simulated],
         points=2,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,11 +97,32 @@ def _saved(case: Case) -> Sequence[Any]:
     return [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)]
 
 
+def _other_means(case: Case) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return."""
+    step, _, _, weights = case.inputs[0]
+    mean = sum(loss for _, loss, _, _ in case.inputs) / case.n
+    told = "that is the mean of the ranks' means: a rank with more samples counts for more"
+    yield [(mean, [step, mean, weights] if rank == 0 else None) for rank in range(case.n)], told
+    right = _saved(case)
+    yield [(one[0], right[0][1]) for one in right], "each rank has something to save, and only rank 0 is to save"
+    yield (
+        [one if rank == 0 else (None, None) for rank, one in enumerate(right)],
+        "rank 0 alone has the mean: all need it",
+    )
+    yield [one[1] for one in right], "what is saved is returned alone, without the mean"
+
+
 def _few_bytes(case: Case, run: Run) -> Sequence[Bound]:
     best = 2 * (case.n - 1)
     return [
-        Bound("messages", len(run.messages), best, 2 * best),
-        Bound("bytes", sum(one.nbytes for one in run.messages), best * 16, best * 200),
+        Bound("messages", len(run.messages), best, 2 * best, "One allreduce of two numbers is enough"),
+        Bound(
+            "bytes",
+            sum(one.nbytes for one in run.messages),
+            best * 16,
+            best * 200,
+            "All ranks have the same weights: they need not travel",
+        ),
     ]
 
 
@@ -126,17 +147,21 @@ TASKS = [
                 "How many processes would write that file? Only rank 0 has something to save.",
             ),
             Mistake(
-                ("item 0: yours is None",),
+                ("the mean loss: yours is None",),
                 "Every rank returns the mean, not only rank 0. Which collective gives its result to all ranks?",
             ),
-            Mistake(("item 1: yours is None",), "Rank 0 is the one that saves. Which rank does it in yours?"),
+            Mistake(("what is saved: yours is None",), "Rank 0 is the one that saves. Which rank does it in yours?"),
             Mistake(
                 ("expected 1.13",),
                 "Ranks have different numbers of samples. Which sums give the mean over all of them?",
             ),
+            Mistake(("returned alone",), "The pair (mean, saved) is asked for, on every rank."),
+            Mistake(("bytes, at most",), "Which numbers differ from rank to rank? Only those have to travel."),
         ),
         cases=lambda: [_checkpoint(n, length) for length in (3, 1000) for n in (1, 2, 3, 4, 7)],
         expected=_saved,
+        names=("the mean loss", "what is saved"),
+        likely=_other_means,
         bounds=_few_bytes,
         scored=_checkpoint(4, 100_000),
         shown=_checkpoint(4, 1000),
@@ -170,6 +195,36 @@ TASKS = [
             ),
             Mistake(
                 ("samples on all ranks",), "job.batch is the batch of all ranks together. How much of it is one rank's?"
+            ),
+            Mistake(("init() makes them meet", "before hvd.init()"), "Which call comes before all others?"),
+            Mistake(
+                ("took no device",), "Which of the nine steps gives a rank its GPU? job.pin(number) stands for it."
+            ),
+            Mistake(("set_epoch(epoch)",), "Who deals the samples anew in each epoch, and how does it know the epoch?"),
+            Mistake(
+                ("Each sample once per epoch",),
+                "Which object decides which samples a rank takes? Ranks that shuffle for themselves overlap.",
+            ),
+            Mistake(
+                ("same optimizer state",),
+                "Rank 0 came from a checkpoint. What has its optimizer that the others' lack?",
+            ),
+            Mistake(
+                ("a sum, not an average",),
+                "What does the loss of the whole batch divide by? op= says what becomes of the gradients.",
+            ),
+            Mistake(("Every step takes the average",), "Who brings the ranks' gradients together before step()?"),
+            Mistake(("not a number",), "What does the function return, and on which ranks?"),
+            Mistake(
+                ("All ranks report the accuracy",),
+                "Counts can be added up over the ranks. Can shares, where ranks have different numbers of samples?",
+            ),
+            Mistake(
+                ("those of one process",),
+                "The global batch is as before. Is anything else changed: the rate, the loss, the order?",
+            ),
+            Mistake(
+                ("It runs",), "Which rank waits in which call? Look for a collective that only one of them reaches."
             ),
         ),
         live=True,  # models and optimizers

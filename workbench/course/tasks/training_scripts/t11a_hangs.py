@@ -15,6 +15,7 @@ from workbench import data
 from workbench.course.cards import PlainCard
 from workbench.course.judging.rank_threads import as_ranks_do
 from workbench.course.judging.task import Case
+from workbench.course.mistakes.cards import MISTAKES
 
 # --- 1 ------------------------------------------------------------------------------------------------
 
@@ -84,6 +85,7 @@ EPOCH = PlainCard(
         "The name of the tensor is that of the training step. Count on paper how often each rank submits it.",
         "The ranks have to agree on the number of steps before the first one: an allreduce of len(batches) with Min.",
     ),
+    mistakes=MISTAKES["11.epoch"],
     broken=_epoch,
     causes=(
         ("The ranks give their gradients different names.", "The error has one name. How often did each rank use it?"),
@@ -105,7 +107,9 @@ EPOCH = PlainCard(
     ),
     right="c",
     properties=as_ranks_do(
-        lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)], _trained
+        lambda: [_uneven(96, 2, 0), _uneven(145, 3, 0), _uneven(146, 3, 1), _unlike(5, 1, 3)],
+        _trained,
+        ("the weights", "the number of steps"),
     ),
 )
 
@@ -140,6 +144,19 @@ def _validated(case: Case) -> list[Any]:
     return [(mean, [f"accuracy {mean:.2f}"] if rank == 0 else []) for rank in range(case.n)]
 
 
+def _own_shares(case: Case) -> list[Any]:
+    """What else one may return."""
+    own = [float(np.mean(right)) for right, _ in case.inputs]
+    found = [(one, [f"accuracy {one:.2f}"] if rank == 0 else []) for rank, one in enumerate(own)]
+    kept = [_validated(case)[0], *found[1:]]
+    everybody = [(mean, [f"accuracy {mean:.2f}"]) for mean, _ in _validated(case)]
+    return [
+        (found, "each rank returns the share of its own answers"),
+        (kept, "rank 0 has the share over all ranks, and the others their own"),
+        (everybody, "every rank writes into the log, and only rank 0 may"),
+    ]
+
+
 VALIDATE = PlainCard(
     "11.validate",
     "training runs, validation hangs",
@@ -149,6 +166,7 @@ VALIDATE = PlainCard(
         "A collective ends only when every rank has called it. Is there an `if` around it?",
         "Call the allreduce on all ranks, before the `if`; what only rank 0 does is to write the log.",
     ),
+    mistakes=MISTAKES["11.validate"],
     broken=_validate,
     causes=(
         (
@@ -168,7 +186,7 @@ VALIDATE = PlainCard(
         ("Rank 0 is slow, and the others have given up waiting.", "No rank gives up. It is rank 0 that waits here."),
     ),
     right="a",
-    properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated),
+    properties=as_ranks_do(lambda: [_answers(n) for n in (2, 3)], _validated, ("the accuracy", "the log"), _own_shares),
 )
 
 # --- 3 ------------------------------------------------------------------------------------------------
@@ -212,6 +230,7 @@ GRADIENTS = PlainCard(
         "Each rank waits for its first gradient to be complete before it submits its second. Which is its first?",
         "Wait in one order on all ranks: sorted(found.items()). Or submit all with allreduce_async, then wait.",
     ),
+    mistakes=MISTAKES["11.gradients"],
     broken=_gradients,
     causes=(
         ("Two gradients have the same name.", "Then it would be a DuplicateNameError, and on one rank already."),
@@ -226,7 +245,9 @@ GRADIENTS = PlainCard(
     ),
     right="d",
     properties=as_ranks_do(
-        lambda: [_finished(orders) for orders in (("ab", "ab"), ("ab", "ba"), ("abc", "bca", "cab"))], _averaged
+        lambda: [_finished(orders) for orders in (("ab", "ab"), ("ab", "ba"), ("abc", "bca", "cab"))],
+        _averaged,
+        [f"the average of {name}" for name in "abc"],
     ),
 )
 
@@ -279,6 +300,7 @@ TWO_HEADS = PlainCard(
         "The rank whose gradient is None goes on to the next name. The others wait for it.",
         "Submit zeros in the place of None: np.zeros_like(weights[name]).",
     ),
+    mistakes=MISTAKES["11.two_heads"],
     broken=_two_heads,
     causes=(
         ("The ranks submit in different orders.", "The names are sorted. Does every rank submit all of them?"),
@@ -292,7 +314,9 @@ TWO_HEADS = PlainCard(
     ),
     right="b",
     properties=as_ranks_do(
-        lambda: [_heads(used) for used in (("ab", "ab"), ("a", "ab"), ("a", "b", "ab"), ("b", "b"))], _stepped
+        lambda: [_heads(used) for used in (("ab", "ab"), ("a", "ab"), ("a", "b", "ab"), ("b", "b"))],
+        _stepped,
+        [f"the weights of {name}" for name in "abt"],
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from workbench.course.cards import CommCard, PlainCard
 from workbench.course.judging.judge import about
 from workbench.course.judging.rank_threads import as_ranks_do, on_ranks
 from workbench.course.judging.task import Case
+from workbench.course.mistakes.cards import MISTAKES
 from workbench.observe.table import RankTable
 
 # --- 5 ------------------------------------------------------------------------------------------------
@@ -75,6 +76,7 @@ RESTORE = PlainCard(
         "The weights are float32 on all ranks until rank 0 reads its file.",
         "np.array(…, dtype=np.float32)",
     ),
+    mistakes=MISTAKES["11.restore"],
     broken=_restore,
     causes=(
         (
@@ -87,7 +89,7 @@ RESTORE = PlainCard(
         ("The file holds weights for another model.", "Then the error would list shapes. What does it list?"),
     ),
     right="a",
-    properties=[*as_ranks_do(lambda: [_saved(n) for n in (2, 3)], _loaded), float32_everywhere],
+    properties=[*as_ranks_do(lambda: [_saved(n) for n in (2, 3)], _loaded, ("the weights",)), float32_everywhere],
 )
 
 # --- 6 ------------------------------------------------------------------------------------------------
@@ -124,15 +126,35 @@ def _seeded(n: int, steps: int) -> Case:
     return Case(n, f"{steps} steps", [(rank, batches[rank]) for rank in range(n)])
 
 
-def _from_rank_0(case: Case) -> list[Any]:
+def _drawn(case: Case) -> list[Any]:
+    """Each rank's own first weights."""
+    return [np.random.default_rng(seed).normal(size=2) for seed, _ in case.inputs]
+
+
+def _trained(case: Case, weights: Sequence[Any]) -> list[Any]:
+    """By rank, the weights after all steps; each rank begins at its own, and has noise of its own."""
     randoms = [np.random.default_rng(seed) for seed, _ in case.inputs]
-    drawn = [random.normal(size=2) for random in randoms]  # by all, but rank 0's count
-    w = drawn[0]
+    for random in randoms:
+        random.normal(size=2)  # the first weights
     for parts in zip(*(batches for _, batches in case.inputs), strict=True):
-        noisy = [x + 0.01 * random.normal(size=2) for random, (x, _) in zip(randoms, parts, strict=True)]
-        found = [2 * x * (np.sum(x * w) - y) for x, (_, y) in zip(noisy, parts, strict=True)]
-        w = w - 0.1 * np.mean(found, axis=0)
-    return [w] * case.n
+        noisy = [(x + 0.01 * random.normal(size=2), y) for random, (x, y) in zip(randoms, parts, strict=True)]
+        found = [2 * x * (np.sum(x * w) - y) for w, (x, y) in zip(weights, noisy, strict=True)]
+        weights = [w - 0.1 * np.mean(found, axis=0) for w in weights]
+    return list(weights)
+
+
+def _from_rank_0(case: Case) -> list[Any]:
+    return _trained(case, [_drawn(case)[0]] * case.n)
+
+
+def _other_starts(case: Case) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return."""
+    drawn = _drawn(case)
+    yield [_trained(case, [np.mean(drawn, axis=0)] * case.n)[0]] * case.n, "training began at the ranks' average"
+    late = _trained(case, drawn)[0]
+    yield [late] * case.n, "all ranks have rank 0's weights, but only since the end of the training"
+    same = Case(case.n, case.label, [(case.inputs[0][0], batches) for _, batches in case.inputs])
+    yield _trained(same, _drawn(same)), "all ranks had one seed, so their noise was the same"
 
 
 def _starts() -> list[Case]:
@@ -151,7 +173,7 @@ def one_model(function: Callable[..., Any]) -> str:
     return ""
 
 
-_RUNS, _RIGHT = as_ranks_do(_starts, _from_rank_0)
+_RUNS, _RIGHT = as_ranks_do(_starts, _from_rank_0, ("the weights",), _other_starts)
 
 START = PlainCard(
     "11.start",
@@ -162,6 +184,7 @@ START = PlainCard(
         "All ranks add the same average to their weights. So a difference that is there at the start stays.",
         'w = hvd.broadcast(w, root_rank=0, name="w"), before the first step. The verb returns; it changes nothing.',
     ),
+    mistakes=MISTAKES["11.start"],
     broken=_start,
     causes=(
         (
@@ -219,6 +242,18 @@ def _clipped(case: Case) -> list[Any]:
     return [w - mean * min(1.0, longest / np.linalg.norm(mean))] * case.n
 
 
+def _other_clips(case: Case) -> Iterator[tuple[list[Any], str]]:
+    """What else one may return. That each rank clips its own is the card's cause, and is not told."""
+    found = [one for _, one, _ in case.inputs]
+    longest, mean = case.inputs[0][2], np.mean(found, axis=0)
+    yield [-mean] * case.n, "the average is longer than the limit, and was not clipped"
+    total = mean * case.n
+    yield [-total * min(1.0, longest / np.linalg.norm(total)) / case.n] * case.n, "the length of the sum was limited"
+    average = float(np.mean([np.linalg.norm(one) for one in found]))
+    told = "the limit was held against the average of the ranks' lengths, and not against that of the average"
+    yield [-mean * min(1.0, longest / average)] * case.n, told
+
+
 CLIP = CommCard(
     "11.clip",
     "no error, but four ranks do not train as one does",
@@ -228,6 +263,7 @@ CLIP = CommCard(
         "Clipping is no sum: the average of clipped gradients is not the clipped average.",
         "First the allreduce, then length and clipping.",
     ),
+    mistakes=MISTAKES["11.clip"],
     broken=_clip,
     causes=(
         ("allreduce adds, and the sum must not be divided.", "The loss is a mean over all samples. So are gradients."),
@@ -251,6 +287,8 @@ CLIP = CommCard(
         _lengths((9.0, 0.5, 0.25, 3.0), (0.0, 1.0, 2.0, 3.0)),
     ],
     expected=_clipped,
+    names=("the weights",),
+    likely=_other_clips,
     shown=_lengths((9.0, 0.5, 0.25, 3.0), (0.0, 1.0, 2.0, 3.0)),
 )
 

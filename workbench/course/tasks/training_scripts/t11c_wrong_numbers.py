@@ -11,6 +11,7 @@ from workbench.common.text import count
 from workbench.course.cards import CommCard, PlainCard
 from workbench.course.drawing import coverage, space_time
 from workbench.course.judging.task import Case
+from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import Run, simulate
 from workbench.course.simulator.communicator import Array
 from workbench.observe.figure import Figure
@@ -85,6 +86,7 @@ SHARDS = PlainCard(
         "order[0::2] and order[1::2] are everything, each once, if order is the same on both ranks. Is it?",
         "All ranks need one order in each epoch: np.random.default_rng(epoch).",
     ),
+    mistakes=MISTAKES["11.shards"],
     broken=_shards,
     causes=(
         ("n cannot be divided by the number of ranks.", "4 samples on 2 ranks go wrong as well."),
@@ -172,6 +174,7 @@ SECONDS = PlainCard(
         "The job has ended when its slowest rank has. Every rank knows its own time only.",
         "comm.allreduce(comm.now - begin, max)",
     ),
+    mistakes=MISTAKES["11.seconds"],
     broken=_seconds,
     causes=(
         (
@@ -211,6 +214,18 @@ def _shares(counts: Sequence[tuple[int, int]]) -> Case:
     return Case(len(counts), label, [(np.arange(count) < good,) for good, count in counts])
 
 
+def _other_shares(case: Case) -> list[tuple[list[float], str]]:
+    """What else one may return. The mean of means is the card's own mistake, and is not told."""
+    own = [float(np.mean(right)) if len(right) else 0.0 for (right,) in case.inputs]
+    good, count = sum(right.sum() for (right,) in case.inputs), sum(len(right) for (right,) in case.inputs)
+    first = float(good / max(1, len(case.inputs[0][0]) * case.n))
+    return [
+        ([float(good / count), *own[1:]], "rank 0 has the share over all ranks, and the others their own"),
+        (own, "each rank returns the share of its own samples"),
+        ([first] * case.n, "rank 0's number of samples was taken for that of every rank"),
+    ]
+
+
 ACCURACY = CommCard(
     "11.accuracy",
     "no error, but the accuracy changes with the number of ranks",
@@ -220,6 +235,7 @@ ACCURACY = CommCard(
         "A rank with one sample must not weigh as much as one with three. Weigh by the number of samples.",
         "Two sums over the ranks: of right answers, and of samples. Then divide.",
     ),
+    mistakes=MISTAKES["11.accuracy"],
     broken=_accuracy,
     causes=(
         ("True and False cannot be added up.", "They count as 1 and 0. The first cases are right."),
@@ -238,6 +254,8 @@ ACCURACY = CommCard(
         for counts in (((1, 2), (2, 2)), ((0, 1), (3, 3)), ((1, 4), (2, 3), (2, 2)), ((0, 0), (2, 3), (0, 5), (1, 1)))
     ],
     expected=lambda case: [float(np.mean(np.concatenate([right for (right,) in case.inputs])))] * case.n,
+    names=("the share of right answers",),
+    likely=_other_shares,
     shown=_shares(((1, 4), (2, 3), (2, 2))),
 )
 

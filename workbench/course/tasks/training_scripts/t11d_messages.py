@@ -10,10 +10,12 @@ import numpy as np
 from workbench.common.text import count
 from workbench.course.cards import CommCard, PlainCard
 from workbench.course.drawing import space_time
-from workbench.course.judging.judge import about, difference
+from workbench.course.judging.compare import about, difference
 from workbench.course.judging.task import Bound, Case
+from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import Array, Communicator, Pending
+from workbench.course.simulator.deadlock import in_short
 from workbench.observe.figure import Figure
 
 # --- 11 -----------------------------------------------------------------------------------------------
@@ -94,9 +96,9 @@ def right_rows(function: Callable[..., Any]) -> str:
         try:
             run, left = _piped(function, case)
         except DeadlockError as error:
-            return f"{about(case)}: {error}"
+            return f"{about(case)}: {in_short(error.waits)}\n{error}"
         expected = [2 * case.inputs[(rank - 1) % case.n][0] for rank in range(case.n)]
-        if wrong := difference(run.results, expected):
+        if wrong := difference(run.results, expected, ["the rows"]):
             return f"{about(case)}: {wrong}"
         if left:
             return f"{about(case)}: {left} of {len(run.messages)} messages were never waited for, so they may not leave"
@@ -116,6 +118,7 @@ PIPELINE = PlainCard(
         "All messages share one array, `row`, and it gets new numbers while the last message may be on its way.",
         "Every message needs memory of its own: row = 2 * rows[i] makes a new array.",
     ),
+    mistakes=MISTAKES["11.pipeline"],
     broken=_pipeline,
     causes=(
         ("Messages overtake each other.", "Messages between two ranks with one tag arrive in the order of sending."),
@@ -165,7 +168,7 @@ def _arrays(n: int, length: int) -> Case:
 
 def _messages(case: Case, run: Run) -> Sequence[Bound]:
     most = max(count for count, _ in run.sent())
-    return [Bound("messages per rank", most, case.n - 1, case.n - 1)]
+    return [Bound("messages per rank", most, case.n - 1, case.n - 1, "Each x goes once round: n - 1 steps")]
 
 
 RING = CommCard(
@@ -177,6 +180,7 @@ RING = CommCard(
         "A small message leaves though nobody waits for it, a large one only when its receiver is there.",
         "x = comm.sendrecv(x, dest=right, source=left)",
     ),
+    mistakes=MISTAKES["11.ring"],
     broken=_ring,
     causes=(
         ("One rank makes a step less than the others.", "All make n - 1 steps. In which step does it hang?"),
@@ -195,6 +199,7 @@ RING = CommCard(
     right="b",
     cases=lambda: [_arrays(n, length) for length in (10, 100_000) for n in (1, 2, 3, 4)],
     expected=lambda case: [sum(x for (x,) in case.inputs)] * case.n,
+    names=("the sum",),
     bounds=_messages,
     scored=_arrays(4, 100_000),
     shown=_arrays(4, 100_000),

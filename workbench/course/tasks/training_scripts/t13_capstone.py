@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
 from workbench.course.training.trial import Trial, run_capstone
 from workbench.training.sampler import batches
 
-ACCURACY = 0.9
+ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %
 _EQUAL = 1e-6
 
 
@@ -20,7 +21,7 @@ def capstone(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
 
     model: for float64 images, with weights of its own on each rank. digits: train_x, train_y, test_x, test_y.
     batch: samples per step on all ranks together; it need not divide the number of images, so the last is shorter.
-    Each sample once per epoch, in a new order; the result is that of one process. SGD, lr 0.1, momentum 0.9.
+    Each sample once per epoch, in a new order; the result is that of one process. SGD, lr 0.2, momentum 0.9.
     """
     import torch
     import torch.nn.functional as F
@@ -30,7 +31,7 @@ def capstone(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
     rank, size = hvd.rank(), hvd.size()
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(epochs):
         for step, mine in enumerate(batches(len(images), rank, size, batch, epoch=epoch, uneven="keep")):
@@ -87,11 +88,13 @@ def equal_to_one(alone: Seen, ranks: Sequence[Seen]) -> str:
 
 
 def good_enough(alone: Seen, ranks: Sequence[Seen]) -> str:
-    """At least 90 % of the unseen digits are read right."""
-    return "" if ranks[0].measured >= ACCURACY else f"{ranks[0].measured:.1%}"
+    """At least 85 % of the unseen digits are read right."""
+    if ranks[0].measured >= ACCURACY:
+        return ""
+    return f"{ranks[0].measured:.1%} are; does every step move the weights, by lr 0.2 with momentum 0.9?"
 
 
-_BATCH = 48
+_BATCH = 72
 _TRIAL = Trial(run_capstone, (2, 3))
 _LIGHTS = (
     behaviour.they_know_each_other,
@@ -119,6 +122,7 @@ TASKS = [
             "reduction='sum') * size / min(batch, n - step * batch), backward, step; in the end the sum over ranks of "
             "the right answers on test_x[rank::size], divided by len(test_x).",
         ),
+        mistakes=MISTAKES["13.capstone"],
         live=True,  # models and optimizers
         properties=[_TRIAL.runs, *map(_TRIAL.sees, _LIGHTS)],
         points=8,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench import data
-from workbench.course.judging.judge import difference, told
+from workbench.course.judging.compare import compared, difference, told
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import Mistake, PlainTask
 from workbench.errors import NotInitializedError
@@ -168,13 +168,21 @@ class _Watch:
     def one_process(self, function: Callable[..., Any]) -> str:
         """6: in the end all have the weights of one process."""
         x, y = _digits(self.batch * self.steps)
-        weights = _start(0)
+        weights, summed = _start(0), {n: _start(0) for n in self.sizes}
+        names = [f"weights {i}" for i in range(len(weights))]
         for start in range(0, len(x), self.batch):
             part = slice(start, start + self.batch)
             weights = [w - _LR * g for w, g in zip(weights, _gradient(weights, x[part], y[part]), strict=True)]
+            for n, mine in summed.items():  # if the gradients are added up, and not averaged
+                pairs = zip(mine, _gradient(mine, x[part], y[part]), strict=True)
+                summed[n] = [w - n * _LR * g for w, g in pairs]
         for n, seen in zip(self.sizes, self.found, strict=True):
-            if wrong := difference([list(one.returned[1]) for one in seen], [weights] * n):
-                return f"n = {n}: {wrong}"
+            yours = [list(one.returned[1]) for one in seen]
+            if wrong := difference(yours, [weights] * n, names):
+                why = "" if compared(yours, [summed[n]] * n) else "each step is n times too long: a sum, no average; "
+                apart = difference(yours, [yours[0]] * n, names)
+                why = "the ranks end with different weights: each steps with its own gradient; " if apart else why
+                return f"n = {n}: {why}{wrong}"
         return ""
 
 
@@ -200,6 +208,20 @@ TASKS = [
                 "Every rank takes the first samples of each step? Then which samples does nobody see?",
             ),
             Mistake(("its machine has only GPU 0",), "Which number has the GPU on the rank's own machine?"),
+            Mistake(("before hvd.init()",), "Which call comes before all others?"),
+            Mistake(
+                ("the batches have",),
+                "batch is that of all ranks together. How many of its samples does one rank take?",
+            ),
+            Mistake(
+                ("begins with other weights",),
+                "Every rank has weights of its own. Whose should all have, and which verb gives them?",
+            ),
+            Mistake(
+                ("in the end all have the weights",),
+                "Is what a step subtracts the average of all ranks' gradients: not its own, not their sum?",
+            ),
+            Mistake(("expected the pair",), "The number of the GPU and the weights are both to be returned."),
         ),
         properties=[
             _WATCH.runs,

@@ -1,0 +1,68 @@
+"""A usual mistake: by which words of a verdict it is known, and the hint that helps then."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """A usual mistake, and what helps then.
+
+    Args:
+        verdict: words of which one is in what ``check()`` says of it.
+        hint: what ``hint()`` says first.
+        cause: what ``check()`` says before an exception of Python's or numpy's own, which knows nothing of the lesson.
+    """
+
+    verdict: tuple[str, ...]
+    hint: str
+    cause: str = ""
+
+
+GENERAL = (
+    Mistake(("belongs to the caller",), "Who else holds this object? Make a new one, or copy it before you change it."),
+    Mistake(
+        ("Is there a return?", "yours is None"),
+        "A function without return gives None. On which ranks, and in which branch, does yours return nothing?",
+    ),
+    Mistake(
+        ("never waited for",),
+        "isend and irecv only begin a message. Keep what they return, and call wait() on each before the end.",
+    ),
+    Mistake(
+        ("that nobody received",), "For each send write down which rank receives it, and in which call. Which has none?"
+    ),
+    Mistake(
+        ("must not lie in the same memory",),
+        "One array is read while the other one is filled: make a second one to receive into, such as np.empty_like(x).",
+    ),
+    Mistake(
+        ("was changed before wait()",),
+        "Until wait() returns, the array belongs to the message. What could each message have of its own?",
+    ),
+    Mistake(
+        ("has dtype", "bits: they were rounded"),
+        "Which dtype have the numbers when they come in? In which line do they get another one?",
+    ),
+    Mistake(("ends the whole process",), "return ends a function. exit() would end the kernel, or a rank of the job."),
+    Mistake(
+        ("wait for each other",),
+        "Write down in which call each rank waits. Which of them must do something else first, so that others go on?",
+    ),
+    Mistake(
+        ("waits in", "is idle", "can never complete"),
+        "Which rank has returned, or is in another call, while this one waits? All must make that call.",
+    ),
+    Mistake(("n times the right",), "Something was added up over n ranks. Is the sum asked for, or the mean?"),
+    Mistake(("one n-th of the right", "half of the right"), "What was divided, and how often? Do it once on paper."),
+    Mistake(("should count",), "How many samples has each rank? Count on paper how much one of each weighs in yours."),
+    Mistake(
+        ("the smaller cases were right",),
+        "What does your function do otherwise when an array is long? Does it ask for a length or a number of bytes?",
+    ),
+    Mistake(("did not end within",), "Print what the loop's condition looks at. Does every round change it?"),
+)
+"""What may go wrong in any exercise; looked at after the exercise's own."""
+
+__all__ = ["GENERAL", "Mistake"]

@@ -1,0 +1,48 @@
+"""Of the capstone, lesson 13."""
+
+from __future__ import annotations
+
+from workbench.course.judging.mistake import Mistake
+
+MISTAKES: dict[str, tuple[Mistake, ...]] = {
+    "13.capstone": (
+        Mistake(("init() makes them meet",), "Which call of hvd comes before all others?"),
+        Mistake(
+            ("was seen by no rank",), "What becomes of the last samples of an epoch, which do not fill a whole batch?"
+        ),
+        Mistake(
+            ("has the order of epoch 0",), "batches(…, epoch=epoch) deals anew. Which number does your loop give it?"
+        ),
+        Mistake(
+            ("training passes in",), "Do all ranks train? Look for an if around the loop, and for a loop without steps."
+        ),
+        Mistake(
+            ("was seen",),
+            "Put the ranks' parts of one step side by side. Do they overlap, or is something added to fill a batch?",
+        ),
+        Mistake(
+            ("Each step takes a whole batch",),
+            "batch is the number of samples of all ranks together. How many of them does one rank take?",
+        ),
+        Mistake(("No rank has more to do",), "Each step waits for the rank with the most samples. Deal evenly."),
+        Mistake(
+            ("begin with the same weights",),
+            "Every rank was given weights of its own. Which call gives all of them rank 0's?",
+        ),
+        Mistake(
+            ("The weights are the same on all ranks",),
+            "They begin alike and end apart. Does optimizer.step() see the average of the gradients, or its own?",
+        ),
+        Mistake(
+            ("those of one process",),
+            "Is the mean of two means that of all samples, where one rank has 33 of them and the other 32?",
+        ),
+        Mistake(
+            ("All ranks report the accuracy",),
+            "Right answers can be added up over the ranks, and so can counts. Of which data is yours the share?",
+        ),
+        Mistake(("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare yours."),
+    ),
+}
+
+__all__ = ["MISTAKES"]

@@ -1,0 +1,102 @@
+"""Lesson 17, the last exercise: what a lost rank costs, elastic or started again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from workbench.course.judging.task import PlainTask
+from workbench.course.mistakes.engines import MISTAKES
+
+
+def recovery(n: Any, failed_at: Any, engine: Any, commit_every: Any, checkpoint_every: Any) -> Any:
+    """One of n ranks is lost amid step failed_at (0 is the first). Return (processes started, steps done again).
+
+    engine "elastic": the survivors keep their processes and go on from the last commit, which all have in memory.
+    engine "restart": all ranks are started again and go on from the last checkpoint on disk, or from step 0 where
+    checkpoint_every is 0. So it is with an elastic job of one rank: nobody has survived.
+    A commit is made after each commit_every steps, a checkpoint likewise. Step failed_at itself is done again, too.
+    """
+    ### BEGIN SOLUTION
+    survive = engine == "elastic" and n > 1
+    every = commit_every if survive else checkpoint_every
+    last = failed_at // every * every if every else 0
+    return (1 if survive else n), failed_at - last + 1
+    ### END SOLUTION
+
+
+def _by_steps(
+    n: int, failed_at: int, engine: str, commit_every: int, checkpoint_every: int, steps: int = 200
+) -> tuple[int, int]:
+    """The obvious way: run the steps, and keep count."""
+    done, commit, disk, failed, run = 0, 0, 0, False, list[int]()
+    while done < steps:
+        run.append(done)
+        if done == failed_at and not failed:
+            failed = True
+            done = commit if engine == "elastic" and n > 1 else disk
+            continue
+        done += 1
+        commit = done if done % commit_every == 0 else commit
+        disk = done if checkpoint_every and done % checkpoint_every == 0 else disk
+    return (1 if engine == "elastic" and n > 1 else n), len(run) - steps
+
+
+def _recovered(function: Callable[..., Any], cases: Iterable[tuple[int, int, str, int, int]]) -> str:
+    for case in cases:
+        mine, right = function(*case), _by_steps(*case)
+        n, failed_at, engine, commit_every, checkpoint_every = case
+        what = (
+            f"n={n}, failed_at={failed_at}, {engine}, commit_every={commit_every}, checkpoint_every={checkpoint_every}"
+        )
+        if mine is None:
+            return "yours returns None. Is there a return?"
+        for name, yours, wanted in zip(("processes started", "steps done again"), mine, right, strict=False):
+            if yours != wanted:
+                return f"{what}: {name} is {yours} in yours, expected {wanted}"
+    return ""
+
+
+def survivors(function: Callable[..., Any]) -> str:
+    """An elastic job of several ranks."""
+    return _recovered(function, [(4, 17, "elastic", 1, 0), (4, 17, "elastic", 5, 10), (2, 20, "elastic", 5, 0)])
+
+
+def all_again(function: Callable[..., Any]) -> str:
+    """A job that is started again, with and without checkpoints."""
+    return _recovered(function, [(4, 17, "restart", 1, 0), (4, 17, "restart", 1, 10), (8, 30, "restart", 5, 10)])
+
+
+def nobody_left(function: Callable[..., Any]) -> str:
+    """An elastic job of one rank."""
+    return _recovered(function, [(1, 17, "elastic", 1, 10), (1, 17, "elastic", 1, 0)])
+
+
+def _many() -> Iterator[tuple[int, int, str, int, int]]:
+    for failed_at in (0, 1, 9, 10, 11, 100):
+        for n in (1, 2, 3):
+            for engine in ("elastic", "restart"):
+                yield n, failed_at, engine, 3, 10
+
+
+def counted(function: Callable[..., Any]) -> str:
+    """36 jobs, each counted step by step."""
+    return _recovered(function, _many())
+
+
+TASKS = [
+    PlainTask(
+        "17.recovery",
+        "what a lost rank costs",
+        recovery,
+        (
+            "First: does anybody survive? Then: after which step was the last commit, or checkpoint, made?",
+            "Amid step failed_at, failed_at steps are complete. The last multiple of every that is not above that is "
+            "failed_at // every * every.",
+            "survive = engine == 'elastic' and n > 1; every = commit_every if survive else checkpoint_every; last = "
+            "failed_at // every * every if every else 0; return (1 if survive else n), failed_at - last + 1",
+        ),
+        mistakes=MISTAKES["17.recovery"],
+        properties=[survivors, all_again, nobody_left, counted],
+    ),
+]
