@@ -81,7 +81,6 @@ predict(
 for step in range(4 if rank == 2 else 3):
     loss = hvd.allreduce(np.array(1.0 / (step + 1)), name="loss")
 
-
 # %%
 engines.view.execute("import sys; error = str(getattr(sys, 'last_value', ''))", block=True)
 error = "".join(engines.view.pull("error", block=True))
