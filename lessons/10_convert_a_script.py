@@ -13,8 +13,8 @@
 # %% [markdown]
 # # Convert a script in nine steps
 #
-# **Question:** a training script for one process is there. Which lines make it one for N, and how do you see that
-# none is missing?
+# **Question:** you have a training script for one process. Which lines make it a script for N processes, and how do
+# you see that no line is missing?
 #
 # **Afterwards you can**
 #
@@ -27,11 +27,10 @@
 # %% [markdown]
 # ## The serial script
 #
-# It trains a small network on the handwritten digits, goes on from a checkpoint if there is one, and writes one at the
-# end. It knows nothing of ranks.
+# It trains a small network on the handwritten digits. If there is a checkpoint it goes on from there, and it writes one
+# at the end. It knows nothing of ranks.
 
 # %%
-from itertools import pairwise
 from pathlib import Path
 
 steps = sorted(Path("steps").glob("0*.py"))
@@ -41,11 +40,12 @@ print(steps[0].read_text())
 # ## What do two copies of it do?
 #
 # `workbench run -np 2 python 00_serial.py` starts it twice. `watch` runs a script in the same way on two ranks, and
-# also alone, and looks at what they do, by hooks that torch has for everybody: which samples go into the model, the
-# weights at the first and at the last step, the first gradient, files, output. The script is not changed.
+# also alone, and records what it does, through hooks of torch: which samples go into the model, the weights at the
+# first and at the last step, the first gradient, files, output. The script is not changed. Ten *lights* compare the two
+# ranks with the one process: ✓ where they do what they should, else ✗ and what is wrong.
 #
-# As on two machines, each rank has a folder of its own, and random numbers of its own. Each script runs twice; the
-# second time, rank 0 finds the checkpoint of the first, and rank 1 finds nothing.
+# As on two machines, each rank has a folder and random numbers of its own. Each script runs twice, and the second run
+# is the one that counts: there rank 0 finds the checkpoint of the first run, and rank 1 finds none.
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -78,7 +78,9 @@ reveal(
 )
 
 # %% [markdown]
-# Not one light is green. Each of the nine steps turns one on.
+# Not one light is green. Now the nine steps: for each, the lines that change, and the lights that it turns on.
+#
+# ### 1. The ranks meet
 
 
 # %%
@@ -92,14 +94,15 @@ def step(k):
 step(1)
 
 # %% [markdown]
-# `init()` finds the other ranks. From now on each process has a number.
+# `init()` finds the other ranks. From now on each process knows its number, `hvd.rank()`, and how many there are,
+# `hvd.size()`.
 #
 # ### 2. A device of its own
 #
-# With GPUs, each rank takes that of its `local_rank()`, its number on this machine (not `rank()`, which goes on
-# counting on the next machine). Where the launcher shows each rank its own GPU only, that is number 0: hence
-# `% gpus`. With more ranks than GPUs two ranks share one, so each rank prints which one it took: the numbers after
-# *GPU* must differ. Without GPUs, torch would start as many threads as there are cores, *in each rank*.
+# With GPUs, each rank takes the one with the number `local_rank()`, which counts the ranks of this machine (`rank()`
+# goes on counting on the next machine). Some launchers let each rank see its own GPU only, as number 0: hence `% gpus`.
+# With more ranks than GPUs, two ranks would share one without any error. So each rank prints the identifier of its GPU,
+# and these must differ. Without GPUs, torch would start as many threads as there are cores, *in each rank*.
 
 # %%
 step(2)
@@ -107,8 +110,8 @@ step(2)
 # %% [markdown]
 # ### 3. A shard of the data
 #
-# Together the ranks see each sample once per epoch. `set_epoch` belongs to it: without, each epoch has the same order.
-# The test set is dealt out, too, as cards are. It has 357 images, so rank 0 gets one more.
+# Together the ranks see each sample once per epoch. `set_epoch` belongs to this step: without it, each epoch has the
+# same order. The test images go to the ranks in turn. There are 357, so rank 0 gets one more.
 
 # %%
 step(3)
@@ -116,8 +119,8 @@ step(3)
 # %% [markdown]
 # ### 4. The batch
 #
-# With 72 samples *per rank* the ranks together would take half as many steps with twice as many samples: another
-# training, which needs another learning rate. If the global batch stays, the learning rate stays.
+# With 72 samples *per rank*, two ranks would make half as many steps, with 144 samples each: another training, which
+# needs another learning rate (lesson 09). If the global batch stays, the learning rate stays.
 
 # %%
 step(4)
@@ -129,9 +132,9 @@ step(4)
 # checkpoint was read. The optimizer has a state as well, here the momentum. It is forgotten more often, because at the
 # first start, without a checkpoint, it is empty on all ranks and nothing shows.
 #
-# Who writes `torch.manual_seed(0)` on all ranks instead gets the same weights, but also the same augmentation and the
-# same dropout on each rank: n ranks then draw what one would. Broadcast the weights, and seed with
-# `seed + hvd.rank()` what each rank draws for itself; workers of a `DataLoader` by `worker_init_fn` (lesson 05).
+# `torch.manual_seed(0)` on all ranks would give them the same weights, too, but also the same random numbers for
+# augmentation and dropout. So broadcast the weights, and seed with `seed + hvd.rank()` what each rank draws for itself,
+# and workers of a `DataLoader` by `worker_init_fn` (lesson 05).
 
 # %%
 step(5)
@@ -142,8 +145,8 @@ step(6)
 # %% [markdown]
 # ### 7. The gradients
 #
-# Now everything is alike but the gradients: each rank has those of its own samples. `DistributedOptimizer` averages
-# them before each step.
+# Now the ranks differ in their gradients only: each has those of its own samples. `DistributedOptimizer` averages them
+# before each step.
 
 # %%
 predict(
@@ -178,24 +181,20 @@ step(8)
 # Two ranks that write the same file may leave it broken. The line with the collective, `allreduce`, stays *outside* of
 # the `if`: all ranks have to come to it.
 #
-# The checkpoint is as small as a lesson allows. A real one has also the number of the epoch (or `set_epoch` begins
-# again at 0), the state of the scheduler and of the `GradScaler`, and random states; and it is written under another
-# name and then renamed, so that who dies while writing leaves the old one whole (lesson 15).
+# The checkpoint is as small as a lesson allows. A real one also has the number of the epoch (or `set_epoch` begins
+# again at 0), the state of the scheduler and of the `GradScaler`, and random states. It is written under another name
+# and then renamed: if the process dies while it writes, the old checkpoint is still whole (lesson 15).
 
 # %%
 step(9)
 
 # %% [markdown]
 # ## All steps, all lights
+#
+# A column for each step. Read along a row: a light that is on stays on, so no step undoes another.
 
 # %%
 print(table(seen))
-
-# %%
-lights = [watched.lights() for watched in seen]
-green = [sum(not wrong for wrong in one.values()) for one in lights]
-print("green lights:", green)
-print("no step turns a light off:", all(not turned_green(b, a) for a, b in pairwise(seen)))
 
 # %% [markdown]
 # ## One line less
@@ -226,16 +225,16 @@ reveal(
     "no error, and a lower accuracy"
     if found.ranks[0].reported < seen[9].ranks[0].reported
     else "the same accuracy: the weights were broadcast",
-    "Only who knows the other accuracy sees that something is wrong. The lights tell: rank 0 alone has read the "
-    "momentum from the checkpoint.",
+    "Nothing but the accuracy shows it, and only if you know the right one. The lights name the reason: rank 0 alone "
+    "has read the momentum from the checkpoint.",
 )
 
 # %% [markdown]
-# The ranks begin with the same weights but another momentum, so after the first step their weights differ, and nothing
-# brings them together again.
+# The ranks begin with the same weights, but each with its own momentum. So after the first step their weights differ,
+# and nothing makes them equal again. Each rank then tests its shard with *its* model, and the accuracy that is printed
+# is that of no model at all.
 #
-# For a script of your own, see `help(workbench.course.training.conversion)`: what has to have which name, and nothing
-# else.
+# `watch` also takes a script of yours: `help(workbench.course.training.conversion)` says which names it must use.
 
 # %% [markdown] tags=["exercise"]
 # ## What only rank 0 may do
@@ -300,8 +299,8 @@ check("10.convert")
 # "what do the ranks do wrong now?" Then 20 for the exercise. Common wrong answers: `rank()` instead of `local_rank()`
 # for the GPU; `set_epoch` left out; the batch left as it was; the accuracy of a rank's own shard, or the mean of the
 # accuracies; the evaluation inside `if hvd.rank() == 0`, with the allreduce in it (the check names the rank that has
-# left). Scaling the learning rate is wrong here, since the global batch stays. Who is done early: which lights stay
-# green if step 5 comes before the checkpoint is read?
+# left). Scaling the learning rate is wrong here, since the global batch stays. For those who are done early: which
+# lights stay green if step 5 comes before the checkpoint is read?
 
 # %% [markdown]
 # ## Keypoints

@@ -41,8 +41,8 @@ from workbench.course.simulator.topology import Topology, picture, pinned, ring_
 # %% [markdown]
 # ## Three numbers
 #
-# A *node* is a machine. Four ranks on two nodes with two GPUs each; `nodes[rank]` is the rank's node. From this list
-# alone `init()` works out who is who, by the function that is called here:
+# A *node* is a machine. Here are four ranks on two nodes with two GPUs each; `nodes[rank]` is the name of the rank's
+# node. `init()` needs nothing but this list to number the ranks. It calls the function that is called here:
 
 # %%
 nodes = ["a", "a", "b", "b"]
@@ -54,9 +54,10 @@ for rank, node in enumerate(nodes):
     )
 
 # %% [markdown]
-# - **rank** numbers all processes. It decides about data: whose shard, who writes the checkpoint.
-# - **local rank** numbers the processes of one node. It decides about what a node has: its GPUs, its disk.
-# - **cross rank** numbers the nodes, as seen by the ranks with the same local rank.
+# - **rank** numbers all processes. Use it for the data, and for what is done once: which shard, who writes the
+#   checkpoint.
+# - **local rank** numbers the processes of one node. Use it for what each node has: its GPUs, its disk.
+# - **cross rank** numbers the ranks with the same local rank, at most one per node.
 #
 # In a script they are `hvd.rank()`, `hvd.local_rank()` and `hvd.cross_rank()`.
 #
@@ -69,7 +70,7 @@ for rank, node in enumerate(nodes):
 # torch.cuda.set_device(hvd.local_rank())
 # ```
 #
-# Here is what becomes of that and of two other choices on our four ranks.
+# Which GPU does each of our four ranks get by that, and by two other choices?
 
 # %%
 from workbench.course.predictions import predict, reveal
@@ -86,8 +87,16 @@ choices = {
     "set_device(rank)": lambda me: me.rank,
     "set_device(local_rank)": lambda me: me.local_rank,
 }
-for name, choose in choices.items():
-    print(f"{name:24}", ", ".join(pinned(nodes, choose, gpus=2)))
+
+
+def pinning_table(**launcher):
+    print(f"{'':25}" + "".join(f"{f'rank {rank} on {node}':13}" for rank, node in enumerate(nodes)))
+    for name, choose in choices.items():
+        got = pinned(nodes, choose, gpus=2, **launcher)
+        print(f"{name:25}" + "".join(f"{gpu.replace('invalid device ordinal', 'error'):13}" for gpu in got))
+
+
+pinning_table()
 
 # %%
 got = pinned(nodes, choices["set_device(rank)"], gpus=2)[2]
@@ -99,30 +108,28 @@ reveal(
 )
 
 # %% [markdown]
-# Without pinning, two ranks share a GPU: half the speed, or out of memory, while the others idle. With `rank` all is
-# well on the first node, and so on every laptop where it was tested; the second node has no GPU 2.
+# *Error* is CUDA's `invalid device ordinal`. Without pinning, two ranks share one GPU, at half the speed or out of
+# memory, and the other GPU idles. `set_device(rank)` works on the first node, so it passes every test on one machine.
 #
-# `CUDA_VISIBLE_DEVICES` does it from the outside. A process sees only the GPUs that it lists, *numbered from 0 again*.
-# Some launchers set it, Slurm with `--gpus-per-task=1` for instance. Then there is one GPU to see, number 0, and
-# `local_rank` would be wrong:
+# The environment variable `CUDA_VISIBLE_DEVICES` pins from the outside. A process sees only the GPUs that it lists,
+# *numbered from 0 again*. Some launchers set it, for instance Slurm with `--gpus-per-task=1`. Then each rank sees one
+# GPU, number 0, and `set_device(local_rank)` is wrong:
 
 # %%
-one_each = {"visible": lambda me: str(me.local_rank)}
-for name, choose in choices.items():
-    print(f"{name:24}", ", ".join(pinned(nodes, choose, gpus=2, **one_each)))
+pinning_table(visible=lambda me: str(me.local_rank))
 
 # %% [markdown]
-# So pin in one place only. `set_device(hvd.local_rank() % torch.cuda.device_count())` is right in both cases, but says
-# nothing when there are more ranks than GPUs. So look at what came of it:
-# `torch.cuda.get_device_properties(device).uuid` names the GPU itself, and must differ from rank to rank.
+# So pin in one place only. `set_device(hvd.local_rank() % torch.cuda.device_count())` is right in both cases, but with
+# more ranks than GPUs it lets two ranks share one, without an error. So check the result:
+# `torch.cuda.get_device_properties(device).uuid` identifies the GPU, and must be another one on each rank.
 #
 # ## Two kinds of links
 #
 # Inside a node, GPUs are joined by NVLink or PCIe; between nodes there is a network. `Topology` gives each pair of
-# ranks its own α and β. The figures are round ones, chosen for this model, not measured: inside 5 µs and 50 GB/s,
-# between 30 µs and 5 GB/s.
+# ranks its own latency α and bandwidth 1/β. The figures are round ones, chosen for this model, not measured: inside a
+# node 5 µs and 50 GB/s, between nodes 30 µs and 5 GB/s.
 #
-# A flat ring takes the ranks in their order. Thick and dashed: the links between nodes.
+# A *flat* ring takes all ranks in their order, wherever they are.
 
 
 # %%
@@ -138,7 +145,7 @@ print("sums:", run.results)
 picture(blocks, run, "Flat ring, ranks node by node")
 
 # %% [markdown]
-# Only two of the four links are slow: they have a tenth of the bandwidth.
+# Only two of the four links are slow: they have a tenth of the bandwidth of the other two.
 
 # %%
 predict(
@@ -154,16 +161,16 @@ print(f"flat ring {run.time_s * 1e3:.2f} ms; if all links were slow: {only_slow 
 
 # %%
 longer = only_slow / run.time_s
-choices = {1: "as long as now", 1.33: "about a third longer", 2: "twice as long", 10: "ten times as long"}
+answers = {1: "as long as now", 1.33: "about a third longer", 2: "twice as long", 10: "ten times as long"}
 reveal(
     "12.slowest",
-    choices[min(choices, key=lambda times: abs(times - longer))],
-    "In each of its 2(n − 1) steps everybody passes a chunk on, over the slow links as well, and the next step needs "
-    "what has come from there. So the ring goes at the pace of the slowest link.",
+    answers[min(answers, key=lambda times: abs(times - longer))],
+    "In each of its 2(n − 1) steps every rank passes a chunk on, also over the slow links, and the next step needs "
+    "what has come from there. So the slowest link sets the time of every step.",
 )
 
 # %% [markdown]
-# And it matters where the ranks are. Many launchers can deal them out to the nodes in turns:
+# And it matters which rank is on which node. Many launchers can deal the ranks out to the nodes in turns (round robin):
 
 # %%
 predict(
@@ -186,28 +193,28 @@ reveal(
 )
 
 # %% [markdown]
-# All of these bytes go through the network card that the ranks of a node share. (The model gives each pair of ranks a
-# link of its own, so its clock does not show that; the counted bytes do.)
+# All of these bytes go through the one network card that the ranks of a node share, so they take twice as long. (The
+# model gives each pair of ranks a link of its own, so its times do not show that; the counted bytes do.)
 #
 # ## Two levels
 #
 # **Hierarchical allreduce**, on m nodes:
 #
-# 1. inside each node, add up to its first rank;
-# 2. a ring of these m ranks;
-# 3. inside each node, the first rank hands the result on.
+# 1. Inside each node, the first rank, the *leader*, adds up the arrays of the node's ranks.
+# 2. The m leaders make a ring allreduce among themselves.
+# 3. Inside each node, the leader gives the result to the other ranks.
 #
-# This is the way with *leaders*. (Horovod's for NCCL has none: a reduce-scatter inside each node, then an allreduce
-# between the ranks of equal local rank, each with its part of the array, then an allgather inside.)
+# (Horovod's for NCCL has no leaders: a reduce-scatter inside each node, then an allreduce between the ranks of equal
+# local rank, each with its part of the array, then an allgather inside.)
 #
-# Only the ring in the middle uses slow links, in 2(m − 1) steps instead of 2(n − 1), and it sends 2(m − 1)/m · K bytes
-# out of each node, wherever the ranks are. Its ring is this function:
+# Only step 2 uses slow links. It takes 2(m − 1) messages one after the other instead of 2(n − 1), and sends
+# 2(m − 1)/m · K bytes out of each node, wherever the ranks are. This is its function:
 
 # %%
 print(inspect.getsource(ring_among))
 
 # %% [markdown]
-# The three parts around it are your exercise. Its solution, at work:
+# Steps 1 and 3 are your exercise. The picture shows what its solution sends:
 
 # %%
 from workbench.course.tasks import task
@@ -225,36 +232,39 @@ picture(turns, run, "Two levels, ranks dealt out in turns")
 
 # %% [markdown]
 # How much does it save? Flat against two levels, ranks node by node. *Out* is what leaves a node, in units of the
-# array, *steps* the messages of the busiest rank over slow links.
+# array; *slow* counts the messages of the busiest rank over slow links.
 
 # %%
+print(
+    f"{'nodes × ranks':13}{'bytes':>11}"
+    + "".join(f"{name:>16}{'out':>6}{'slow':>6}" for name in ("flat, ms", "two levels, ms"))
+)
 for m, per_node in ((2, 2), (2, 4), (4, 4)):
     spread = Topology([f"node {rank // per_node}" for rank in range(m * per_node)])
     for length in (100, 1_000_000):
         runs = [simulate(m * per_node, each, spread.nodes, length, link=spread) for each in (flat, two_levels)]
         out = [max(spread.left(one).values()) / (8 * length) for one in runs]
-        print(
-            f"{m} × {per_node}, {8 * length:9,} bytes: "
-            + "; ".join(
-                f"{name} {one.time_s * 1e3:5.2f} ms, out {sent:.2f}, steps {spread.rounds(one)}"
-                for name, one, sent in zip(("flat", "two levels"), runs, out, strict=True)
-            )
-        )
+        cells = [
+            f"{one.time_s * 1e3:16.2f}{sent:6.2f}{spread.rounds(one):6}" for one, sent in zip(runs, out, strict=True)
+        ]
+        print(f"{f'{m} × {per_node}':13}{8 * length:11,}" + "".join(cells))
 
 # %% [markdown]
-# For small arrays it is latency that counts, and the number of slow steps: two levels take less than half of the time
-# on 2 × 2 ranks, and less than a quarter on 4 × 4. For large ones the gain is modest as long as the flat ring's
-# neighbours share a node. On several machines the workbench itself reduces in two levels, inside a machine in its
-# shared memory; there the steps inside are not as cheap as in this model, so the shortest arrays go the flat way.
+# For small arrays the latency counts, and so the number of messages over slow links: two levels take less than half of
+# the time on 2 × 2 ranks, and less than a quarter on 4 × 4. For large arrays the bytes count, and node by node the flat
+# ring sends less than twice as many out of a node, so the gain is small.
+#
+# On several machines the workbench itself reduces in two levels, with shared memory inside each. Its steps inside are
+# not as cheap as in this model, so it reduces the shortest arrays in one level.
 #
 # ## On real hosts
 #
 # The cells of this course run on several hosts as they run on one. Only the call that starts the engines differs:
 #
 # ```python
-# cluster.up(hosts=["node1:2", "node2:2"])               # by ssh
-# cluster.up(slurm=dict(nodes=2, tasks_per_node=2))      # where Slurm gives the hosts
-# cluster.up()                                           # where the site file workbench.toml says; else on this machine
+# cluster.up(hosts=["node1:2", "node2:2"])           # by ssh
+# cluster.up(slurm=dict(nodes=2, tasks_per_node=2))  # on the nodes that Slurm gives
+# cluster.up()  # where the file workbench.toml says; if there is none, on this machine
 # ```
 
 # %%
@@ -279,7 +289,7 @@ print(
 engines.down()
 
 # %% [markdown]
-# Was it one machine? Then there is one node, and the cross size is 1. This is what was measured on two hosts:
+# If the ranks are all on one machine, that is one node, and the cross size is 1. This was measured on two hosts:
 
 # %%
 from workbench.course.training.measured import hosts_figures
@@ -287,45 +297,41 @@ from workbench.course.training.measured import hosts_figures
 print(hosts_figures())
 
 # %% [markdown]
-# *Floor* is what the bytes alone need on that link: an allreduce of K bytes on two hosts sends K from each of them,
-# however many ranks it has. *Ours* comes near it, because the link never waits: the array is cut into segments, and
-# while some are on the network, the ranks of each host reduce others in shared memory. A flat ring sends half as much
-# again on this link, for 2(n − 1)/n · K is 1.5 K with four ranks.
+# *Floor* is the time that the bytes alone need on that link: an allreduce of K bytes on two hosts sends at least K from
+# each of them, however many ranks it has. *Ours*, in two levels, comes near it: the array is cut into segments, and
+# while some are on the network, the ranks of each host reduce others in shared memory. *Flat* is ours in one level: the
+# ring sends half as much again, for 2(n − 1)/n · K is 1.5 K with four ranks, and the tree of its broadcast sends the
+# array twice. *MPI* and *Gloo* are those libraries on the same ranks.
 #
 # ## What runs where: NCCL and MPI
 #
 # | | MPI | NCCL |
 # |---|---|---|
 # | made for | any processes, on any machines | NVIDIA's GPUs |
-# | starts processes | yes, `mpiexec` | no, needs somebody who tells the ranks about each other |
+# | starts processes | yes, `mpiexec` | no; another program has to tell the ranks about each other |
 # | moves | the host's memory (some builds: the GPU's, too) | the GPU's memory, straight from GPU to GPU |
 # | over | shared memory, network | NVLink, PCIe, network |
 # | runs on | the CPU | the GPU, as kernels in a stream |
 # | knows the topology | mostly nodes | GPUs, switches, network cards; chooses rings or trees itself |
 #
-# The usual division of labour: MPI (or Slurm, or torchrun) starts the ranks, small messages on the CPU agree on what is
-# ready, NCCL moves the gradients. So it is with the workbench where cupy is installed: a tensor on a GPU is reduced
-# there, on a stream of its own, while backward goes on; without NCCL it goes by way of the host, through pinned memory.
+# Usually both work together: MPI (or Slurm, or torchrun) starts the ranks, small messages on the CPU agree on what is
+# ready, NCCL moves the gradients. The workbench does the same where cupy is installed: a tensor on a GPU is reduced
+# there, on a stream of its own, while backward goes on. Without NCCL it goes through the host, in pinned memory.
 #
 # ## Figures of a real GPU
 #
-# All times above come from the model. What was measured, if anything has been, with the machine and the date:
+# No GPU has been used so far. If figures of one have been measured, this cell shows them, with machine and date:
 
 # %%
 from workbench.course.training.measured import gpu_figures
 
 print(gpu_figures())
 
-# %% [markdown]
-# How to read it: *over plain torch* is what a step costs more with the workbench; the *whole way* on one rank is hooks,
-# buckets, engine and NCCL without anybody to talk to, beside DDP, which does the same. *Pack* and *unpack* bring many
-# gradients into one buffer and back, by one launch each; no more can be had of the GPU's memory than a plain copy gets.
-
 # %% [markdown] tags=["exercise"]
 # ## Who am I?
 #
-# From the list of the ranks' hosts alone, all four numbers of every rank. The ranks may be dealt out in any way, and
-# the nodes need not have equally many.
+# Compute all four numbers of every rank from the list of the ranks' nodes alone. The ranks may be placed in any order,
+# and the nodes may have different numbers of ranks.
 
 # %% tags=["exercise"]
 # exercise: 12.local_ranks
@@ -357,7 +363,7 @@ check("12.hierarchical")
 show("12.hierarchical")
 
 # %% [markdown] tags=["exercise"]
-# The same function on four MPI processes. They are all on this machine; the two nodes are only said to be two.
+# The same function on four MPI processes. They are all on this machine: the two nodes are names in a list.
 
 # %% tags=["exercise"]
 from workbench import cluster
@@ -373,5 +379,5 @@ engines.down()
 #
 # - `rank` for data, `local_rank` for the node's GPUs. Pin before the first use, in one place only.
 # - `CUDA_VISIBLE_DEVICES` numbers what it shows from 0 again.
-# - A flat ring goes at the pace of its slowest link; ranks dealt out in turns make every link slow.
-# - Two levels: 2(m − 1) slow steps instead of 2(n − 1), and 2(m − 1)/m · K bytes out of each of m nodes.
+# - The slowest link sets the time of a flat ring; with ranks dealt out in turns every link is slow.
+# - Two levels: 2(m − 1) messages over slow links instead of 2(n − 1), and 2(m − 1)/m · K bytes out of each of m nodes.

@@ -300,7 +300,6 @@ else:
 both = float(both)
 print(f"rank {hvd.rank()} of {hvd.size()}: 1 of PyTorch and 2 of JAX have the sum {both}")
 
-
 # %%
 reveal(
     "14.jobs",

@@ -16,7 +16,7 @@ from workbench.course import build
 from workbench.course.grading.cells import exercises_in
 from workbench.course.tasks import names, task
 from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.results import NotebookResult, State
+from workbench.launch.grade.results import NotebookResult, State, as_csv, table
 from workbench.launch.grade.submissions import notebooks, read
 
 LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
@@ -75,6 +75,24 @@ def test_a_wrong_answer_is_told_with_its_first_red_line(tmp_path: Path) -> None:
     said = sheet.exercises["03.ring_allreduce"].text
     assert said.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0; rank 1 missing")
     assert sheet.exercises["03.reduce_scatter"].text == "no cell defines it"
+    assert sheet.missing == {}
+
+
+def test_an_exercise_that_was_cut_out_is_missed(tmp_path: Path) -> None:
+    """Who deletes an exercise with its check has a row without points for it: full marks are those of the lesson."""
+    cells = [SETUP, SOLVED["03.reduce_scatter"]]
+    sheet = graded(write(tmp_path / "kim.ipynb", *cells))
+    assert states(sheet) == {"03.reduce_scatter": "✓"}
+    assert sheet.missing == {name: task(name).points for name in OF_LESSON if name != "03.reduce_scatter"}
+    told = "\n".join(table(sheet))
+    assert "1 of 1 point" in told
+    assert "not in it: 03.ring_allreduce (3 points)" in told
+    lines = [line.split(",")[1:5] for line in as_csv([sheet]).splitlines()]
+    assert lines == [
+        ["exercise", "state", "points", "of"],
+        ["03.reduce_scatter", "passed", "1", "1"],
+        ["03.ring_allreduce", "not in it", "0", "3"],
+    ]
 
 
 def test_a_cell_with_a_typing_error_is_why_its_exercise_failed(tmp_path: Path) -> None:

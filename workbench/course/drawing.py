@@ -289,11 +289,12 @@ def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:
     return parts, row + 1
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool) -> Iterable[str]:
+def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool, aside: float = 5) -> Iterable[str]:
     (x1, y1), (x2, y2) = start, end
     away = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / away, (y2 - y1) / away
-    x1, y1, x2, y2 = x1 + 18 * ux - 5 * uy, y1 + 18 * uy + 5 * ux, x2 - 20 * ux - 5 * uy, y2 - 20 * uy + 5 * ux
+    x1, y1, x2, y2 = x1 + 18 * ux, y1 + 18 * uy, x2 - 20 * ux, y2 - 20 * uy
+    x1, y1, x2, y2 = x1 - aside * uy, y1 + aside * ux, x2 - aside * uy, y2 + aside * ux
     width = ' style="stroke-width:3"' if thick else ""
     yield f'<line class="wbt-arrow" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"{width}/>'
     bx, by = x2 - 10 * ux, y2 - 10 * uy

@@ -30,7 +30,7 @@ def test_a_sandboxed_notebook_sees_itself_only(tmp_path: Path) -> None:
     looks = [
         f"assert not os.path.exists({str(other)!r})",
         "assert len([one for one in os.listdir('/proc') if one.isdigit()]) < 6, os.listdir('/proc')",
-        "import socket\nassert [name for _, name in socket.if_nameindex()] == ['lo']",
+        "names = [line.split(':')[0].strip() for line in open('/proc/net/dev') if ':' in line]\nassert names == ['lo']",
         "open('own.txt', 'w').write('x')",
     ]
     sheet = Grading(read(write(tmp_path / "kim.ipynb", SETUP, *looks, RIGHT)), How(50.0, sandbox=True)).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -104,3 +105,15 @@ def test_the_picture_is_the_same_bytes() -> None:
     first, second = (picture(topology, simulate(4, flat, 1000, link=topology), "Ring") for _ in range(2))
     assert first.svg == second.svg
     assert "2 links inside nodes, 2 between" in first.alt
+
+
+def test_the_picture_says_what_its_lines_are() -> None:
+    """Both kinds of links are in the legend, below the boxes and inside the frame."""
+    topology = Topology(["a", "a", "b"])
+    svg = picture(topology, simulate(3, flat, 1000, link=topology), "Ring").svg
+    height = float(re.findall(r'viewBox="0 0 [\d.]+ ([\d.]+)"', svg)[0])
+    bottom = max(float(y) + float(tall) for y, tall in re.findall(r'y="([\d.]+)" width="150" height="([\d.]+)"', svg))
+    for words in ("link inside a node", "between nodes, slow"):
+        (y,) = map(float, re.findall(rf'y="([\d.]+)"[^>]*>{words}<', svg))
+        assert bottom < y - 8, words
+        assert y + 4 < height, words

@@ -43,6 +43,7 @@ def test_figures_come_with_the_machine_and_the_date(tmp_path: Path) -> None:
     ):
         assert line in lines
     assert "Traceback" not in text
+    assert "How to read it" in lines
     assert all(len(line) <= 120 for line in text.splitlines())
 
 

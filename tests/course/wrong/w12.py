@@ -48,6 +48,10 @@ def swapped(hosts: Any) -> Any:
     ]
 
 
+def a_table_by_rank(hosts: Any) -> Any:
+    return {rank: (hosts[:rank].count(host), hosts.count(host), 0, 1) for rank, host in enumerate(hosts)}
+
+
 def flat_ring(comm: Any, nodes: Any, x: Any) -> Any:
     return ring_among(comm, list(range(comm.size)), x)
 
@@ -136,6 +140,7 @@ WRONG = {
         (neighbours_only, "rank 0: local_size is 1 in yours, expected 2"),
         (counts_from_one, "✗ local_rank and local_size, node after node: hosts = ['a'], rank 0: local_rank is 1"),
         (swapped, "✗ local_rank and local_size, node after node: hosts = ['a', 'a'], rank 0: local_size is 1"),
+        (a_table_by_rank, "✗ local_rank and local_size, node after node: hosts = ['a']: yours is of type dict"),
     ],
     "12.hierarchical": [
         (flat_ring, "bytes out of a node, at most"),

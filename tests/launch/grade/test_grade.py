@@ -105,8 +105,8 @@ class Fake:
         if "bad" in self.path:
             return NotebookResult(self.path, problem="it is not JSON")
         state = State.NOT_JUDGED if "late" in self.path else State.FAILED
-        confined = self.path != "b"
-        return NotebookResult(self.path, {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")}, confined=confined)
+        results = {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")}
+        return NotebookResult(self.path, results, unbounded="files" if self.path == "b" else "")
 
 
 @pytest.mark.parametrize(
@@ -122,11 +122,15 @@ def test_the_exit_code_says_whether_all_could_be_graded(
     words += ["--deadline", "90", "--step", "2.5"]
     assert cli.main(words) == code
     known = files[: files.index("stop")] if "stop" in files else files
-    assert [line["file"] for line in csv.DictReader((tmp_path / "out.csv").read_text().splitlines())] == known
+    lines = list(csv.DictReader((tmp_path / "out.csv").read_text().splitlines()))
+    assert [line["file"] for line in lines] == known
+    wanted = ["not run" if name == "bad" else "no: files" if name == "b" else "yes" for name in known]
+    assert [line["confined"] for line in lines] == wanted
     assert len(ElementTree.parse(tmp_path / "out.xml").getroot()) == len(known)
     out, err = capsys.readouterr()
     assert all(name in out for name in known)
-    assert ("ran with your rights" in err) == ("b" in known)
+    assert ("Not confined: files." in err) == ("b" in known)
+    assert ("not confined: files" in out) == ("b" in known)
     if files == ["a", "b"]:
         assert "(90.0, 2.5)" in out
         assert out.endswith("2 notebooks: 2 exercises judged, 0 passed\n")

@@ -26,6 +26,17 @@ def exercises_in(sources: Sequence[str], known: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
+def missing_from(found: Sequence[str], known: Sequence[str]) -> list[str]:
+    """The other exercises of the lessons of those found: whoever deletes a hard one must not have full marks.
+
+    Example:
+        >>> missing_from(["03.a"], ["02.x", "03.a", "03.b"])
+        ['03.b']
+    """
+    lessons = {name.partition(".")[0] for name in found}
+    return [name for name in known if name.partition(".")[0] in lessons and name not in found]
+
+
 def defines(source: str, name: str) -> bool:
     """Does a cell define an exercise?"""
     return re.search(_DEFINED.format(re.escape(name)), source) is not None

@@ -1,11 +1,11 @@
 """The judge of one notebook: a process that runs no learner's code. It tells its parent what happens, in lines of JSON.
 
-    {"exercises": [["03.ring_allreduce", 3], …]}      what is in it, with the points
+    {"exercises": [["03.ring_allreduce", 3], …], "missing": […]}      what is in it, with the points; what is not
     {"at": ["cell", 4, 1]}                            statement 1 of code cell 4 begins
     {"cell": 4, "text": "NameError: …"}               the cell raised
     {"at": ["exercise", "03.ring_allreduce"]}         judging begins
     {"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}
-    {"confined": false}                               the kernel has no Landlock, and there is no sandbox
+    {"unbounded": "files …"}                          what the kernel does not bound, and there is no sandbox
     {"end": true}                                     or {"problem": "…"}: it cannot be graded
 
 The cells run in a process of their own, see ``notebook.py``. If that one stays too long at a statement, ends there or
@@ -25,7 +25,7 @@ from typing import Any
 from workbench.course.grading import flags
 from workbench.course.grading.apart.lanes import GoneError
 from workbench.course.grading.apart.process import NotebookProcess, StartError
-from workbench.course.grading.cells import defines, exercises_in, told
+from workbench.course.grading.cells import defines, exercises_in, missing_from, told
 from workbench.course.grading.live import verdict as live
 from workbench.course.judging import judge
 from workbench.course.judging.task import Task
@@ -76,12 +76,15 @@ class Sheet:
         self._raised: dict[int, str] = {}
         self._causes: dict[str, set[str]] = {}
         self._process: NotebookProcess | None = None
+        self._seen: list[str] = []  # flags of the exercise that is being judged
 
     def run(self) -> None:
         """Say the rows, run the cells, judge the exercises."""
         if not self.names:
             return self.say(problem="no exercise is in it: hand in a notebook of exercises/")
-        self.say(exercises=[[name, self.tasks[name].points] for name in self.names])
+        missing = missing_from(self.names, tuple(self.tasks))
+        here, gone = ([[name, self.tasks[name].points] for name in some] for some in (self.names, missing))
+        self.say(exercises=here, missing=gone)
         flagged = self._flags()
         try:
             for name in sorted(self.names, key=lambda name: self.tasks[name].live):  # they end the others' process
@@ -127,8 +130,7 @@ class Sheet:
     def _cells(self, process: NotebookProcess) -> bool:
         """Run the cells; False if the process has to begin anew."""
         process.begin(self.order.cells, self.order.stops)
-        if not (process.confined or self.order.sandbox):
-            self.say(confined=False)
+        self._unbounded(process.unbounded)
         at: tuple[int, int] | None = None
         limit_s = self._limit_s()
         since = time.monotonic()
@@ -144,6 +146,10 @@ class Sheet:
             found = self._note(*event)
             if found is not None:
                 at, since, limit_s = found, time.monotonic(), self._limit_s()
+
+    def _unbounded(self, what: str) -> None:
+        if what and not self.order.sandbox:
+            self.say(unbounded=what)
 
     def _note(self, op: str, fields: Mapping[str, Any]) -> tuple[int, int] | None:
         """What a notebook's process says, where it makes sense; its position, if it is that."""
@@ -180,8 +186,9 @@ class Sheet:
         over = process.wire.gone.is_set() and not self.tasks[name].live
         if over and state != "passed" and process.begun(name):
             state, text = "failed", f"runs: {process.ended or ENDED}"
-        flagged = [*flagged, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
+        flagged = [*flagged, *self._seen, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
         process.worker.used.clear()
+        self._seen.clear()
         seconds = time.monotonic() - begun
         self.say(exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged)))
 
@@ -216,7 +223,10 @@ class Sheet:
             return judge.judge(task, process.function(handed_in))
         self._stop()
         order = self.order
-        return live.stages(task.name, order.cells, order.folder, order.sandbox, order.limits, limit_s)
+        told = self._unbounded
+        return live.stages(
+            task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told, self._seen.append
+        )
 
 
 def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
@@ -229,6 +239,8 @@ def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
             if stage.name == "not done yet":
                 return "not done", stage.text
             seen += stage.passed is True
+    except StartError:
+        raise  # no fault of the learner's
     except GoneError as error:
         return "failed", f"runs: {error}"
     except BaseException as error:  # noqa: BLE001 - SystemExit in a learner's function

@@ -58,7 +58,8 @@ class Task:
         points: for grading.
         mistakes: the usual ones, the first that fits a verdict counts; after them those of any exercise.
         asks_for: what a function must not take ready-made, such as ``comm.allreduce``: grading flags it.
-        live: it is given the judge's own objects, such as models, so it cannot be judged from another process.
+        live: it is given models or optimizers, which cannot travel: its ranks are processes, see
+            ``course/grading/live``.
     """
 
     name: str

@@ -61,8 +61,8 @@ GIVEN: dict[str, Answer] = {
     "12.slowest": "twice as long",
     "12.turns": 1,
     # 13 Capstone
-    "13.batch": "all the same: the network is the same",
-    "13.result": "not at all: the same bits",
+    "13.batch": "all the same: they send the same bytes",
+    "13.result": "0: the same bits",
     # 14 Every framework
     "14.same": "about 1e-3: each has its own arithmetic",
     "14.jobs": 4,

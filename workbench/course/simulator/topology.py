@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,7 @@ from workbench.observe.figure import Figure
 
 INSIDE, BETWEEN = (5e-6, 1 / 50e9), (30e-6, 1 / 5e9)
 """α and β of a link inside a node and of one between nodes. Round figures of the model, measured nowhere."""
+_DASHED = ' stroke-dasharray="7 4"'
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def picture(topology: Topology, run: Run, title: str) -> Figure:
     ranks = {name: [rank for rank, node in enumerate(topology.nodes) if node == name] for name in names}
     tall = max(map(len, ranks.values()))
     width, height = 40 + 260.0 * len(names), 100 + 78.0 * tall
-    places, parts, left = {}, [], topology.left(run)
+    places, parts, left = {}, list(_legend(height + 6)), topology.left(run)
     for column, name in enumerate(names):
         left_x = 20 + 260 * column
         parts.append(
@@ -140,12 +141,21 @@ def picture(topology: Topology, run: Run, title: str) -> Figure:
     pairs = sorted({(one.source, one.dest) for one in run.messages})
     slow = [(source, dest) for source, dest in pairs if topology.nodes[source] != topology.nodes[dest]]
     for source, dest in pairs:
-        edge = list(_edge(places[source], places[dest], (source, dest) in slow))
-        dashed = edge[0].replace("/>", ' stroke-dasharray="7 4"/>') if (source, dest) in slow else edge[0]
-        parts += [dashed, *edge[1:]]
+        edge = list(_edge(places[source], places[dest], (source, dest) in slow, aside=9))
+        parts += [edge[0].replace("/>", f"{_DASHED}/>") if (source, dest) in slow else edge[0], *edge[1:]]
     for rank, (x, y) in places.items():
         parts.append(f'<circle class="wbt-ground wbt-arrow" cx="{x:.1f}" cy="{y:.1f}" r="17"/>')
         parts.append(_label(x, y + 5, str(rank), 14, "middle"))
     out = ", ".join(f"out of {name} {size(nbytes)}" for name, nbytes in left.items())
     text = f"{title}: {len(pairs) - len(slow)} links inside nodes, {len(slow)} between; {out}"
-    return _picture(text, width, height, parts)
+    return _picture(text, width, height + 24, parts)
+
+
+def _legend(y: float) -> Iterable[str]:
+    """What the two kinds of lines are."""
+    for x, words, style in (
+        (20, "link inside a node", ""),
+        (200, "between nodes, slow", f' style="stroke-width:3"{_DASHED}'),
+    ):
+        yield f'<line class="wbt-arrow" x1="{x}" y1="{y - 4:g}" x2="{x + 34}" y2="{y - 4:g}"{style}/>'
+        yield _label(x + 42, y, words, 12)

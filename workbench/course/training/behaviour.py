@@ -64,10 +64,11 @@ class Recorder:
 
     Args:
         images: all training images; a row of a batch is known by its pixels, so no two may be equal.
+        passing: called when a training pass begins.
     """
 
-    def __init__(self, images: Array) -> None:
-        self.seen = Seen(samples=len(images))
+    def __init__(self, images: Array, passing: Callable[[], None] = lambda: None) -> None:
+        self.seen, self._passing = Seen(samples=len(images)), passing
         self._numbers = {row.tobytes(): i for i, row in enumerate(_rows(images))}
         self._depth = 0
 
@@ -84,6 +85,7 @@ class Recorder:
         if self.seen.start is None:
             self.seen.start = weights(module)
         self.seen.batches.append(np.array(found))
+        self._passing()
 
     def after_forward(self, module: Any, args: Any, output: Any) -> None:
         """A forward hook, always called."""

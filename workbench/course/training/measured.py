@@ -20,6 +20,12 @@ _MISSING = (
     "On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu"
 )
 
+_HOW_TO_READ = """
+How to read it
+  over plain torch: what a step costs more with the workbench than without
+  the whole way: on one rank: hooks, buckets, engine and NCCL, with no other rank to wait for; DDP does the same
+  pack and unpack: many gradients into one buffer and back, with one launch each; a plain copy is the best possible"""
+
 _MISSING_HOSTS = (
     "These figures have not been measured yet: there is no benchmarks/results/hosts.json.\n"
     "The head of benchmarks/hosts.py says how."
@@ -34,7 +40,7 @@ def gpu_figures(path: Path = GPU_REPORT) -> str:
         These figures have not been measured yet: there is no benchmarks/results/gpu-report.json.
         On a machine with an NVIDIA GPU, torch and cupy: make bench-gpu
     """
-    return told(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else _MISSING
+    return "\n".join([told(json.loads(path.read_text(encoding="utf-8"))), _HOW_TO_READ]) if path.exists() else _MISSING
 
 
 def hosts_figures(path: Path = HOSTS_REPORT) -> str:
@@ -51,13 +57,14 @@ def hosts_figures(path: Path = HOSTS_REPORT) -> str:
     longest = {row["verb"]: row for row in report["rows"]}
     ways = [name for name in report["rows"][0]["ms"] if name not in ("ours bf16", "ours over MPI")]
     lines = [
-        f"Measured on {report['hosts']} hosts with {report['ranks']} ranks, {report['gbit']:g} Gbit/s between them "
-        f"(on one machine with {report['cores']} cores, shaped), {report['date']}",
-        f"{'ms, medians':24}" + "".join(f"{name:>12}" for name in ("floor", *ways)),
+        f"Measured {report['date']} with {report['ranks']} ranks on {report['hosts']} hosts, "
+        f"{report['gbit']:g} Gbit/s between them",
+        f"(hosts and link are on one machine with {report['cores']} cores, the link's rate is shaped)",
+        f"{'ms, medians':24}" + "".join(f"{name.removesuffix(' ring'):>10}" for name in ("floor", *ways)),
     ]
     for verb, row in longest.items():
         cells = [row["floor_ms"], *(row["ms"][name] for name in ways)]
-        lines.append(f"{verb + ', ' + str(row['bytes'] >> 20) + ' MiB':24}" + "".join(f"{ms:12.0f}" for ms in cells))
+        lines.append(f"{verb + ', ' + str(row['bytes'] >> 20) + ' MiB':24}" + "".join(f"{ms:10.0f}" for ms in cells))
     return "\n".join(lines)
 
 

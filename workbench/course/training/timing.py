@@ -1,4 +1,4 @@
-"""From measured seconds to images/s, speed-up and efficiency."""
+"""From measured seconds to images/s or samples/s, speed-up and efficiency."""
 
 from __future__ import annotations
 
@@ -13,43 +13,49 @@ class Row:
 
     Args:
         engines: how many trained together.
-        images_per_s: the median over the rounds.
+        per_s: images or samples per second, the median over the rounds.
         speedup: times as fast as the first line; the median of the rounds' own ratios.
         efficiency: speed-up per engine.
     """
 
     engines: int
-    images_per_s: float
+    per_s: float
     speedup: float
     efficiency: float
 
 
 @dataclass(frozen=True)
 class SpeedupTable:
-    """Lines by number of engines; prints as a table."""
+    """Lines by number of engines; prints as a table.
+
+    Args:
+        rows: the lines.
+        unit: what is counted per second.
+    """
 
     rows: tuple[Row, ...]
+    unit: str = "images"
 
     def speedup(self, engines: int) -> float:
         """The speed-up of one line."""
         return next(row.speedup for row in self.rows if row.engines == engines)
 
     def __str__(self) -> str:
-        lines = [f"{'engines':>7}  {'images/s':>10}  {'speed-up':>8}  {'efficiency':>10}"]
+        lines = [f"{'engines':>7}  {self.unit + '/s':>10}  {'speed-up':>8}  {'efficiency':>10}"]
         lines += [
-            f"{row.engines:>7}  {row.images_per_s:>10,.0f}  {row.speedup:>7.2f}×  {row.efficiency:>9.0%}"
-            for row in self.rows
+            f"{row.engines:>7}  {row.per_s:>10,.0f}  {row.speedup:>7.2f}×  {row.efficiency:>9.0%}" for row in self.rows
         ]
         return "\n".join(lines)
 
 
-def speedup_table(seconds: Mapping[int, Sequence[float]], images: int) -> SpeedupTable:
+def speedup_table(seconds: Mapping[int, Sequence[float]], images: int, unit: str = "images") -> SpeedupTable:
     """Compare rounds that were measured in turns.
 
     Args:
         seconds: number of engines → seconds of each round. Round i of all numbers was measured at about the same
             moment, so ratios are taken round by round: a machine that slows down slows both.
-        images: images of one round.
+        images: images, or other samples, of one round.
+        unit: what they are called in the table.
 
     Raises:
         ValueError: no rounds, or not the same number of them everywhere.
@@ -72,4 +78,4 @@ def speedup_table(seconds: Mapping[int, Sequence[float]], images: int) -> Speedu
         speedup = median(one / many for one, many in zip(base, mine, strict=True))
         rate = median(images / took for took in mine)
         rows.append(Row(engines, rate, speedup, speedup / engines * min(seconds)))
-    return SpeedupTable(tuple(rows))
+    return SpeedupTable(tuple(rows), unit)

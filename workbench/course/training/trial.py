@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from workbench.course.judging.judge import told
 from workbench.course.training import behaviour
@@ -136,65 +136,135 @@ class Trial:
         return holds
 
 
-def run_job(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
-    """What ``function(hvd, job)`` does on n ranks."""
-    from workbench import data
+class JobRank:
+    """One rank's part of ``function(hvd, job)``.
 
-    digits = data.digits().limit(240, 101)
-    jobs = [_job(rank, digits) for rank in range(n)]
-    recorders = [behaviour.Recorder(digits.train_x) for _ in jobs]
-    for job, recorder in zip(jobs, recorders, strict=True):
-        recorder.attach(job.model, job.optimizer)
-    found = _on_threads(
-        n, lambda rank, gate: function(gate, jobs[rank]), recorders, [job.model for job in jobs], digits
-    )
-    for seen, job in zip(found, jobs, strict=True):
+    Args:
+        seed: of its weights.
+        digits: see :meth:`data`; the rank's own.
+        first: it goes on from a checkpoint, as rank 0 does.
+    """
+
+    epochs = Job.epochs
+
+    def __init__(self, seed: int, digits: Any, first: bool) -> None:
+        self.digits, self.job = digits, _job(seed, digits, first)
+        self.model, self.optimizer = self.job.model, self.job.optimizer
+        self.watched = (self.model, self.optimizer)
+
+    @staticmethod
+    def data() -> Any:
+        """The digits that it trains on and is tested with."""
+        from workbench import data
+
+        return data.digits().limit(240, 101)
+
+    def train(self, function: Callable[..., Any], hvd: Any) -> Any:
+        """Call the learner's function."""
+        return function(hvd, self.job)
+
+    def tell(self, seen: behaviour.Seen) -> None:
+        """Add what only the job knows."""
+        job = self.job
         seen.epochs, seen.files, seen.lines = job.epochs, job.files, job.lines
         seen.device = job.taken[-1] if job.taken else None
-    return found
+
+
+class CapstoneRank:
+    """One rank's part of ``function(hvd, model, digits, batch, epochs)``; see :class:`JobRank`."""
+
+    batch, epochs = 72, 3
+
+    def __init__(self, seed: int, digits: Any, first: bool) -> None:
+        self.digits, self.model = digits, make_model(seed)
+        self.watched = (self.model,)
+
+    @property
+    def optimizer(self) -> Any:
+        """The one that the exercise asks for; a new one each time."""
+        import torch
+
+        return torch.optim.SGD(self.model.parameters(), lr=0.2, momentum=0.9)
+
+    @staticmethod
+    def data() -> Any:
+        """The digits that it trains on and is tested with."""
+        from workbench import data
+
+        return data.digits().limit(1433)
+
+    def train(self, function: Callable[..., Any], hvd: Any) -> Any:
+        """Call the learner's function."""
+        return function(hvd, self.model, self.digits, self.batch, self.epochs)
+
+    def tell(self, seen: behaviour.Seen) -> None:
+        """How often each sample was to be seen."""
+        seen.epochs = self.epochs
+
+
+TRAININGS: dict[str, type[JobRank] | type[CapstoneRank]] = {"job": JobRank, "capstone": CapstoneRank}
+
+
+@runtime_checkable
+class Elsewhere(Protocol):
+    """A function that runs in other processes, see ``course/grading/live``."""
+
+    def seen(self, training: str, n: int) -> list[behaviour.Seen]:
+        """What it does on n ranks, each with a part of this training of :data:`TRAININGS`."""
+
+
+def run_job(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
+    """What ``function(hvd, job)`` does on n ranks."""
+    return _run("job", n, function)
 
 
 def run_capstone(n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
     """What ``function(hvd, model, digits, batch, epochs)`` does on n ranks."""
-    from workbench import data
-
-    digits, batch, epochs = data.digits().limit(1433), 72, 3
-    models = [make_model(rank) for rank in range(n)]
-    recorders = [behaviour.Recorder(digits.train_x) for _ in models]
-    for model, recorder in zip(models, recorders, strict=True):
-        recorder.attach(model)
-        recorder.seen.epochs = epochs
-    return _on_threads(
-        n, lambda rank, gate: function(gate, models[rank], digits, batch, epochs), recorders, models, digits
-    )
+    return _run("capstone", n, function)
 
 
-def _on_threads(
-    n: int,
-    train: Callable[[int, Gate], Any],
-    recorders: Sequence[behaviour.Recorder],
-    models: Sequence[Any],
-    digits: Any,
-) -> list[behaviour.Seen]:
+def _run(training: str, n: int, function: Callable[..., Any]) -> list[behaviour.Seen]:
+    """On threads of this process, unless it is to run elsewhere."""
+    if isinstance(function, Elsewhere):
+        return function.seen(training, n)
     import torch
 
     import workbench.torch as hvd
-    from workbench.course.training.conversion import accuracy
 
-    def on_a_rank() -> behaviour.Seen:
-        torch.set_num_threads(1)  # the ranks are threads already
-        rank, gate = hvd.rank(), Gate()
-        seen = recorders[rank].seen
-        seen.reported = train(rank, gate)
-        seen.rank, seen.size = (rank, n) if gate.open else (0, 1)
-        seen.end, seen.measured = behaviour.weights(models[rank]), accuracy(models[rank], digits)
-        return seen
-
+    kind = TRAININGS[training]
+    digits = kind.data()
+    parts = [kind(rank, digits, first=rank == 0) for rank in range(n)]
     threads = torch.get_num_threads()
     try:
-        return hvd.run_threads(n, on_a_rank, DEADLINE_S)
+        return hvd.run_threads(n, lambda: one_rank(parts[hvd.rank()], hvd.rank(), n, function), DEADLINE_S)
     finally:
         torch.set_num_threads(threads)
+
+
+def one_rank(
+    part: Any, rank: int, size: int, function: Callable[..., Any], passing: Callable[[], None] = lambda: None
+) -> behaviour.Seen:
+    """What a learner's function does on this rank.
+
+    Args:
+        part: a :class:`JobRank` or :class:`CapstoneRank`.
+        rank, size: of the world that this thread or process is a rank of.
+        function: the learner's.
+        passing: called when a training pass begins.
+    """
+    import torch
+
+    from workbench.course.training.conversion import accuracy
+
+    torch.set_num_threads(1)  # the ranks share the cores already
+    recorder, gate = behaviour.Recorder(part.digits.train_x, passing), Gate()
+    recorder.attach(*part.watched)
+    seen = recorder.seen
+    seen.reported = part.train(function, gate)
+    seen.rank, seen.size = (rank, size) if gate.open else (0, 1)
+    seen.end, seen.measured = behaviour.weights(part.model), accuracy(part.model, part.digits)
+    part.tell(seen)
+    return seen
 
 
 def make_model(seed: int) -> Any:
@@ -209,13 +279,13 @@ def make_model(seed: int) -> Any:
     return model
 
 
-def _job(rank: int, digits: Any) -> Job:
+def _job(seed: int, digits: Any, first: bool) -> Job:
     import torch
     from torch.utils.data import TensorDataset
 
-    model = make_model(rank)
+    model = make_model(seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    if rank == 0:  # it goes on from a checkpoint
+    if first:  # it goes on from a checkpoint
         for param in model.parameters():
             param.grad = 0.1 * param.detach().clone()
         optimizer.step()

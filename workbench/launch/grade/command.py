@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from workbench.launch.grade import keeper, results
 from workbench.launch.grade.results import print_lines
-from workbench.launch.grade.submissions import notebooks, read
+from workbench.launch.grade.submissions import notebooks, read_all
 from workbench.launch.ranks.output import say
 
 _ABOUT = """\
@@ -72,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     how = grade.How(args.deadline, args.step, args.sandbox, limits)
     if args.sandbox:
         grade.check_sandbox()
-    submissions = [read(name) for name in notebooks(args.files)]  # all of them, before the first one runs
+    submissions = read_all(notebooks(args.files))
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         keep(path, form(graded))
@@ -86,10 +87,11 @@ def run(args: argparse.Namespace) -> int:
     finally:
         keeper.hide(False)
     print_lines([results.summary(graded)])
-    if not all(notebook.confined for notebook in graded):
+    open_to = list(dict.fromkeys(notebook.unbounded for notebook in graded if notebook.unbounded))
+    if open_to:
         say(
-            "This kernel has no Landlock, so these notebooks ran with your rights: they could read and change your "
-            "files, and end your processes. With --sandbox they cannot."
+            f"Not confined: {'; '.join(open_to)}. So a notebook may have changed another's marks, or this package: "
+            "trust these marks as far as you trust who handed in. With --sandbox it cannot. See instructors/guide.md."
         )
     return int(not all(notebook.complete for notebook in graded))
 
@@ -100,8 +102,9 @@ def keep(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
         return
     path = path.resolve()
-    new = path.with_name(f".{path.name}.{os.getpid()}.new")
-    new.write_text(text, encoding="utf-8")
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    with new.open("x", encoding="utf-8") as file:  # never through a link that somebody has put there
+        file.write(text)
     os.replace(new, path)
 
 

@@ -136,14 +136,15 @@ class Grading:
         elif "exercises" in event:
             for name, points in event["exercises"]:
                 self.result.exercises.setdefault(name, ExerciseResult(name, points))
+            self.result.missing = dict(event.get("missing", ()))
         elif "cell" in event:
             self.result.notes.setdefault(event["cell"], clean(event["text"]))
         elif "exercise" in event:
             exercise = self.result.exercises[event["exercise"]]
             exercise.state, exercise.text = _STATES[event["state"]], clean(event["text"])
             exercise.seconds, exercise.flags = event["seconds"], [clean(one) for one in event["flags"]]
-        elif "confined" in event:
-            self.result.confined = event["confined"]
+        elif "unbounded" in event:
+            self.result.unbounded = clean(event["unbounded"])
         elif "problem" in event:
             self.result.problem = clean(event["problem"])
         return "end" in event or "problem" in event

@@ -90,7 +90,8 @@ def main() -> int:
     """Run a command; when it ends, end what it has left behind."""
     adopt_orphans()
     hide()
-    with subprocess.Popen(sys.argv[1:]) as process:
+    # Where the notebooks are there may be a folder `workbench` of a learner's, and Python 3.10 would import that.
+    with subprocess.Popen(sys.argv[1:], cwd="/") as process:
         for own in (sys.stdin, sys.stdout):
             os.close(own.fileno())  # they are the command's: its end must be seen at the other side
         while process.poll() is None:

@@ -13,10 +13,14 @@ from enum import Enum
 from workbench.common import junit
 from workbench.common.text import count, first_line
 
-# What XML cannot hold or a terminal might obey: the texts are a learner's.
-_BAD = re.compile("[^\t\n\x20-\x7e\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+# What XML cannot hold, a terminal might obey, or nobody sees, such as a mark that turns the direction of reading: the
+# texts are a learner's.
+_BAD = re.compile(
+    "[^\t\n\x20-\x7e\xa0-\u200a\u2010-\u2027\u202f-\u205f\u2070-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U000dffff]"
+)
 _LONGEST = 2000
-_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark", "flags")
+_COLUMNS = ("file", "exercise", "state", "points", "of", "seconds", "remark", "flags", "confined")
+_FORMULA = tuple("=+-@\t\r")
 _WIDTH = 110
 
 
@@ -67,14 +71,16 @@ class NotebookResult:
         exercises: by name, in the notebook's order.
         notes: by number of a code cell that did not end well, what happened.
         problem: why nothing of it could be graded; "" if it could.
-        confined: was its code kept from other files and processes?
+        unbounded: what its code was not kept from; "" if it was confined in all.
+        missing: the other exercises of these lessons, which the notebook does not have, with their points.
     """
 
     path: str
     exercises: dict[str, ExerciseResult] = field(default_factory=dict)
     notes: dict[int, str] = field(default_factory=dict)
     problem: str = ""
-    confined: bool = True
+    unbounded: str = ""
+    missing: dict[str, int] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
@@ -92,6 +98,32 @@ def clean(text: str) -> str:
     return _BAD.sub("?", text[:_LONGEST])
 
 
+def shown(path: str) -> str:
+    r"""A file's name in one line; two different ones stay different.
+
+    Example:
+        >>> shown("kim.ipynb"), shown("kim\n\u202elee.ipynb")
+        ('kim.ipynb', 'kim\\n\\u202elee.ipynb')
+    """
+    if not (_BAD.search(path) or "\n" in path or "\t" in path):
+        return path
+    return "".join(one if _plain(one) else one.encode("unicode_escape").decode() for one in path)
+
+
+def _plain(one: str) -> bool:
+    return one not in "\n\t\\" and not _BAD.match(one)
+
+
+def field_of(text: str) -> str:
+    """A text as a field of the CSV: what a spreadsheet would compute becomes a text with a ' before it.
+
+    Example:
+        >>> field_of("=1+1"), field_of("right: no")
+        ("'=1+1", 'right: no')
+    """
+    return f"'{text}" if text.startswith(_FORMULA) else text
+
+
 def table(notebook: NotebookResult) -> Iterator[str]:
     r"""The lines for the terminal.
 
@@ -105,16 +137,21 @@ def table(notebook: NotebookResult) -> Iterator[str]:
             code cell 4: NameError: x
     """
     if notebook.problem:
-        yield f"{notebook.path}: not graded: {notebook.problem}"
+        yield f"{shown(notebook.path)}: not graded: {notebook.problem}"
         return
     results = notebook.exercises.values()
     points, of = sum(result.points for result in results), sum(result.of for result in results)
-    yield f"{notebook.path}: {points} of {of} points"
+    yield f"{shown(notebook.path)}: {points} of {of} points"
+    if notebook.unbounded:
+        yield f"    not confined: {notebook.unbounded}"
     width = max(len(result.name) for result in results)
     for result in results:
         line = f"  {result.state.value} {result.name:{width}}  {result.points}/{result.of} {result.seconds:5.1f} s"
         yield f"{line}  {first_line(result.text, _WIDTH)}".rstrip()
         yield from (f"      look: {first_line(flag, _WIDTH)}" for flag in result.flags)
+    if notebook.missing:
+        gone = ", ".join(f"{name} ({count(points, 'point')})" for name, points in notebook.missing.items())
+        yield f"    not in it: {gone}"
     for cell, text in sorted(notebook.notes.items()):
         yield f"    code cell {cell}: {first_line(text, _WIDTH)}".rstrip(": ")
 
@@ -143,25 +180,29 @@ def as_csv(notebooks: Iterable[NotebookResult]) -> str:
     lines = csv.writer(out, lineterminator="\n")
     lines.writerow(_COLUMNS)
     for notebook in notebooks:
+        path, confined = field_of(shown(notebook.path)), f"no: {notebook.unbounded}" if notebook.unbounded else "yes"
         if notebook.problem:
+            problem = field_of(" ".join(notebook.problem.split()))
             lines.writerow(
-                [clean(notebook.path), "", "not graded", 0, 0, "0.0", " ".join(notebook.problem.split()), ""]
+                [path, "", "not graded", 0, 0, "0.0", problem, "", "not run" if not notebook.exercises else confined]
             )
         for result in notebook.exercises.values():
             state, remark = result.state.name.lower().replace("_", " "), " ".join(result.text.split())
             seconds = f"{result.seconds:.1f}"
-            flags = "; ".join(result.flags)
-            lines.writerow([clean(notebook.path), result.name, state, result.points, result.of, seconds, remark, flags])
+            about = map(field_of, (remark, "; ".join(result.flags)))
+            lines.writerow([path, result.name, state, result.points, result.of, seconds, *about, confined])
+        for exercise, of in notebook.missing.items():
+            lines.writerow([path, exercise, "not in it", 0, of, "0.0", "", "", confined])
     return out.getvalue()
 
 
 def as_junit(notebooks: Iterable[NotebookResult]) -> str:
     """One testsuite per notebook, one testcase per exercise."""
-    return junit.document(junit.suites(junit.suite(clean(notebook.path), _cases(notebook)) for notebook in notebooks))
+    return junit.document(junit.suites(junit.suite(shown(notebook.path), _cases(notebook)) for notebook in notebooks))
 
 
 def _cases(notebook: NotebookResult) -> Iterator[junit.Case]:
-    name = clean(notebook.path)
+    name = shown(notebook.path)
     if notebook.problem:
         yield junit.Case(name, "notebook", "error", notebook.problem, seconds=0.0)
     for result in notebook.exercises.values():

@@ -1,8 +1,10 @@
 """What a process with learners' code may do: bounds that the kernel keeps, and that the process cannot lift again.
 
-Landlock (Linux 5.13; signals from 6.12 on) needs no privileges, and holds for root as well. Where the kernel has it, a
-confined process writes in its own folder only, reads only what Python needs, opens no TCP connection, and can neither
-trace nor signal a process outside. Limits of memory, of the size of a file and of the number of processes come on top.
+1. *Landlock* (Linux 5.13; signals from 6.12 on) needs no privileges, and holds for root as well. Where the kernel has
+   it, a confined process writes in its own folder only, reads only what Python needs, and signals nobody outside.
+2. *A filter of system calls* (``filter.py``): no network, no tracing, no memory, queue or key that outlives it, no
+   change of another process's limits or priority. Without Landlock it also bounds signals, to the process itself.
+3. *Limits* of memory, of the size of a file and of the number of processes. Root's special rights are dropped.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from pathlib import Path
 
 import workbench
 from workbench.config import cache_dir
+from workbench.course.grading.apart.filter import bound_calls
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # system calls, the same number on all machines
@@ -26,9 +29,11 @@ _NO_NEW_PRIVS = 38  # of prctl(2)
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL = 1, 2, 4, 8, 1 << 14, 1 << 15
 _FILE_ONLY = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL
 _ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
+_SIGNALS_FROM = 6  # version of Landlock
 _READ = _EXECUTE | _READ_FILE | _READ_DIR
-_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/dev", "/var/lib", "/nix")
-_DEVICES = ("/dev/null", "/dev/zero", "/dev/tty")
+_SYSTEM = ("/usr", "/lib", "/lib64", "/bin", "/sbin", "/etc", "/opt", "/proc", "/sys", "/var/lib", "/nix")
+_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")  # no terminal: it has an owner
+_CAPABILITIES = 126 if os.uname().machine == "x86_64" else 91  # capset(2)
 
 
 @dataclass(frozen=True)
@@ -38,24 +43,51 @@ class Limits:
     Args:
         memory: bytes of its address space.
         file: bytes of a file.
+        disk: bytes of all files together; it is looked at from time to time.
         processes: how many more of this user's processes and threads there may be than now.
         cpu_s: seconds of processor time.
     """
 
     memory: int = 12 << 30
     file: int = 256 << 20
+    disk: int = 1 << 30
     processes: int = 256
     cpu_s: int = 1200
 
 
-def confine(folder: Path, limits: Limits) -> bool:
-    """Bind this process, for ever. False if the kernel has no Landlock: then only the limits hold.
+def confine(folder: Path, limits: Limits) -> str:
+    """Bind this process, for ever. Returns what is *not* bounded by the kernel, in words; "" if everything is.
 
     Args:
         folder: the only one that it may write in.
         limits: see :class:`Limits`.
     """
-    confined = sys.platform == "linux" and _landlock(folder)
+    on_linux = sys.platform == "linux"
+    abi = landlock_abi() if on_linux and _landlock(folder) else 0
+    _limit(limits)
+    if on_linux and os.geteuid() == 0:
+        _drop_capabilities()
+    filtered = bound_calls(signals=abi >= _SIGNALS_FROM)
+    return "; ".join(_unbounded(abi, filtered))
+
+
+def _unbounded(abi: int, filtered: bool) -> Iterator[str]:
+    """What is left open."""
+    if not abi:
+        yield "files (this kernel has no Landlock): what your account may read, write and delete, it could"
+    if not filtered:
+        yield "network and system calls (this kernel has no seccomp filters)"
+        if abi < _SIGNALS_FROM:
+            yield "signals to processes of your account"
+
+
+def _drop_capabilities() -> None:
+    """Root without the rights that make it root: it owns its files, and that is all."""
+    head = struct.pack("Ii", 0x20080522, 0)
+    _LIBC.syscall(_CAPABILITIES, ctypes.c_char_p(head), ctypes.c_char_p(bytes(24)))
+
+
+def _limit(limits: Limits) -> None:
     for what, most in (
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_FSIZE, limits.file),
@@ -68,7 +100,6 @@ def confine(folder: Path, limits: Limits) -> bool:
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)
         with suppress(ValueError, OSError):
             resource.setrlimit(what, (most, most))
-    return confined
 
 
 def _threads_of_user() -> int:

@@ -245,11 +245,11 @@ def main() -> None:
     notebook.wire.listen(notebook.strange)
     _, asked = notebook.control.hear()
     os.chdir(sys.argv[2])
-    confined = confine.confine(Path(sys.argv[2]), confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(Path(sys.argv[2]), confine.Limits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    notebook.control.say("confined", {"by_landlock": confined})
+    notebook.control.say("confined", {"unbounded": unbounded})
     notebook.run(asked["cells"], {int(cell): stop for cell, stop in asked["stops"].items()})
     notebook.wire.gone.wait()
     os._exit(0)  # not waiting for threads that the notebook has left

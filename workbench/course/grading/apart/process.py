@@ -8,6 +8,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ from typing import Any
 
 from workbench.config import cache_dir, child_environment
 from workbench.course.grading.apart.confine import Limits, readable
+from workbench.course.grading.apart.disk import Disk
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import ProtocolError
 from workbench.course.grading.apart.worker import LearnersFunction, Worker
@@ -50,11 +52,13 @@ class Confined:
     """
 
     def __init__(self, module: str, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
-        self.folder, self.limits, self.ended = folder, Limits(**limits), ""
+        self.limits, self.ended = Limits(**limits), ""
         self.sock, theirs = socket.socketpair()
         Path(folder).mkdir(exist_ok=True)
+        # Empty: in an earlier process's folder there may be a numpy.py, or a sitecustomize.py, of a learner's.
+        self.folder = folder = tempfile.mkdtemp(prefix="", dir=folder)
         words = [sys.executable, "-m", module, str(theirs.fileno()), folder]
-        with theirs, Path(folder, "..", "last_words").resolve().open("wb") as log:
+        with theirs, Path(folder, "..", "..", "last_words").resolve().open("wb") as log:
             self._log = log.name
             self._process = subprocess.Popen(
                 [*(bubblewrap(folder) if sandbox else ()), *words],
@@ -62,11 +66,12 @@ class Confined:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 env=environment(folder),
-                cwd=folder,
+                cwd="/",  # which Python 3.10 looks for modules in
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
         self._over, self._stopping = threading.Event(), threading.Lock()
+        self._disk = Disk(self.folder, self.limits.disk)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
@@ -77,6 +82,8 @@ class Confined:
                 self.stop(f"started more than {self.limits.processes} processes")
             elif (used := sum(map(_resident, mine))) > self.limits.memory:
                 self.stop(f"took {used >> 20:,} MiB of memory, more than {self.limits.memory >> 20:,}")
+            elif wrong := self._disk.look():
+                self.stop(wrong)
 
     def stop(self, why: str = "") -> None:
         """End it, and all that it has started."""
@@ -105,13 +112,13 @@ class NotebookProcess(Confined):
 
     Attributes:
         functions: by exercise, what was handed in.
-        confined: does the kernel keep it in its folder?
+        unbounded: what the kernel does not bound for it; "" if nothing.
     """
 
     def __init__(self, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
         super().__init__("workbench.course.grading.apart.notebook", folder, sandbox, limits)
         self.functions: dict[str, Any] = {}
-        self.confined = False
+        self.unbounded = ""
         self.worker = Worker()
         self.worker.wire = self.wire = Wire(self.sock, self.worker.values, self.worker.answer, lambda error: "")
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
@@ -142,7 +149,7 @@ class NotebookProcess(Confined):
         event = self.event(_START_S)
         if event is None or event[0] != "confined":
             raise StartError(f"the process that runs it did not start: {self.last_words() or 'it ended'}")
-        self.confined = event[1].get("by_landlock") is True  # said before anything of the notebook runs
+        self.unbounded = str(event[1].get("unbounded"))  # said before anything of the notebook runs
 
     def event(self, timeout_s: float) -> tuple[str, dict[str, Any]] | None:
         """What it says next; ``("gone", {})`` once it has ended; None if it says nothing in time."""
@@ -192,6 +199,7 @@ def environment(folder: str) -> dict[str, str]:
     """Of a process with learners' code: what Python needs, and nothing of what this user has set besides."""
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     here = {"HOME": folder, "TMPDIR": folder, "MPLCONFIGDIR": folder, "MPLBACKEND": "Agg", "PYTHONSAFEPATH": "1"}
+    here["PYTHONNOUSERSITE"] = "1"  # it is below HOME, where learners' code writes
     new = {**threads, **here, "PYTHONDONTWRITEBYTECODE": "1", "XDG_CACHE_HOME": str(cache_dir().parent)}
     return {name: text for name, text in child_environment(**new).items() if name in new or name in _KEPT}
 

@@ -1,5 +1,6 @@
-"""For exercises whose function needs the judge's own objects, such as models and optimizers.
+"""For exercises whose function trains a model: models and optimizers cannot travel, so ranks do.
 
-Judge and function share a process then, but one that has nothing else of the notebook in it, and in which what decides
-is compared with what it was before. See :mod:`workbench.course.grading` for what that is worth.
+Each rank is a process of its own, with the function and without a judge. Between the ranks is the judge: their
+collectives are made in its process, with the arrays that they send. It believes nothing that a rank says about itself
+until its own run, ``replay.py``, has come to the same weights.
 """

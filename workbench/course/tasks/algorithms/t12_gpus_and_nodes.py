@@ -52,6 +52,8 @@ def hierarchical(comm: Any, nodes: Any, x: Any) -> Any:
 
 # --- 12.local_ranks ---------------------------------------------------------------------------------------
 
+_ROWS = (list, tuple, np.ndarray)
+
 
 def _placed(hosts: Sequence[str]) -> list[tuple[int, int, int, int]]:
     """The obvious way, from the definitions."""
@@ -75,10 +77,12 @@ def _numbers(function: Callable[..., Any], cases: Iterable[list[str]], which: sl
         mine, wanted = function(list(hosts)), _placed(hosts)
         if mine is None:
             return f"hosts = {hosts}: yours is None. Is there a return?"
+        if not isinstance(mine, _ROWS):
+            return f"hosts = {hosts}: yours is of type {type(mine).__name__}, expected a list"
         if len(mine) != len(wanted):
             return f"hosts = {hosts}: yours has {len(mine)} items, expected one for each of {len(wanted)} ranks"
         for rank, (yours, right) in enumerate(zip(mine, wanted, strict=True)):
-            if len(yours) != len(right):
+            if not isinstance(yours, _ROWS) or len(yours) != len(right):
                 return f"hosts = {hosts}, rank {rank}: yours {yours!r}, expected four numbers"
             pairs: Iterable[tuple[str, Any, int]] = zip(names, list(yours)[which], list(right)[which], strict=True)
             for name, a, b in pairs:

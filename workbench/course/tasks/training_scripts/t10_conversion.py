@@ -147,6 +147,11 @@ TASKS = [
                 "How many processes would write that file? Only rank 0 has something to save.",
             ),
             Mistake(
+                ("the mean loss: yours is None",),
+                "Every rank returns the mean, not only rank 0. Which collective gives its result to all ranks?",
+            ),
+            Mistake(("what is saved: yours is None",), "Rank 0 is the one that saves. Which rank does it in yours?"),
+            Mistake(
                 ("expected 1.13",),
                 "Ranks have different numbers of samples. Which sums give the mean over all of them?",
             ),

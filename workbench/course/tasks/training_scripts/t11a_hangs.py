@@ -94,7 +94,7 @@ EPOCH = PlainCard(
             "The error would say so and show its traceback. These ranks are idle: their function has returned.",
         ),
         (
-            "One rank has a batch more than the others and waits for them in a step that they do not make.",
+            "One rank has a batch more, and waits in a step that the others do not make.",
             "Every step contains a collective, so all ranks must make equally many. 145 samples are 49, 48 and 48 on 3 "
             "ranks, and one batch more on the first. Cures: agree on the smallest number, as here; let the sampler "
             "drop or pad the end (lesson 05); or join(). Few numbers of samples show it: those where one rank's part "

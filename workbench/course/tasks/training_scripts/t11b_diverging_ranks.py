@@ -177,7 +177,7 @@ _RUNS, _RIGHT = as_ranks_do(_starts, _from_rank_0, ("the weights",), _other_star
 
 START = PlainCard(
     "11.start",
-    "no error, but accuracy is bad, and another one on every rank",
+    "no error, but a bad accuracy, different on every rank",
     start,
     (
         "The check shows a fingerprint of the weights on each rank. Do they differ before the first step?",

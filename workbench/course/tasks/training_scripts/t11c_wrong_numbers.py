@@ -167,7 +167,7 @@ def _off(function: Callable[..., Any], late_s: Sequence[float], own_s: Sequence[
 
 SECONDS = PlainCard(
     "11.seconds",
-    "too fast to be true: the report says 10 ms, the clock on the wall 30",
+    "too fast: the report says 10 ms, the clock on the wall says 30 ms",
     seconds,
     (
         'show("11.seconds") draws when each rank computes. Which of them does the program ask?',

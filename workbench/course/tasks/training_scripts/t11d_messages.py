@@ -111,7 +111,7 @@ def _shown(function: Callable[..., Any]) -> Figure:
 
 PIPELINE = PlainCard(
     "11.pipeline",
-    "right in the test with one row, wrong numbers with more, and not always",
+    "right with one row, sometimes wrong numbers with more",
     pipeline,
     (
         "What does an Isend promise about its array before wait() has returned?",
@@ -203,6 +203,7 @@ RING = CommCard(
     bounds=_messages,
     scored=_arrays(4, 100_000),
     shown=_arrays(4, 100_000),
+    asks_for=("comm.allreduce", "comm.Allreduce", "comm.reduce"),
 )
 
 TASKS = [PIPELINE, RING]
