@@ -185,6 +185,12 @@ def saves_everywhere(comm: Any, step: Any, loss: Any, count: Any, weights: Any) 
     return float(total / samples), [step, float(total / samples), weights]
 
 
+def the_last_rank_saves(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
+    total, samples = comm.allreduce(np.array([loss * count, count]))
+    mean = float(total / samples)
+    return mean, [step, mean, weights] if comm.rank == comm.size - 1 else None
+
+
 def gathers_the_weights(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:
     everything = comm.gather((loss, count, weights))
     mean = None
@@ -230,6 +236,7 @@ WRONG = {
         (returns_early, "rank 0 waits in allreduce() for rank 1"),
         (without_counts, "that is the mean of the ranks' means: a rank with more samples counts for more"),
         (saves_everywhere, "each rank has something to save, and only rank 0 is to save"),
+        (the_last_rank_saves, "what is saved: yours is None"),
         (gathers_the_weights, "bytes, at most 1,200 pass; the best possible is 96"),
         (only_rank_zero_knows, "rank 0 alone has the mean: all need it"),
     ],

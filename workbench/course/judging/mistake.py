@@ -42,6 +42,10 @@ GENERAL = (
         "Until wait() returns, the array belongs to the message. What could each message have of its own?",
     ),
     Mistake(
+        ("yours is of type", "yours has shape"),
+        "Read in the task what is to be returned: one number, an array of which shape, or a list in which order?",
+    ),
+    Mistake(
         ("has dtype", "bits: they were rounded"),
         "Which dtype have the numbers when they come in? In which line do they get another one?",
     ),
