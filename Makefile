@@ -32,10 +32,10 @@ bench-history: setup ## what the last commits' benchmarks say, row by row, and w
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-test: check ## the checks, then the tests, about 23 minutes on two cores (ARGS="-k ring" goes to pytest)
+test: check ## the checks, then the tests, about half an hour on two cores (ARGS="-k ring" goes to pytest)
 	@.ci/test $(ARGS)
 
-test-all: check ## … with more ranks, other ways, mixtures and longer rounds, about 50 minutes
+test-all: check ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
 	@.ci/test -m '' $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
@@ -61,7 +61,7 @@ lab: setup ## JupyterLab on the notebooks, for this machine and you alone
 lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
 
-site: setup ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions)
+site: setup ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --no-frameworks: half the time)
 	@.venv/bin/python -m workbench.course.site $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)

@@ -334,8 +334,8 @@ drawing.bars(bars, "ms", "A round on two real ranks, by threshold")
 # %%
 predict(
     "07.announced",
-    "In the first step this rank announces its 62 gradients in about 5,600 bytes. How many bytes are they later?",
-    choices=["5,600 bytes, as in the first", "about 2,800 bytes", "less than 300 bytes"],
+    "In the first step this rank announces its 62 gradients in about 5,800 bytes. How many bytes are they later?",
+    choices=["5,800 bytes, as in the first", "about 2,900 bytes", "less than 300 bytes"],
 )
 
 # %%
@@ -363,9 +363,9 @@ reveal(
     "07.announced",
     "less than 300 bytes"
     if len(later) < 300
-    else "about 2,800 bytes"
+    else "about 2,900 bytes"
     if len(later) < 4000
-    else "5,600 bytes, as in the first",
+    else "5,800 bytes, as in the first",
     f"{len(later)} bytes. In the first step the ranks have agreed on the name, dtype, shape and operation of each "
     "gradient. From then on a number stands for all that.",
 )
