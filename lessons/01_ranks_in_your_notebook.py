@@ -177,7 +177,7 @@ reveal(
     "01.order",
     "the ranks wait for each other"
     if "wait for each other" in engines.client[0].apply_sync(last_error)
-    else "both sums are right: names are matched",
+    else "both averages are right: names are matched",
     "Rank 0 waits for loss, which rank 3 would submit after accuracy, which rank 0 would submit after loss. In MPI "
     "alone, where nothing has a name, the two would be added to each other, without an error.",
 )

@@ -57,9 +57,9 @@ def address(site: Path) -> Iterator[str]:
         server.shutdown()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # tests of other modules may end whatever this process has started
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """A browser for all of these tests."""
+    """A browser for the tests of a module."""
     from playwright.sync_api import sync_playwright
 
     home = tmp_path_factory.mktemp("home")
