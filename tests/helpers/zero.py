@@ -165,6 +165,12 @@ class Twins:
         self.backward(step)
         self.both_step()
 
+    def go_on(self, steps: Iterable[int]) -> None:
+        """These steps of both; all weights are equal after each. All ranks call it."""
+        for step in steps:
+            self.step(step)
+            self.check()
+
     def check(self) -> None:
         """All weights are equal. All ranks call it."""
         mine = hvd.full_state_dict(self.model)

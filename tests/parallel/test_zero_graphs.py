@@ -94,9 +94,7 @@ class Reentrant(nn.Module):
 def test_a_backward_pass_within_another(stage: str, n: int) -> None:
     """use_reentrant=True: the inner one's end is not the outer one's."""
     twins = Twins(stage, Reentrant, OPTIMIZERS["Adam"])
-    for step in range(3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(3))
 
 
 @dataclasses.dataclass
@@ -137,9 +135,7 @@ class Around(nn.Module):
 def test_modules_that_return_objects(stage: str, n: int) -> None:
     """A dataclass is looked into; another object is refused, for backward would read memory that is free."""
     twins = Twins(stage, lambda: Around(Output), OPTIMIZERS["SGD"])
-    for step in range(2):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(2))
     twins = Twins(stage, lambda: Around(SimpleNamespace), OPTIMIZERS["SGD"])
     if stage == "gradients":
         twins.step(0)

@@ -141,9 +141,7 @@ def test_full_parameters_can_be_changed(rank: int, n: int) -> None:
             with pytest.raises(RuntimeError, match="would be undone"):
                 twins.optimizer.step()
         twins.twin.get_parameter("0.weight").mul_(2.0)
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
 
 
 def test_an_error_amid_forward(n: int) -> None:
@@ -284,9 +282,7 @@ def test_another_optimizer_of_a_divided_model(n: int) -> None:
     twins.reference = OPTIMIZERS["Adam"](twins.twin.parameters())
     with pytest.raises(RuntimeError, match="has taken over"):
         old.step()
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     with pytest.raises(ValueError, match="DistributedOptimizer already"):
         hvd.DistributedOptimizer(twins.optimizer, sharded="parameters")
 
@@ -347,9 +343,7 @@ def test_a_rank_that_raises_amid_a_step(when: str, stage: str, rank: int, n: int
     twins.optimizer.abandon_step()
     hvd.load_full_state_dict(twins.model, weights)
     twins.optimizer.load_state_dict(state)
-    for number in range(1, 3):
-        twins.step(number)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 

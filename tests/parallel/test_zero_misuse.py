@@ -78,9 +78,7 @@ def test_taken_over_amid_a_step(later: bool | str, n: int) -> None:
     twins.backward(0)
     inner = OPTIMIZERS["SGD"](twins.model.parameters())
     twins.optimizer = hvd.DistributedOptimizer(inner, twins.model.named_parameters(), sharded=later)
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
 
 
 def test_one_optimizer_for_two_divided_models(n: int) -> None:
@@ -104,9 +102,7 @@ def test_horovod_s_broadcasts(stage: str, rank: int, n: int) -> None:
     else:
         with pytest.raises(RuntimeError, match=r"hvd\.full_parameters"):
             hvd.broadcast_parameters(twins.model.named_parameters(), root_rank=0)
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 

@@ -59,18 +59,14 @@ def test_any_size_of_bucket(nbytes: int, n: int, job_with: Callable[..., None]) 
 def test_write_in_buckets(stage: str, n: int) -> None:
     """Linear layers that would write to a bucket find none, and make gradients of their own."""
     twins = Twins(stage, lambda: hvd.write_in_buckets(net(), 0), OPTIMIZERS["SGD"])
-    for step in range(3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(3))
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_activation_checkpoints(stage: str, n: int) -> None:
     """A forward pass that is repeated amid backward finds the parameters, and they are freed once."""
     twins = Twins(stage, checkpointed, OPTIMIZERS["SGD"])
-    for step in range(3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(3))
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -139,9 +135,7 @@ def test_a_checkpoint_goes_on(stage: str, n: int) -> None:
     others.twin.load_state_dict(weights)
     others.reference.load_state_dict(copy.deepcopy(state))
     others.check()
-    for step in range(3, 5):
-        others.step(step)
-        others.check()
+    others.go_on(range(3, 5))
     others.check_state()
 
 
@@ -221,9 +215,7 @@ def test_a_process_set(stage: str, rank: int, n: int) -> None:
     members = list(range(1, n))
     few = hvd.add_process_set(members)
     twins = Twins(stage, net, OPTIMIZERS["Adam"], members if rank in members else [rank], few)
-    for step in range(4):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(4))
     twins.check_state()
     assert hvd.remove_process_set(few)
 

@@ -19,9 +19,7 @@ import workbench.torch as hvd
 def test_equals_serial(stage: str, make: str, n: int) -> None:
     """After each step weights and, at the end, the state of all ranks together are the serial run's to 1e-12."""
     twins = Twins(stage, net, OPTIMIZERS[make])
-    for step in range(6):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(6))
     twins.check_state()
 
 
@@ -29,9 +27,7 @@ def test_equals_serial(stage: str, make: str, n: int) -> None:
 def test_what_a_model_may_have(stage: str, n: int) -> None:
     """Frozen, unused, tied, and empty parameters, two dtypes, an attention; a layer that one rank alone uses."""
     twins = Twins(stage, mixed, OPTIMIZERS["Adam"])
-    for step in range(5):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(5))
     twins.check_state()
 
 
@@ -53,9 +49,7 @@ def test_a_checkpoint_for_fewer_ranks(stage: str, rank: int, n: int) -> None:
     again.optimizer.load_state_dict(state)
     again.twin.load_state_dict(weights)
     again.reference.load_state_dict(copy.deepcopy(state))
-    for step in range(3, 6):
-        again.step(step)
-        again.check()
+    again.go_on(range(3, 6))
     again.check_state()
     hvd.remove_process_set(members)
 

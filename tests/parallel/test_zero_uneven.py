@@ -46,9 +46,7 @@ def test_more_passes_on_one_rank(stage: str, rank: int, n: int) -> None:
         twins.optimizer.step()
 
     failing_cell(cell, MissingRanksError, "all ranks make equally many backward passes|all run the same layers")
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 
@@ -65,9 +63,7 @@ def test_a_pass_that_one_rank_has_dropped(stage: str, rank: int, n: int) -> None
     words = r"rank 0: 1 updates.*of 2 backward.*\n  rank 1: 1 updates.*of 1 backward.*\n.*zero_grad\(\) at the"
     with pytest.raises(MismatchError, match=words):
         twins.optimizer.step()
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 
@@ -198,9 +194,7 @@ def test_an_error_amid_backward(stage: str, n: int) -> None:
             again()
         twins.optimizer.zero_grad()
     hook.remove()
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 
@@ -230,9 +224,7 @@ def test_a_step_that_one_rank_has_not_made(stage: str, clip: bool, rank: int, n:
         twins.optimizer.zero_grad()
     hvd.load_full_state_dict(twins.model, weights)
     twins.optimizer.load_state_dict(state)
-    for step in range(1, 3):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 3))
     twins.check_state()
 
 
@@ -265,9 +257,7 @@ def test_a_layer_that_ctrl_c_has_left_whole(n: int) -> None:
     with pytest.raises(KeyboardInterrupt):
         twins.model(batch(0, [0], n)[0])
     hook.remove()
-    for step in range(1, 4):
-        twins.step(step)
-        twins.check()
+    twins.go_on(range(1, 4))
     assert not any(flat.gathered for flat in twins.optimizer._distributed.backward.flats)
 
 
