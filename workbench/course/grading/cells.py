@@ -149,9 +149,7 @@ def told(error: BaseException) -> str:
     """An exception in a line or two."""
     from workbench.course.judging import judge
 
-    if isinstance(error, SystemExit):
-        return f"SystemExit: {error}"
     try:
-        return judge.told(error)
+        return judge.told(error, function=False)
     except Exception:  # noqa: BLE001 - a learner's exception may be unable to say what it is
         return type(error).__name__

@@ -97,11 +97,16 @@ def unlike(mine: Any, wanted: Any) -> str:
     )
 
 
-def told(error: BaseException) -> str:
-    """An exception in a line or two: what, and in which of the learner's lines."""
+def told(error: BaseException, function: bool = True) -> str:
+    """An exception in a line or two: what, and in which of the learner's lines.
+
+    Args:
+        error: the exception.
+        function: a learner's function raised it; else one of the notebook's cells did.
+    """
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not frame.filename.startswith(_HERE)]
     lines = [f"{getattr(error, 'told_as', type(error).__name__)}: {error}"]
-    if isinstance(error, SystemExit):
+    if function and isinstance(error, SystemExit):
         lines = [f"it ends the whole process ({lines[0]}); a function ends by return"]
     if frames and frames[-1].line:
         place = "" if frames[-1].filename.startswith("<") else f"line {frames[-1].lineno}: "
