@@ -27,7 +27,7 @@ from workbench.observe.timeline import Timeline
 from workbench.transport.host.single import connect
 from workbench.transport.process_sets import SetTable
 
-_FIELDS = ("name", "dtype", "root", "prescale", "postscale", "splits", "group", "group_size", "absent", "shape")
+_FIELDS = ("name", "dtype", "root", "prescale", "postscale", "splits", "group", "group_size", "absent", "shape", "user")
 
 
 class Wire:

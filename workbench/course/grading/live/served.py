@@ -149,7 +149,7 @@ class Served:
 
     def _request(self, told: dict[str, Any]) -> Request:
         kind, op, dtype, name = _KINDS[told["kind"]], _OPS[told["op"]], told["dtype"], told["name"]
-        shape, splits = (tuple(int(n) for n in told[one]) for one in ("shape", "splits"))
+        shape, splits, user = (tuple(int(n) for n in told[one]) for one in ("shape", "splits", "user"))
         group, group_size = str(told["group"]), int(told["group_size"])
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or len(group) > _LONGEST_NAME:
             raise ValueError("its name")
@@ -165,5 +165,5 @@ class Served:
         before, after = float(told["prescale"]), float(told["postscale"])
         return Request(
             name, kind, dtype, shape, op, root, prescale=before, postscale=after, splits=splits, group=group,
-            group_size=group_size, absent=told["absent"] is True,
+            group_size=group_size, absent=told["absent"] is True, user=user,
         )  # fmt: skip
