@@ -118,6 +118,7 @@ class Backward:
         new = get_grad(flat.params[name])
         self.touch()
         set_grad(flat.params[name], new)  # what touch() drops is older
+        del new  # or its memory would be held while the array is sent
         if not self.keeping:
             flat.take(name)
         unsent = self._open[torch._C._current_graph_task_id()].unsent
