@@ -492,12 +492,12 @@ for place, ms in measured.step_ms.items():
 # in data centres, against a plain training that hides its gradients well: compression was faster in **six** of them.
 # What it costs to compress is not hidden, and what was hidden anyway is not saved.
 #
-# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains nothing. Like every `compression=` it takes the
+# Look at fp16, too: it halves the bytes, and at 1 Gbit/s it gains little. Like every `compression=` it takes the
 # gradients out of their buckets (lesson 07), and it casts each one twice.
 #
 # The other price is quality: after equal samples all of these ways are somewhat behind (see the losses), with the
 # learning rate of the plain one, tuned for none. So ask for the loss after *seconds*, not after steps: at 100 Mbit/s
-# the training by PowerSGD makes eleven steps while the plain one makes one, and that decides. On one host it does not.
+# the training by PowerSGD makes some 25 steps while the plain one makes one, and that decides. On one host it does not.
 #
 # | network | first | then |
 # |---|---|---|
