@@ -92,7 +92,7 @@ SERIAL = (
     hvd.init()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
-    optimizer, mine = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), []
+    optimizer, mine = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), []
     for epoch in range(epochs):
         parts = zip(
             batches(len(images), 0, 1, batch, epoch=epoch, uneven="keep"),
@@ -133,7 +133,7 @@ SHIPS = (
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     mine, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     everybodys = hvd.allgather(mine).reshape(size, *mine.shape)
-    optimizer, whole = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9), len(mine)
+    optimizer, whole = torch.optim.SGD(model.parameters(), lr=0.2, momentum=0.9), len(mine)
     for epoch in range(epochs):
         parts = [list(batches(whole, r, size, batch, epoch=epoch, uneven="keep")) for r in range(size)]
         for step in range(len(parts[0])):
