@@ -17,14 +17,14 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
     """The argument as a contiguous numpy or cupy array, and further arguments for :func:`workbench.entries.entry`.
 
     Raises:
-        UnsupportedTensorError: it lies on a GPU that cannot be used.
+        UnsupportedTensorError: it lies on a GPU that cannot be used, or says more than its values.
 
     Example:
         >>> given([1.0, 2.0])
         (array([1., 2.]), {})
     """
     if not on_gpu(array):
-        return np.asarray(array, order="C"), {}
+        return plain(array), {}
     from workbench.transport.gpu.device import CUPY
 
     gpu = HOLDER.get().sets.gpu
@@ -40,6 +40,30 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
         )
     contiguous = array if array.flags.c_contiguous else array.copy(order="C")
     return contiguous, {"device": "cuda", "caller": CUPY}
+
+
+def plain(array: Any) -> Array:
+    """The values of what numpy can read, contiguous, in numpy's own class and in this machine's byte order.
+
+    Raises:
+        UnsupportedTensorError: a mask, or arithmetic of its own (a unit's), would be lost.
+
+    Example:
+        >>> plain(np.array([500], ">i4"))
+        array([500], dtype=int32)
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise UnsupportedTensorError(
+            "A masked array cannot be sent: its mask would be lost. Send array.filled(value), or array.data and "
+            "np.ma.getmaskarray(array)."
+        )
+    if isinstance(array, np.ndarray) and type(array).__array_ufunc__ is not np.ndarray.__array_ufunc__:
+        raise UnsupportedTensorError(
+            f"A {type(array).__name__} cannot be sent: its arithmetic is not numpy's, as that of values with a unit, "
+            "and would be lost. Send np.asarray(array) if the values mean the same on all ranks."
+        )
+    made = np.asarray(array, order="C")
+    return made if made.dtype.isnative else made.astype(made.dtype.newbyteorder("="))
 
 
 def on_gpu(array: Any) -> bool:
