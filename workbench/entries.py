@@ -9,11 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from workbench.collectives.reduction import wire_dtype
 from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
-from workbench.core.verbs import verb
+from workbench.core.verbs import MOVED, verb
+from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.requests import checked
 from workbench.transport.base import Array
@@ -54,9 +56,9 @@ def entry(
     context = HOLDER.get()
     if source is not None:
         if dtype is None:
-            dtype = _name(source.dtype)
-            if dtype == "bfloat16":
-                source, target, convert = _as_bits(source, target)
+            dtype, bits = _name_and_bits(source.dtype)
+            if bits is not None:
+                source, target, convert = _as_bits(source, target, bits)
         shape = source.shape if shape is None else shape
     if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
         fields["place"] = context.sets.everybody.shared.place(source)
@@ -73,17 +75,27 @@ def entry(
     return one
 
 
-_name = lru_cache(64)(lambda dtype: str(dtype.name))  # numpy makes it anew each time
+@lru_cache(64)
+def _name_and_bits(dtype: np.dtype[Any]) -> tuple[str, np.dtype[Any] | None]:
+    """The dtype's name, which numpy makes anew each time; and for one that ml_dtypes adds, that of its bits."""
+    if not dtype.isnative:
+        raise UnsupportedTensorError(
+            f"The byte order of dtype {dtype.str} is not this machine's. Convert it with astype()."
+        )
+    bits = wire_dtype(dtype.name) if dtype.name in MOVED else dtype
+    return dtype.name, None if bits == dtype else bits
 
 
-def _as_bits(source: Array, target: Array | None) -> tuple[Array, Array | None, Callable[[Any], Any]]:
-    """bfloat16, which numpy itself lacks and ml_dtypes adds, as the bits that the engine takes, and back."""
-    own, bits = source.dtype, source.view(np.uint16)
+def _as_bits(
+    source: Array, target: Array | None, bits: np.dtype[Any]
+) -> tuple[Array, Array | None, Callable[[Any], Any]]:
+    """An array of a dtype that numpy itself lacks, bfloat16 say, as the bits that the engine takes, and back."""
+    own, taken = source.dtype, source.view(bits)
 
     def back(result: Any) -> Any:
         return (result[0].view(own), *result[1:]) if isinstance(result, tuple) else result.view(own)
 
-    return bits, bits if target is source else None if target is None else target.view(np.uint16), back
+    return taken, taken if target is source else None if target is None else target.view(bits), back
 
 
 def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:

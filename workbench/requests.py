@@ -9,14 +9,11 @@ from typing import Any
 
 from workbench.context import HOLDER, Context
 from workbench.core.messages import Kind, ReduceOp, Request
-from workbench.core.verbs import verb
+from workbench.core.verbs import MOVED, VERBS, verb
 from workbench.errors import UnsupportedTensorError
 from workbench.process_sets import NOT_REGISTERED, ProcessSet, global_process_set
 
 _LONGEST_NAME = 4096
-_INTEGERS = ("uint8", "int8", "int16", "uint16", "int32", "int64")
-DTYPES = frozenset(("bool", *_INTEGERS, "float16", "bfloat16", "float32", "float64"))
-"""Names of the dtypes that can be sent."""
 
 
 def checked(
@@ -65,9 +62,8 @@ def _check(kind: Kind, name: str, dtype: str, shape: tuple[int, ...], ranks: Seq
     one = verb(kind)
     if not one.moves:
         return
-    if dtype not in DTYPES:
-        known = ", ".join(sorted(DTYPES))
-        raise UnsupportedTensorError(f"{name!r}: dtype {dtype} cannot be sent. Convert it to one of {known}.")
+    if dtype not in one.dtypes:
+        raise UnsupportedTensorError(_refused(kind, name, dtype))
     if one.by_rows and not shape:
         raise UnsupportedTensorError(f"{name!r}: {kind.value} needs at least one dimension. Give it shape (1,).")
     op = fields.get("op")
@@ -80,6 +76,13 @@ def _check(kind: Kind, name: str, dtype: str, shape: tuple[int, ...], ranks: Seq
     root = fields.get("root", ranks[0])
     if root not in ranks:
         raise ValueError(f"{name!r}: root rank {root} does not take part. Ranks that do: {', '.join(map(str, ranks))}.")
+
+
+def _refused(kind: Kind, name: str, dtype: str) -> str:
+    known = ", ".join(sorted(verb(kind).dtypes))
+    text = f"{name!r}: {kind.value} does not take dtype {dtype}. Convert it to one of {known}."
+    *most, last = sorted(other.value for other, one in VERBS.items() if one.moves and not one.reduces)
+    return f"{text} As it is, {', '.join(most)} and {last} take it." if dtype in MOVED else text
 
 
 def _check_adasum(kind: Kind, name: str, dtype: str, n: int) -> None:
@@ -161,4 +164,4 @@ class OrderOfUse:
         return {} if numbers == (1, 1) else {"user": numbers}
 
 
-__all__ = ["DTYPES", "OrderOfUse", "auto_name", "checked", "group_name"]
+__all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 import workbench.jax as hvd
-from workbench.errors import MismatchError
+from workbench.errors import MismatchError, UnsupportedTensorError
 from workbench.jax.host_calls import HOST_CALLS
 from workbench.jax.tensors import own_errors
 
@@ -26,6 +26,34 @@ def test_pytrees_travel_as_they_are(wrap: object) -> None:
         "w": [[total] * 3] * 2, "more": [total, ([n],)], "none": None,
     }  # fmt: skip
     assert wrap(lambda t: hvd.allreduce(t))({}) == {}
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, jax.jit], ids=["at once", "jit"])
+@pytest.mark.parametrize("kind", ["threefry2x32", "rbg"])
+def test_random_keys_travel(wrap: object, kind: str) -> None:
+    """Every rank draws the root's numbers: a typed key stays one of its kind; keys have no sum."""
+    rank, n = hvd.rank(), hvd.size()
+    mine = {"rng": jax.random.key(rank, impl=kind), "old": jax.random.PRNGKey(rank), "w": jnp.ones(2) * rank}
+    made = wrap(lambda tree: hvd.broadcast_parameters(tree, root_rank=n - 1))(mine)
+    right = jax.random.key(n - 1, impl=kind)
+    assert made["rng"].dtype == right.dtype
+    assert jax.random.normal(made["rng"], 3).tolist() == jax.random.normal(right, 3).tolist()
+    assert made["old"].tolist() == jax.random.PRNGKey(n - 1).tolist()
+    keys = jax.random.split(mine["rng"], n)
+    gathered = wrap(hvd.allgather)(keys)
+    wanted = [jax.random.key_data(jax.random.split(jax.random.key(r, impl=kind), n)) for r in range(n)]
+    assert jax.random.key_data(gathered).tolist() == np.concatenate(wanted).tolist()
+    assert jax.random.key_data(wrap(hvd.alltoall)(keys)).tolist() == [each[rank].tolist() for each in wanted]
+    with pytest.raises(UnsupportedTensorError, match="have no sum"):
+        wrap(hvd.allreduce)(mine["rng"])
+    with pytest.raises(UnsupportedTensorError, match="no rows"):
+        wrap(hvd.allgather)(mine["rng"])
+
+
+def test_numpys_arrays_of_the_other_byte_order_are_leaves_as_others() -> None:
+    """As files of astronomers hold them: JAX itself does not take them."""
+    made = hvd.allreduce({"x": np.array([1.5, 2.0], ">f4")}, op=hvd.Sum)
+    assert made["x"].tolist() == [1.5 * hvd.size(), 2.0 * hvd.size()]
 
 
 def test_what_only_the_run_tells_is_refused_within_jit() -> None:

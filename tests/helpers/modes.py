@@ -24,6 +24,8 @@ Program = Callable[..., Sequence[Any]]
 Gradient = Any
 """An array, (values, rows, number of rows of the whole) for a sparse one, or None."""
 
+MOVED = ["uint32", "uint64", "complex64", "complex128"]
+"""Of these the verbs take what they need not add up."""
 DTYPES = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "float64"]
 
 
@@ -33,8 +35,9 @@ def dtype_of(name: str) -> Any:
 
 
 def wide(array: Any) -> Array:
-    """As float64, to be compared."""
-    return np.asarray(array).astype(np.float64)
+    """As float64 or complex128, to be compared."""
+    made = np.asarray(array)
+    return made.astype(np.complex128 if made.dtype.kind == "c" else np.float64)
 
 
 class Mode:
@@ -51,6 +54,11 @@ class Mode:
     def hvd(self) -> Any:
         """The module that a script would import."""
         return import_module(self.module)
+
+    @property
+    def moved(self) -> Sequence[str]:
+        """What the verbs take that add up nothing."""
+        return [*self.dtypes, *MOVED]
 
     # --- programs ---------------------------------------------------------------------------------------
 
@@ -356,6 +364,13 @@ class Jax(_Framework):
 
         return [name for name in DTYPES if jax.config.jax_enable_x64 or not name.endswith("64")]
 
+    @property
+    def moved(self) -> Sequence[str]:
+        """Likewise."""
+        import jax
+
+        return [*self.dtypes, *(MOVED if jax.config.jax_enable_x64 else ("uint32", "complex64"))]
+
     def tensor(self, array: Array) -> Any:
         import jax.numpy as jnp
 
@@ -412,6 +427,11 @@ class Keras(_Framework):
         """Those of the backend, but bfloat16: these are numpy's values."""
         return [name for name in DTYPES if name != "bfloat16"]
 
+    @property
+    def moved(self) -> Sequence[str]:
+        """Not every backend has more."""
+        return self.dtypes
+
     def reducer(self, compression: str = "none", **options: Any) -> Step:
         from workbench.keras.backend import bridge
 
@@ -437,7 +457,7 @@ class MXNet(_Framework):
 
     name, module = "mxnet", "workbench.mxnet"
     lacks = frozenset({"gradients", "lists", "compression", "bool"})
-    dtypes = tuple(name for name in DTYPES if name not in ("bool", "bfloat16"))
+    dtypes = moved = tuple(name for name in DTYPES if name not in ("bool", "bfloat16"))
 
     def tensor(self, array: Array) -> Any:
         import mxnet as mx

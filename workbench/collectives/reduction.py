@@ -88,12 +88,14 @@ def fold(parts: Sequence[Array], reduction: Reduction, out: Array) -> None:
 
 
 def wire_dtype(dtype: str) -> np.dtype[np.generic]:
-    """The numpy dtype in which a tensor dtype travels.
+    """The numpy dtype in which a tensor dtype travels: of those that numpy lacks, the bits.
 
     Example:
-        >>> wire_dtype("float32"), wire_dtype("bfloat16")
-        (dtype('float32'), dtype('uint16'))
+        >>> wire_dtype("float32"), wire_dtype("bfloat16"), wire_dtype("float8_e5m2")
+        (dtype('float32'), dtype('uint16'), dtype('uint8'))
     """
+    if dtype.startswith("float8_"):
+        return np.dtype(np.uint8)
     return np.dtype(np.uint16 if dtype == "bfloat16" else dtype)
 
 

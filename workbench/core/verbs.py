@@ -38,6 +38,15 @@ class ReduceOp(str, Enum):
     ADASUM = "adasum"
 
 
+REDUCED = frozenset(
+    ("bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64")
+)
+"""Names of the dtypes that can be reduced."""
+_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+MOVED = REDUCED | {"uint32", "uint64", "complex64", "complex128", *(f"float8_{form}" for form in _FLOAT8)}
+"""Names of the dtypes that can be moved as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verb:
     """One verb's properties.
@@ -62,6 +71,11 @@ class Verb:
     splits: bool = False
     eager: bool = False
     without_joined: bool = False
+
+    @property
+    def dtypes(self) -> frozenset[str]:
+        """Names of the dtypes that it takes."""
+        return REDUCED if self.reduces else MOVED
 
 
 VERBS = {

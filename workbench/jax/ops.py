@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from workbench.api import Average, ReduceOp
 from workbench.core.messages import Kind
 from workbench.errors import MismatchError, UnsupportedTensorError
-from workbench.jax.tensors import BRIDGE, Compression, on_host, traced
+from workbench.jax.tensors import BRIDGE, Compression, as_given, on_host, sendable, traced
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import Spec
 from workbench.training.calls import Call, choose_op
@@ -85,8 +84,10 @@ def alltoall(
         UnsupportedTensorError: ``splits`` within ``jit``, where nobody can know how many rows come.
     """
     rows = None if splits is None else tuple(int(each) for each in splits)
-    made = _run(Call(Kind.ALLTOALL, name, splits=rows, process_set=process_set), [jnp.asarray(tensor)])
-    return made[0] if splits is None else (made[0], made[1])
+    call = Call(Kind.ALLTOALL, name, splits=rows, process_set=process_set)
+    sent, kind = sendable(tensor, call.verb)
+    made = _run(call, [sent])
+    return as_given(made[0], kind) if splits is None else (as_given(made[0], kind), made[1])
 
 
 def reducescatter(
@@ -105,10 +106,11 @@ def reducescatter(
 
 def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) -> Any:
     leaves, structure = jax.tree.flatten(tree)
-    small = [compression.compress(jnp.asarray(each)) for each in leaves]
+    sent = [sendable(each, call.verb) for each in leaves]
+    small = [compression.compress(each) for each, _ in sent]
     made = _run(call, [each for each, _ in small]) if small else []
     whole = [compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)]
-    return jax.tree.unflatten(structure, whole)
+    return jax.tree.unflatten(structure, [as_given(each, kind) for each, (_, kind) in zip(whole, sent, strict=True)])
 
 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:

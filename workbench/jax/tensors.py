@@ -15,8 +15,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workbench.arrays import borrowed, on_gpu
+from workbench.arrays import borrowed, on_gpu, plain
 from workbench.context import HOLDER
+from workbench.core.verbs import Verb
 from workbench.errors import UnsupportedTensorError
 from workbench.jax.host_calls import HOST_CALLS
 from workbench.training.bridge import DenseGradients, Spec
@@ -78,6 +79,28 @@ def _tensor(array: Array) -> Any:
     return jax.dlpack.from_dlpack(array) if on_gpu(array) else jnp.asarray(array)
 
 
+def sendable(leaf: Any, one: Verb) -> tuple[Any, Any]:
+    """A leaf of a pytree as an array of numbers, and of which kind its random keys are; None if it holds none.
+
+    Raises:
+        UnsupportedTensorError: random keys, which the verb would add up, or part.
+    """
+    if not isinstance(leaf, jax.Array) or not jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jnp.asarray(plain(leaf) if isinstance(leaf, np.ndarray) else leaf), None
+    if one.reduces:
+        raise UnsupportedTensorError(
+            f"Random keys ({leaf.dtype}) have no sum: broadcast one rank's, or fold_in rank()."
+        )
+    if one.by_rows and not leaf.shape:
+        raise UnsupportedTensorError(f"A single random key ({leaf.dtype}) has no rows. Give it shape (1,): key[None].")
+    return jax.random.key_data(leaf), jax.random.key_impl(leaf)
+
+
+def as_given(tensor: Any, kind: Any) -> Any:
+    """What came of a leaf: random keys again, if it held some."""
+    return tensor if kind is None else jax.random.wrap_key_data(tensor, impl=kind)
+
+
 def own_errors() -> AbstractContextManager[None]:
     """Within the block, an error of JAX's is the one that our function raised."""
     return GRAPH.own_errors(jax.errors.JaxRuntimeError)
@@ -105,4 +128,4 @@ class JaxBridge(DenseGradients):
 
 BRIDGE = JaxBridge()
 
-__all__ = ["BRIDGE", "GRAPH", "Compression", "on_host", "own_errors", "traced"]
+__all__ = ["BRIDGE", "GRAPH", "Compression", "as_given", "on_host", "own_errors", "sendable", "traced"]

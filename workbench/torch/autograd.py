@@ -35,7 +35,8 @@ class _Collective(Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         rule = rule_of(ctx.call)
-        of = [i for i, grad in enumerate(grads[: len(ctx.rows)]) if grad.is_floating_point()]  # no other has a gradient
+        # Nothing else has a gradient.
+        of = [i for i, g in enumerate(grads[: len(ctx.rows)]) if g.is_floating_point() or g.is_complex()]
         dy, rows = [grads[i].contiguous() for i in of], [ctx.rows[i] for i in of]
         dx = dict(zip(of, rule(Backward(ctx.call, _Tensors(), dy, rows, ctx.received)) if of else [], strict=True))
         return None, *(dx.get(i) for i in range(len(ctx.rows)))
@@ -45,8 +46,14 @@ class _Tensors:
     """Torch tensors; see :class:`workbench.training.derivatives.Verbs`."""
 
     def run(self, call: Call, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Differentiable, so a derivative has one itself."""
-        return list(_Collective.apply(call, *tensors))
+        """Differentiable, so a derivative has one itself. Complex numbers are reduced as pairs of reals."""
+        paired = [call.verb.reduces and each.is_complex() for each in tensors]
+        made = _Collective.apply(
+            call,
+            *(torch.view_as_real(t.resolve_conj()) if pair else t for t, pair in zip(tensors, paired, strict=True)),
+        )
+        pairs = [*paired, *[False] * (len(made) - len(paired))]  # alltoall's second result
+        return [torch.view_as_complex(t) if pair else t for t, pair in zip(made, pairs, strict=True)]
 
     def zeros_like(self, tensor: torch.Tensor) -> torch.Tensor:
         """As large, all 0."""

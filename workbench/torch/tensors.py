@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from workbench.collectives.reduction import wire_dtype
 from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
 from workbench.training.compression import Compression as Casts
@@ -63,16 +64,23 @@ Compression = TorchCompression.casting(
 )
 
 
+_BITS = {
+    torch.bfloat16: torch.int16,
+    **{dtype: torch.uint8 for name, dtype in vars(torch).items() if name.startswith("float8_")},
+}
+"""Of the dtypes that numpy lacks: those of their bits."""
+
+
 def dtype_name(tensor: torch.Tensor) -> str:
     """The name of the tensor's dtype: ``"float32"``, ``"bfloat16"``, …."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
 def view(tensor: torch.Tensor) -> Array:
-    """An array over the same memory; bfloat16, which numpy lacks, as uint16.
+    """An array over the same memory; bfloat16 and others, which numpy lacks, as unsigned integers.
 
     Raises:
-        UnsupportedTensorError: not contiguous, not dense, or on another GPU than this rank's.
+        UnsupportedTensorError: not contiguous, not dense, of a dtype that none has, or on another GPU than this rank's.
     """
     if tensor.layout is not torch.strided:
         raise UnsupportedTensorError(f"A tensor of layout {tensor.layout} cannot be sent. Call to_dense() first.")
@@ -82,18 +90,23 @@ def view(tensor: torch.Tensor) -> Array:
             f"{list(tensor.stride())}: call .contiguous() on it first."
         )
     if (gpu := _gpu_of(tensor)) is not None:
-        kind = "uint16" if tensor.dtype is torch.bfloat16 else dtype_name(tensor)
-        return gpu.over(tensor.data_ptr(), tensor.shape, kind, tensor)  # type: ignore[no-any-return]
+        return gpu.over(tensor.data_ptr(), tensor.shape, wire_dtype(dtype_name(tensor)).name, tensor)  # type: ignore[no-any-return]
     plain = tensor.detach() if tensor.requires_grad else tensor  # detach() lets another thread have its turn
-    return plain.view(torch.int16).numpy().view(np.uint16) if tensor.dtype is torch.bfloat16 else plain.numpy()
+    if (bits := _BITS.get(tensor.dtype)) is not None:
+        return plain.view(bits).numpy().view(wire_dtype(dtype_name(tensor)))
+    try:
+        return plain.numpy()
+    except TypeError:
+        raise UnsupportedTensorError(f"A tensor of dtype {tensor.dtype} cannot be sent. Convert it first.") from None
 
 
 def tensor_of(array: Array, like: torch.Tensor) -> torch.Tensor:
     """A tensor over the array's memory, with the dtype and on the device of ``like``."""
     if not isinstance(array, np.ndarray):
         return _over_gpu(array, like)
-    if like.dtype is torch.bfloat16:
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16).to(like.device)
+    if (bits := _BITS.get(like.dtype)) is not None:
+        signed = array.view(np.int16) if bits is torch.int16 else array  # torch before 2.5 has no other 16 bits
+        return torch.from_numpy(signed).view(like.dtype).to(like.device)
     return torch.from_numpy(array).to(like.device)
 
 
@@ -102,11 +115,12 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
 
     The array is the tensor's own memory, or else a copy on the host, which the function copies back.
     """
-    if tensor.device.type == "cpu" or on_gpu(tensor):
+    as_said = not (tensor.is_conj() or tensor.is_neg())  # else what is in memory is yet to be conjugated or negated
+    if as_said and (tensor.device.type == "cpu" or on_gpu(tensor)):
         return view(tensor), lambda _: tensor
     if not tensor.is_contiguous():
         view(tensor)  # raises, with the text that says what to do
-    host = tensor.detach().cpu()
+    host = tensor.detach().cpu().resolve_conj().resolve_neg()
 
     def back(_: Any) -> torch.Tensor:
         with torch.no_grad():

@@ -20,7 +20,6 @@ from workbench.course.grading.apart.lanes import named
 from workbench.course.grading.apart.values import NotDataError, ProtocolError
 from workbench.course.grading.live.engine import Wire
 from workbench.errors import CollectiveError, PeerLostError, WorkbenchError
-from workbench.requests import DTYPES
 from workbench.transport.base import Array
 
 _KINDS = {
@@ -153,7 +152,7 @@ class Served:
         group, group_size = str(told["group"]), int(told["group_size"])
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or len(group) > _LONGEST_NAME:
             raise ValueError("its name")
-        if verb(kind).moves and dtype not in DTYPES:
+        if verb(kind).moves and dtype not in verb(kind).dtypes:
             raise ValueError("its dtype")
         if len(shape) > 32 or min(shape, default=0) < 0 or prod(shape) > _MOST_ELEMENTS:
             raise ValueError("its shape")
