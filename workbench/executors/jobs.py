@@ -114,6 +114,7 @@ def run_elastic_on(
     printer = Printer(stdout or sys.stdout, stderr or sys.stderr, 0, prefix_output_with_timestamp, output_dir)
     plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
+        printer.heed(lambda: signals.came)
         workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)
         outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, say)
     return runner.results(task, outcome)

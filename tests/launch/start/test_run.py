@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -270,6 +271,36 @@ def test_nobody_reads_any_more(launch: Start, tmp_path: Path) -> None:
     assert job.gone()
     assert "Exception ignored" not in job.err
     assert "Traceback (most recent call last)" not in re.sub(r"\[[01]\]<stderr>:.*", "", job.err)
+
+
+def test_a_line_is_shown_before_it_ends(launch: Start, tmp_path: Path) -> None:
+    """A prompt is there while its rank waits, and the line goes on where it was left."""
+    go = tmp_path / "go"
+    script = f"import os, time\nprint('ready', end='')\nwhile not os.path.exists({str(go)!r}): time.sleep(0.01)\n"
+    job = launch("-np", "1", script=script + "print(' and over')\n")
+    elastic = launch("-np", "1", "--min-np", "1", script=script + "print(' and over')\n")
+    for each in (job, elastic):
+        assert eventually(lambda each=each: each.out == "[0]<stdout>:ready"), each.out + each.err
+    go.touch()
+    for each in (job, elastic):
+        assert each.finish()[0] == 0, each.err
+        assert each.out == "[0]<stdout>:ready and over\n"
+
+
+@pytest.mark.parametrize("words", [(), ("--min-np", "1")], ids=["run", "elastic"])
+@pytest.mark.parametrize("text", ["'x' * 65536", "'y\\n' * 32768", "chr(13).join(map(str, range(9999)))"])
+def test_a_signal_ends_a_job_whose_output_nobody_takes(tmp_path: Path, text: str, words: tuple[str, ...]) -> None:
+    """``| less``, a stopped terminal: ranks print for ever, their launcher cannot, and SIGTERM still ends it."""
+    script = tmp_path / "endless.py"
+    script.write_text(f"import sys\nwhile True: sys.stdout.write({text})\n")
+    command = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", *words, "python", str(script)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=mpi.environment(1), cwd=tmp_path) as job:
+        assert job.stdout is not None
+        full = select.poll()
+        full.register(job.stdout, select.POLLIN)
+        assert full.poll(30_000)  # it has begun to print
+        job.send_signal(signal.SIGTERM)
+        assert job.wait(30) == 143
 
 
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")

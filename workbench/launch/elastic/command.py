@@ -58,6 +58,7 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
         here = all(target.name == "localhost" or target.name.startswith("127.") for target in targets)
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     with Signals(TERMINAL) as signals:
+        printer.heed(lambda: signals.came)
         if here:
             return run(limits, WorkersHere(task, signals), discovery, printer, say)
         from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts

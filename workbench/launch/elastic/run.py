@@ -100,7 +100,7 @@ class ElasticRun:
             self._find_slots()
             self._fill(now)
             self._check(now)
-            self.take(self._workers.wait(self._ending.pause_s(now, _LOOK_S)))
+            self.take(self._workers.wait(self._printer.pause_s(self._ending.pause_s(now, _LOOK_S))))
 
     def outcome(self) -> Outcome:
         """The result."""

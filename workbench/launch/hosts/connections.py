@@ -45,7 +45,8 @@ class _Connection:
         assert process.stdout
         self.target, self.process, self.decoder = target, process, Decoder()
         self.into, self.outof = process.stdin.fileno(), process.stdout.fileno()
-        self.pending, self.gone = b"", False
+        self.pending = bytearray()
+        self.gone = False
         self.heard, self.pid = time.monotonic(), 0
         os.set_blocking(self.into, False)
 
@@ -237,7 +238,7 @@ class Connections:
             connection.gone = True
             for file in {connection.outof, connection.into} & {key.fd for key in self._selector.get_map().values()}:
                 self._selector.unregister(file)
-            connection.pending = b""
+            connection.pending.clear()
         for stream in (connection.process.stdin, connection.process.stdout):
             if stream:
                 stream.close()
@@ -246,11 +247,11 @@ class Connections:
         """Write what the pipe takes; the rest when it takes more."""
         try:
             while connection.pending:
-                connection.pending = connection.pending[os.write(connection.into, connection.pending) :]
+                del connection.pending[: os.write(connection.into, connection.pending)]
         except BlockingIOError:
             pass
         except BrokenPipeError:  # its end is read next
-            connection.pending = b""
+            connection.pending.clear()
         waiting = connection.into in {key.fd for key in self._selector.get_map().values()}
         if connection.pending and not waiting:
             self._selector.register(connection.into, selectors.EVENT_WRITE, connection)

@@ -65,9 +65,14 @@ class Signals:
     """Within the block these signals do not end the process: each becomes one byte in :attr:`pipe`.
 
     A signal that was ignored stays ignored (``nohup``). Outside of the main thread the block does nothing.
+
+    Attributes:
+        pipe: those that came, to be read.
+        came: has there been one?
     """
 
     def __init__(self, numbers: Iterable[int]) -> None:
+        self.came = False
         self.pipe, self._write = os.pipe()
         self._numbers, self._before = tuple(numbers), dict[int, Any]()
 
@@ -85,6 +90,7 @@ class Signals:
         os.close(self._write)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self.came = True
         os.write(self._write, bytes([number]))
 
 

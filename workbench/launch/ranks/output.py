@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import functools
 import io
+import math
 import os
 import re
+import select
 import sys
 import time
 from collections import defaultdict, deque
@@ -17,10 +20,12 @@ from typing import IO, Any, TextIO
 from workbench.errors import LaunchError
 from workbench.machine import make_room
 
-# A progress bar ends its lines with \r. At the end of what was read it waits: a \n may follow.
-_LINE = re.compile(rb"[^\r\n]*(?:\r?\n|\r(?=[^\n]))")
-_LONGEST = 1 << 20  # more than this without an end is cut: it is no line
-_REMEMBERED = 200  # lines of stderr per rank, for its last words
+_END = re.compile(rb"\r?\n|\r")  # a progress bar ends its lines with \r
+_LONGEST = 1 << 20  # so much of a line is kept until it ends
+_PARTIAL_S = 0.2  # so long a line without an end waits
+_REMEMBERED, _REMEMBERED_BYTES = 200, 8192  # lines of stderr per rank, for its last words, and of each line
+_PIECE = 4096  # a pipe that can be written takes so much at once
+_STALLED_S = 2.0  # a screen that takes nothing for so long is waited for no more, once the launcher is to end
 
 _TRACEBACK = b"Traceback (most recent call last):"
 _CHAINED = (b"The above exception was the direct cause", b"During handling of the above exception")
@@ -29,43 +34,69 @@ _FOLLOWS = re.compile(rb"^(?:workbench\.errors\.)?(?:RankFailed|PeerLost|ShutDow
 
 
 class Lines:
-    r"""Bytes in, whole lines out.
+    r"""Bytes in, whole lines out. Each byte is looked at once, and at most about a megabyte is kept.
+
+    Attributes:
+        since: when the line that is open began, by ``time.monotonic``; infinite if there is none.
 
     Example:
         >>> lines = Lines()
         >>> lines.feed(b"one\r\ntw"), lines.feed(b"o\n50%\r"), lines.feed(b"60%"), lines.rest()
-        ([b'one\r\n'], [b'two\n'], [b'50%\r'], b'60%')
+        (b'one\r\n', b'two\n', b'50%\r', b'60%')
     """
 
     def __init__(self) -> None:
-        self._open = b""
+        self._open, self._length = list[bytes](), 0
+        self._held = b""  # a \r at the end of what was read: a \n may follow
+        self.since = math.inf
 
-    def feed(self, data: bytes) -> list[bytes]:
-        """The lines that ``data`` completes, with their ends."""
-        text = self._open + data
-        lines = _LINE.findall(text)
-        self._open = text[sum(map(len, lines)) :]
-        if len(self._open) > _LONGEST:
-            lines.append(self.rest() + b"\n")
-        return lines
+    def feed(self, data: bytes) -> bytes:
+        """The lines that ``data`` completes, with their ends; of a line that is too long, what there is."""
+        data = self._held + data
+        self._held = b"\r" if data.endswith(b"\r") else b""
+        data = data.removesuffix(self._held)
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        whole = self.partial() + data[:cut] if cut else b""
+        self._keep(data[cut:])
+        return whole + self.partial() if self._length > _LONGEST else whole
+
+    def partial(self) -> bytes:
+        """The beginning of a line that has no end yet; it is forgotten."""
+        found = b"".join(self._open)
+        self._open, self._length, self.since = [], 0, math.inf
+        return found
 
     def rest(self) -> bytes:
-        """What has no end yet; it is forgotten."""
-        rest, self._open = self._open, b""
-        return rest
+        """The same, when nothing follows."""
+        found, self._held = self.partial() + self._held, b""
+        return found
+
+    def _keep(self, data: bytes) -> None:
+        if data:
+            self._open.append(data)
+            self._length += len(data)
+            self.since = min(self.since, time.monotonic())
 
 
 class Sink:
     """Where lines go. When it cannot be written, it says so, drops what comes from then on, and the job goes on.
 
+    So does a screen that takes nothing while the launcher is asked to end: ``| less``, or a stopped terminal.
+
     Args:
-        stream: a file, which is closed at the end, a screen, or a notebook's stream, which takes text only.
+        stream: a file, which is closed at the end, a screen, or a notebook's stream, which takes text only; None where
+            this process has been started without one.
         complain: gets the reason.
+        urgent: was the launcher asked to end?
     """
 
-    def __init__(self, stream: IO[Any], complain: Callable[[str], None]) -> None:
+    def __init__(
+        self, stream: IO[Any] | None, complain: Callable[[str], None], urgent: Callable[[], bool] = lambda: False
+    ) -> None:
         self._stream: IO[Any] | None = stream
         self._is_file, self._complain = isinstance(stream, io.BufferedIOBase), complain
+        self._urgent = urgent
+        self._text = codecs.getincrementaldecoder("utf-8")("replace")
 
     def write(self, data: bytes) -> None:
         """Write all of it.
@@ -73,7 +104,7 @@ class Sink:
         Raises:
             BrokenPipeError: nobody reads the screen.
         """
-        self._try(lambda stream: _write(stream, data))
+        self._try(lambda stream: self._put(stream, data))
 
     def flush(self) -> None:
         """Let everything be seen; raises as :meth:`write`."""
@@ -91,6 +122,29 @@ class Sink:
                 _drop_buffer(stream)
                 if self._is_file:
                     stream.close()
+
+    def _put(self, stream: IO[Any], data: bytes) -> None:
+        if self._is_file:
+            stream.write(data)
+        elif isinstance(buffer := getattr(stream, "buffer", None), io.BufferedWriter | io.FileIO):
+            stream.flush()
+            self._write_through(buffer.fileno(), data)
+        elif buffer:
+            buffer.write(data)
+        else:
+            stream.write(self._text.decode(data))
+
+    def _write_through(self, screen: int, data: bytes) -> None:
+        """Write past Python's buffer, which would wait for a reader for ever."""
+        ready, left = select.poll(), memoryview(data)
+        ready.register(screen, select.POLLOUT)
+        while left:
+            if ready.poll(_STALLED_S * 1000):
+                with contextlib.suppress(BlockingIOError):
+                    left = left[os.write(screen, left[:_PIECE]) :]
+            elif self._urgent():
+                self.mute()
+                return
 
     def _try(self, act: Callable[[IO[Any]], object]) -> None:
         if self._stream is None:
@@ -112,15 +166,6 @@ def say(text: str) -> None:
         sink.flush()
 
 
-def _write(stream: IO[Any], data: bytes) -> None:
-    if isinstance(stream, io.BufferedIOBase):
-        stream.write(data)
-    elif hasattr(stream, "buffer"):
-        stream.buffer.write(data)
-    else:
-        stream.write(data.decode(errors="replace"))
-
-
 def _drop_buffer(stream: IO[Any]) -> None:
     here, nowhere = os.dup(stream.fileno()), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, stream.fileno())
@@ -132,6 +177,8 @@ def _drop_buffer(stream: IO[Any]) -> None:
 
 class Printer:
     """Writes the ranks' lines to two streams, and each rank's own to files if wanted.
+
+    A line without an end is shown after 0.2 s, and goes on where it stands unless another rank has written meanwhile.
 
     Args:
         out, err: where the ranks' stdout and stderr go.
@@ -147,22 +194,24 @@ class Printer:
 
     def __init__(
         self,
-        out: TextIO,
-        err: TextIO,
+        out: TextIO | None,
+        err: TextIO | None,
         n: int,
         timestamps: bool = False,
         folder: str = "",
         hosts: Sequence[str] = (),
     ) -> None:
         self._hosts = dict(enumerate(hosts))
+        self._urgent: Callable[[], bool] = lambda: False
         self._streams = {
-            name: Sink(stream, functools.partial(self._complain, name, "Its lines are lost"))
+            name: Sink(stream, functools.partial(self._complain, name, "Its lines are lost"), lambda: self._urgent())
             for name, stream in (("stdout", out), ("stderr", err))
         }
         self._timestamps = timestamps
         self._lines = defaultdict[tuple[int, str], Lines](Lines)
         self._last = defaultdict[int, deque[bytes]](lambda: deque(maxlen=_REMEMBERED))
-        self._unfinished: tuple[int, str] | None = None  # whose line stands on the screen and may be overwritten
+        self._unfinished: tuple[int, str] | None = None  # whose line stands on the screen without a \\n
+        self._midway = set[tuple[int, str]]()  # of whom a part of a line was written
         self._complaints: set[str] = set()
         self._files: dict[tuple[int, str], Sink] = {}
         self._folder, self._digits = Path(folder) if folder else None, len(str(n - 1))
@@ -185,13 +234,26 @@ class Printer:
         """
         if file := self._files.get((rank, name)):
             file.write(data)
-        for line in self._lines[rank, name].feed(data):
-            self._write(rank, name, line)
-        if not data and (rest := self._lines[rank, name].rest()):
+        lines = self._lines[rank, name]
+        self._write(rank, name, lines.feed(data))
+        if not data and ((rest := lines.rest()) or (rank, name) in self._midway):
             self._write(rank, name, rest.rstrip(b"\r") + b"\n")
+
+    def heed(self, urgent: Callable[[], bool]) -> None:
+        """Do not wait for a reader once the launcher was asked to end, which ``urgent`` says."""
+        self._urgent = urgent
+
+    def pause_s(self, most_s: float) -> float:
+        """Seconds until :meth:`flush` has a line without an end to show, at most ``most_s``."""
+        since = min((lines.since for lines in self._lines.values()), default=math.inf)
+        return max(0.0, min(most_s, since + _PARTIAL_S - time.monotonic()))
 
     def flush(self) -> None:
         """Let everything be seen."""
+        due = time.monotonic() - _PARTIAL_S
+        for (rank, name), lines in self._lines.items():
+            if lines.since <= due:
+                self._write(rank, name, lines.partial())
         for stream in self._streams.values():
             stream.flush()
         for file in self._files.values():
@@ -222,15 +284,36 @@ class Printer:
         """Did the rank fail because another one had?"""
         return any(_FOLLOWS.match(line) for line in self._last[rank])
 
-    def _write(self, rank: int, name: str, line: bytes) -> None:
+    def _write(self, rank: int, name: str, text: bytes) -> None:
+        """Write lines, of which the first may go on where the rank's last one was left, and the last have no end."""
+        who = rank, name
         if name == "stderr":
-            self._last[rank].append(line)
-        if self._unfinished not in (None, (rank, name)):
+            self._remember(rank, text)
+        if who in self._midway and self._unfinished != who and (end := _END.match(text)):
+            text = text[end.end() :]  # its line was ended for another's
+            self._midway.discard(who)
+        if not text:
+            return
+        if self._unfinished not in (None, who):
             self._finish()
+        label = self._label(rank, name)
+        goes_on = self._unfinished == who and who in self._midway
+        self._put(name, labelled(text, label).removeprefix(label if goes_on else b""))
+        self._midway.discard(who)
+        if not text.endswith((b"\r", b"\n")):
+            self._midway.add(who)
+        self._unfinished = None if text.endswith(b"\n") else who
+
+    def _label(self, rank: int, name: str) -> bytes:
         when = time.asctime() if self._timestamps else ""
         label = f"{rank}@{self._hosts[rank]}" if rank in self._hosts else str(rank)
-        self._put(name, f"{when}[{label}]<{name}>:".encode() + line)
-        self._unfinished = (rank, name) if line.endswith(b"\r") else None
+        return f"{when}[{label}]<{name}>:".encode()
+
+    def _remember(self, rank: int, text: bytes) -> None:
+        last, lines = self._last[rank], text.splitlines(keepends=True)
+        if (rank, "stderr") in self._midway and last and lines:
+            last[-1] = (last[-1] + lines.pop(0))[:_REMEMBERED_BYTES]
+        last.extend(line[:_REMEMBERED_BYTES] for line in lines[-_REMEMBERED:])
 
     def _finish(self) -> None:
         if self._unfinished is not None:
@@ -260,6 +343,16 @@ class Printer:
                 ) from None
             then = "Ranks' lines are on the screen only where their files take no more"
             self._files[rank, name] = Sink(file, functools.partial(self._complain, str(path), then))
+
+
+def labelled(text: bytes, label: bytes) -> bytes:
+    r"""Lines with a label before each.
+
+    Example:
+        >>> labelled(b"one\r\n50%\rtwo\n", b"[0]:")
+        b'[0]:one\r\n[0]:50%\r[0]:two\n'
+    """
+    return label + label.join(text.splitlines(keepends=True))
 
 
 def last_traceback(lines: list[bytes]) -> list[bytes]:

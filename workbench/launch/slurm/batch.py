@@ -13,6 +13,7 @@ from workbench.errors import LaunchError
 from workbench.launch.site import Site
 from workbench.launch.slurm.allocation import ask
 
+_CHUNK = 1 << 20
 _LOOK_S = 0.5
 ENDED = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "BOOT_FAIL", ""}
 """States of a job that is over."""
@@ -135,7 +136,8 @@ def follow(number: str, say: Callable[[str], None], write: Callable[[str], objec
         said, path = words, path or _output(number)
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             file.seek(at)
-            write(file.read())
+            while text := file.read(_CHUNK):
+                write(text)
             at = file.tell()
         if state in ENDED:
             return state or "COMPLETED"

@@ -81,6 +81,7 @@ def run(
     # Two pipes a rank here; mpiexec, which takes over the limit, needs about three.
     make_room(4 * task.n + 32, f"{count(task.n, 'rank')} need")
     with Signals(numbers) as signals, contextlib.closing(printer):
+        printer.heed(lambda: signals.came)
         running = _Run(task, printer, ranks(task, signals))
         try:
             running.start(say, verbose)
@@ -110,7 +111,8 @@ class _Run:
         """Handle events until all ranks have ended, or are to be killed."""
         while not self._ending.over and not self._lost:
             self._check_deadlines(time.monotonic())
-            self._take(self._ranks.wait(self._ending.pause_s(time.monotonic(), _LOOK_S)))
+            pause_s = self._printer.pause_s(self._ending.pause_s(time.monotonic(), _LOOK_S))
+            self._take(self._ranks.wait(pause_s))
             if self._ranks.ended() and not self._ending.over:
                 self._lose()
 
