@@ -153,6 +153,11 @@ SRUN = BATCH | {"SLURM_STEP_ID": "2", "SLURM_STEP_NUM_TASKS": "8", "SLURM_STEP_N
         (SRUN | OPENMPI, Launch("openmpi", 3, 8, 1, 2)),
         (SRUN | MPICH, Launch("mpich", 3, 8, 1, 2)),
         (SRUN | TORCHRUN, Launch("torchrun", 3, 8, 1, 2, "node7", 1234)),
+        # Open MPI's numbers beside another launcher's are for scripts that look at them; its runtime says more.
+        (MPICH | OPENMPI, Launch("mpich", 3, 8, 1, 2)),
+        (MPICH | TORCHRUN | OPENMPI, Launch("mpich", 3, 8, 1, 2)),
+        (TORCHRUN | OPENMPI, Launch("torchrun", 3, 8, 1, 2, "node7", 1234)),
+        ({"PMI_RANK": "0"} | OPENMPI | {"PMIX_RANK": "3"}, Launch("openmpi", 3, 8, 1, 2)),
     ],
 )
 def test_the_launcher_is_recognised(env: dict[str, str], expected: Launch) -> None:

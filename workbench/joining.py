@@ -16,6 +16,7 @@ from workbench.errors import WorkbenchError
 from workbench.observe.epochs import keep
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import ProcessSet, collect
+from workbench.transport.bootstrap.launcher_around import note_member
 from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.select import Bootstrap, find_ranks
 
@@ -37,6 +38,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
     Raises:
         WorkbenchError, ValueError: as ``init()``.
     """
+    note_member(config.member_file())
     while True:
         settings = config.settings()
         bootstrap = find_ranks(config.launch(), settings, comm)
@@ -54,6 +56,10 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
             log.warning("elastic: epoch %d ended before it had begun: %s", bootstrap.epoch, error)
         else:
             context.absent_sets = absent
+            if isinstance(bootstrap, ElasticBootstrap):
+                world = context.world
+                places = (world.local_rank, world.local_size, world.cross_rank, world.cross_size)
+                config.tell_scripts(world.rank, world.size, *places)
             _listen(bootstrap, context)
             return context, sets
 

@@ -39,6 +39,11 @@ class Launch:
     agent: bool = False
     attempt: int = 0
 
+    @property
+    def several(self) -> bool:
+        """Are there other ranks, or may there be?"""
+        return self.launcher == "elastic" or self.size > 1
+
 
 def launch(env: Mapping[str, str] | None = None) -> Launch:
     """Who started this process? The most specific answer first.
@@ -52,14 +57,18 @@ def launch(env: Mapping[str, str] | None = None) -> Launch:
         ('mpich', 1, 4)
     """
     env = os.environ if env is None else env
+    by_torchrun = {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys()
     if "WORKBENCH_MEMBERSHIP" in env:
         worker, slot = _integer(env, "WORKBENCH_WORKER", 0), _integer(env, "LOCAL_RANK", 0)
         return Launch("elastic", worker, 0, slot, 0, file=env["WORKBENCH_MEMBERSHIP"])
-    if "OMPI_COMM_WORLD_SIZE" in env:
+    # Beside another launcher's, Open MPI's best known variables may be there for scripts that look at them, by hand or
+    # by --as-horovod; where Open MPI itself has set them, those of its runtime are there as well.
+    for_scripts = (by_torchrun or "PMI_RANK" in env) and not {"PMIX_RANK", "OMPI_UNIVERSE_SIZE"} & env.keys()
+    if "OMPI_COMM_WORLD_SIZE" in env and not for_scripts:
         return _numbers(env, "openmpi", *(f"OMPI_COMM_WORLD_{x}" for x in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")))
     if "PMI_SIZE" in env or "PMI_RANK" in env:
         return _numbers(env, "mpich", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
-    if {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= env.keys():
+    if by_torchrun:
         found = _numbers(env, "torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
         found = _at_address(found, env["MASTER_ADDR"], _integer(env, "MASTER_PORT", 29500))
         agent, attempt = env.get("TORCHELASTIC_USE_AGENT_STORE") == "True", "TORCHELASTIC_RESTART_COUNT"
@@ -142,6 +151,23 @@ def batch_tasks(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("SLURM_TASKS_PER_NODE", "")
 
 
+def member_file(env: Mapping[str, str] | None = None) -> str:
+    """The file in which the process of this rank that calls ``init()`` says so, for the launcher; "" for none.
+
+    Example:
+        >>> member_file({"WORKBENCH_MEMBER": "/tmp/workbench-job-7/0.member"}), member_file({})
+        ('/tmp/workbench-job-7/0.member', '')
+    """
+    return (os.environ if env is None else env).get("WORKBENCH_MEMBER", "")
+
+
+def tell_scripts(rank: int, size: int, local_rank: int, local_size: int, cross_rank: int, cross_size: int) -> None:
+    """Set those of Horovod's variables that scripts read. In an elastic job each epoch has its own."""
+    horovod = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
+    horovod |= {"CROSS_RANK": cross_rank, "CROSS_SIZE": cross_size}
+    os.environ.update({f"HOROVOD_{name}": str(number) for name, number in horovod.items()})
+
+
 def most_ranks(env: Mapping[str, str] | None = None) -> int:
     """With how many ranks an elastic job may run at most, as its launcher says; 0 if it says nothing.
 
@@ -155,7 +181,7 @@ def most_ranks(env: Mapping[str, str] | None = None) -> int:
 # What one launcher tells its processes, and the ranks of another must not hear.
 _LAUNCHER_NAMES = re.compile(
     r"OMPI_COMM_WORLD_\w+|PMIX?_\w+|MPI_LOCAL\w+|HYDI_\w+|RANK|WORLD_SIZE|(LOCAL|GROUP|ROLE)_(RANK|WORLD_SIZE)"
-    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
+    r"|MASTER_(ADDR|PORT)|TORCHELASTIC_\w+|HOROVOD_(LOCAL_|CROSS_)?(RANK|SIZE)|WORKBENCH_(AS_HOROVOD|MEMBER|SECRET|RENDEZVOUS_(FILE|PORT)|HOST_ADDRESS|UNBOUND|MEMBERSHIP|WORKER|MAX_NP)|HOROVOD_ELASTIC"
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -9,9 +10,11 @@ from workbench.config import BACKENDS, Launch, Settings
 from workbench.errors import LaunchError
 from workbench.transport.base import Backend
 from workbench.transport.bootstrap.base import Bootstrap, SingleBootstrap
+from workbench.transport.bootstrap.launcher_around import sign_of_others
 from workbench.transport.bootstrap.mpi import MpiBootstrap
 from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.hierarchical import hierarchical_backend
+from workbench.transport.host.mpi_process import mpi_process
 from workbench.transport.shm.backend import reserved_bytes, shm_backend
 from workbench.transport.shm.node import join_memory
 
@@ -33,8 +36,22 @@ def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = 
         comm: a communicator to use instead of the world's.
 
     Raises:
-        LaunchError: MPI's mpiexec and library do not match, or the store cannot be reached.
+        LaunchError: MPI's mpiexec and library do not match, the store cannot be reached, or this process would be alone
+            though a launcher has started it among others.
     """
+    found = _find_ranks(launch, settings, comm)
+    if found.size == 1 and launch.launcher == "none" and comm is None and (sign := sign_of_others()):
+        if "mpi4py.MPI" in sys.modules:
+            mpi_process().broken = True  # its end waits for nobody: the others may wait for it, in init()
+        raise LaunchError(
+            f"init(): this process would train alone, but {sign}. Its environment has lost what the launcher said in "
+            "it: by os.environ.clear(), env -i, sudo, or a script that passes few variables on? Pass the whole "
+            "environment on (sudo -E). Where it is to be alone, start it with workbench run -np 1."
+        )
+    return found
+
+
+def _find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> Bootstrap:
     if settings.backend not in _CHOICES:
         names = f"{', '.join(_CHOICES[:-1])} or {_CHOICES[-1]}"
         raise LaunchError(f"WORKBENCH_BACKEND={settings.backend!r}: choose {names}.")

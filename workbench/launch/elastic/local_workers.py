@@ -39,9 +39,9 @@ class LocalWorkers:
         """What the workers have left, once they have been stopped."""
         return self.pipes.files
 
-    def start(self, worker: int, slot: int) -> None:
-        """Start one more."""
-        self.pipes.start(worker, Place(self._host, slot, slot))
+    def start(self, worker: int, slot: int, number: int, total: int, beside: int) -> None:
+        """Start one more, at a :class:`~workbench.launch.elastic.workers_here.Place` of this host."""
+        self.pipes.start(worker, Place(self._host, slot, slot, number, total, beside))
 
     def tell(self, message: Message) -> None:
         """Pass on what the launcher tells a worker."""

@@ -12,6 +12,7 @@ The job ends when its workers have: well, if one of them has ended well after it
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -180,7 +181,8 @@ class ElasticRun:
             self._printer.add(worker, host if len(self._slots.hosts) > 1 else "")
             self._ending.running.add(worker)
             self._send(self._members.started(worker, host))
-            self._workers.start(worker, Place(host, slot, self._slots.before(host) + slot))
+            number, total = self._slots.before(host) + slot, min(self._slots.total, self._limits.most or math.inf)
+            self._workers.start(worker, Place(host, slot, number, number, int(total), self._slots.hosts[host].slots))
 
     def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
         """A worker has ended; ``why`` if its host did, which has been said already."""

@@ -32,11 +32,19 @@ class Heard:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a worker runs: the ``slot``-th one of ``host``, and the ``index``-th of all slots here."""
+    """Where a worker runs: the ``slot``-th one of ``host``, and the ``index``-th of all slots here.
+
+    Args:
+        number, total: the same among the slots of all hosts, and how many there are.
+        beside: how many the host has.
+    """
 
     host: str
     slot: int
     index: int = 0
+    number: int = 0
+    total: int = 1
+    beside: int = 1
 
 
 class Workers(Protocol):
@@ -177,10 +185,17 @@ class WorkersHere:
 
 
 def worker_variables(worker: int, place: Place) -> dict[str, str]:
-    """What a worker is told about itself; its rank and the number of ranks it hears in ``init()``."""
+    """What a worker is told about itself; its rank and the number of ranks it hears in ``init()``.
+
+    Until then scripts find in Horovod's variables what is likely: that there is a rank for each slot.
+    """
     return {
         "WORKBENCH_WORKER": str(worker),
         "LOCAL_RANK": str(place.slot),  # by which scripts choose their GPU
+        "HOROVOD_RANK": str(place.number),
+        "HOROVOD_SIZE": str(place.total),
+        "HOROVOD_LOCAL_RANK": str(place.slot),
+        "HOROVOD_LOCAL_SIZE": str(place.beside),
         "HOROVOD_HOSTNAME": place.host,
         "HOROVOD_ELASTIC": "1",
     }

@@ -104,7 +104,8 @@ class WorkersOnHosts:
         host = self._hosts[place.host]
         host.workers.add(worker)
         self._heard[worker] = time.monotonic()
-        host.connections.say(place.host, Message("worker", {"worker": worker, "slot": place.slot}))
+        where = {"slot": place.slot, "number": place.number, "total": place.total, "beside": place.beside}
+        host.connections.say(place.host, Message("worker", {"worker": worker} | where))
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
         """See :class:`Workers`.

@@ -56,6 +56,8 @@ class LocalRanks:
         files.write(folder, files.unlisted(about["files"], data))
         command = files.command(folder, about["command"])
         if about["starter"] == "mpi":
+            places = {"HOROVOD_CROSS_RANK": about["host"], "HOROVOD_CROSS_SIZE": about["hosts"]}
+            self._processes.env |= {name: str(number) for name, number in places.items()}
             (folder / supervisor.JOB).write_bytes(marshal.dumps([command, self._processes.env]))
         else:
             self._start(command)

@@ -7,6 +7,8 @@ exit code, and ends the job.
 
 Python imports this by its name at each start, for ``workbench run`` puts its folder first on PYTHONPATH. Another
 ``sitecustomize`` further back on the path is run as well.
+
+A script that ends well and never called ``init()`` is told so: the ranks have not trained together.
 """
 
 from __future__ import annotations
@@ -22,9 +24,13 @@ import threading
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # this runs at each start of Python
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
     from typing import NoReturn
 
+_ALONE = (
+    "workbench: this script has ended without init(): each of the {} ranks has run it alone, and sent nothing. "
+    "To train together, call init() at its start: import workbench.torch as hvd; hvd.init()"
+)
 _codes: list[object] = []  # of a SystemExit that nobody caught
 
 
@@ -53,7 +59,7 @@ def _marking(leave: Callable[..., object]) -> Callable[..., NoReturn]:
     return exit
 
 
-def _failed() -> int:
+def failed() -> int:
     """The code of a process that ends by an exception; 0 where it just ends."""
     # Python sets last_value before it calls sys.excepthook, whosever that is. Who has caught an exception may set it as
     # well, such as pytest; but that one has not left the outermost frame.
@@ -64,10 +70,34 @@ def _failed() -> int:
     return 0 if code is None else code & 0xFF if isinstance(code, int) else 1
 
 
+def _ranks(env: Mapping[str, str]) -> int:
+    """How many ranks there are, if this is the process of the first one that its supervisor has started; else 0."""
+    ranks = env.get("HOROVOD_SIZE", "")
+    first = env.get("HOROVOD_RANK") == "0" and "WORKBENCH_MEMBER" in env and os.getsid(0) == os.getpid()
+    return int(ranks) if first and ranks.isdecimal() else 0
+
+
+def _has_met_others() -> bool:
+    """Has the script come together with the other ranks by other means than ours?"""
+    mpi, jax = sys.modules.get("mpi4py.MPI"), sys.modules.get("jax._src.distributed")
+    by_torch = "torch.distributed.distributed_c10d"  # which sets a hook that stays
+    starts_ranks = {"torch.distributed.run", "torch.distributed.launcher"} & sys.modules.keys()
+    return bool(
+        (mpi and mpi.Is_initialized())
+        or (jax and jax.global_state.client)
+        or getattr(sys.excepthook, "__module__", "") == by_torch
+        or (by_torch in sys.modules and sys.modules[by_torch].is_initialized())
+        or starts_ranks
+    )
+
+
 def _watch() -> None:
     def leave() -> None:
         mpi = sys.modules.get("mpi4py.MPI")
-        code = _failed()
+        code = failed()
+        if not code and os.getpid() == pid and ranks > 1 and not os.path.exists(member) and not _has_met_others():
+            with contextlib.suppress(Exception):
+                print(_ALONE.format(ranks), file=sys.stderr, flush=True)
         if not code or os.getpid() != pid or mpi is None or not mpi.Is_initialized() or mpi.Is_finalized():
             return
         for stream in (sys.stdout, sys.stderr):
@@ -75,7 +105,8 @@ def _watch() -> None:
                 stream.flush()
         os._exit(code)
 
-    pid = os.getpid()
+    env = dict(os.environ)
+    pid, ranks, member = os.getpid(), _ranks(env), env.get("WORKBENCH_MEMBER", "")
     sys.exit = _marking(sys.exit)
     if quitter := getattr(builtins, "exit", None):
         type(quitter).__call__ = _marking(type(quitter).__call__)

@@ -34,6 +34,13 @@ RANK_NAMES = ("WORKBENCH_WORKER", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK
 LOCAL_RANK_NAMES = ("MPI_LOCALRANKID", "OMPI_COMM_WORLD_LOCAL_RANK", "LOCAL_RANK", "SLURM_LOCALID", "PMI_RANK")
 GPUS = "WORKBENCH_GPUS"  # by local rank, see start/gpus.py
 CORES = "WORKBENCH_CORES"  # by rank, see start/binding.py
+AS_HOROVOD = "WORKBENCH_AS_HOROVOD"  # Open MPI's variables are set, too: scripts look at them as they look at Horovod's
+MEMBER = "WORKBENCH_MEMBER"  # the file in which the process of this rank that calls init() says so
+# Who sets them: rank and number of ranks, in the job and on the host.
+_TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+_OPENMPI = tuple(f"OMPI_COMM_WORLD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
+_MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
+_HOROVOD = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 BECOME, AGENTS = "--become", "--agents"
 EVENTS, LEAVE = "events", "leave"
 JOB = "job"  # a file in the job's folder: the ranks' command and environment
@@ -61,6 +68,24 @@ def pinned(env: Mapping[str, str]) -> dict[str, str]:
     if listed := mine.pop(GPUS, ""):
         local_rank = next((int(env[name]) for name in LOCAL_RANK_NAMES if env.get(name)), 0)
         mine["CUDA_VISIBLE_DEVICES"] = listed.split(",")[local_rank]
+    return mine
+
+
+def numbered(env: Mapping[str, str]) -> dict[str, str]:
+    """Who the rank is, under the names by which scripts look for it, whatever started it.
+
+    Example:
+        >>> mine = numbered({"PMI_RANK": "1", "PMI_SIZE": "2", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "2"})
+        >>> mine["RANK"], mine["HOROVOD_SIZE"], mine["HOROVOD_CROSS_SIZE"]
+        ('1', '2', '1')
+    """
+    said = next((names for names in (_TORCHRUN, _OPENMPI, _MPICH) if all(map(env.get, names))), ())
+    numbers = [env[name] for name in said]
+    mine = dict(zip(_TORCHRUN, numbers, strict=False)) | dict(zip(_HOROVOD, numbers, strict=False))
+    if numbers and numbers[1] == numbers[3]:  # all ranks are here
+        mine = {"HOROVOD_CROSS_RANK": "0", "HOROVOD_CROSS_SIZE": "1"} | mine
+    if env.get(AS_HOROVOD):
+        mine |= dict(zip(_OPENMPI, numbers, strict=False))
     return mine
 
 
@@ -95,7 +120,7 @@ def supervise(folder: str, rank: str, command: list[str], env: Mapping[str, str]
     """Run the command with its output in the rank's pipes; return when the launcher closes the pipe ``leave``."""
     events = open(f"{folder}/{EVENTS}", "wb", 0)  # noqa: SIM115 - it ends with this process
     leave = open(f"{folder}/{LEAVE}", "rb", 0)  # noqa: SIM115
-    pid = _start(folder, rank, command, env)
+    pid = _start(folder, rank, command, {**env, **numbered(env), MEMBER: f"{folder}/{rank}.member"})
     if pid:
         events.write(f"started {rank} {pid}\n".encode())
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else NOT_FOUND

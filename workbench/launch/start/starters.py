@@ -97,16 +97,18 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
     """
     words = files.command(folder, task.command)
     supervised = [sys.executable, "-I", "-S", supervisor.__file__, str(folder), *words]
+    # For scripts that use torch.distributed by themselves. The workbench does not listen there.
+    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     if task.starter != "gloo":
         try:
-            started = [Process("mpiexec", [*mpi.command(task.n, hosts=task.hosts, words=task.mpi_args), *supervised])]
+            starter = mpi.command(task.n, hosts=task.hosts, words=task.mpi_args)
         except LaunchError as error:
             if task.starter == "mpi":
                 raise
             say(f"No MPI ({error}) So the ranks are plain processes, and talk over Gloo.")
         else:
-            return started
-    common = _common(task, folder)
+            return [Process("mpiexec", [*starter, *supervised], common)]
+    common |= _common(task, folder)
     return [Process(f"rank {i}", supervised, launcher_variables(i, task.n, i, task.n) | common) for i in range(task.n)]
 
 
@@ -117,17 +119,12 @@ def idle_hosts(who: str) -> str:
 
 
 def _common(task: Task, folder: Path) -> dict[str, str]:
-    """The ranks' rendezvous: a file in the job's folder, which no other user can open.
-
-    The port is for scripts that use ``torch.distributed`` by themselves. The workbench does not listen there.
-    """
+    """The ranks' rendezvous: a file in the job's folder, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
     found = {
         "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
         "WORKBENCH_SECRET": secrets.token_hex(32),
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(free_port()),
     }
     gloo = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
     return found | dict.fromkeys(gloo[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
@@ -167,7 +164,8 @@ def free_port() -> int:
 def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment of each of ``n`` ranks: this process's, with what a rank needs.
 
-    1. ``workbench`` can be imported, and with ``as_horovod`` it is what ``import horovod`` finds.
+    1. ``workbench`` can be imported, and with ``as_horovod`` it is what ``import horovod`` finds, and
+       Open MPI's variables say the rank as well, as they do where Open MPI starts Horovod.
     2. Threads share the cores, unless OMP_NUM_THREADS says otherwise.
     3. ``python`` is the Python that runs this, unless its environment is activated anyway.
     4. What a rank prints comes at once.
@@ -191,7 +189,8 @@ def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None 
     bin_folder = str(Path(sys.executable).parent)
     if bin_folder not in found.get("PATH", "").split(os.pathsep):
         found["PATH"] = _before(bin_folder, found.get("PATH", ""))
-    return config.without_launcher({"PYTHONUNBUFFERED": "1", **found, **chosen})
+    found = config.without_launcher({"PYTHONUNBUFFERED": "1", **found, **chosen})
+    return found | ({supervisor.AS_HOROVOD: "1"} if as_horovod else {})
 
 
 def _before(folder: str, path: str) -> str:

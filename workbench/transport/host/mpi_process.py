@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import functools
 import os
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, TimeoutError
 from pathlib import Path
@@ -96,7 +97,8 @@ class MpiProcess:
 
     def _end(self, pid: int) -> None:
         """Finalise, but not in a forked child, as mpi4py would: that disturbs the parent."""
-        if os.getpid() == pid and not self.broken and not self.mpi.Is_finalized():
+        failed = getattr(sys.modules.get("sitecustomize"), "failed", bool)  # under workbench run: did the script raise?
+        if os.getpid() == pid and not (self.broken or self.mpi.Is_finalized() or failed()):
             self.mpi.Finalize()
 
 
