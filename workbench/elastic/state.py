@@ -50,7 +50,7 @@ class State:
     """The arrays that a checkpoint of it may hold."""
 
     _may_be_hidden: Sequence[str] = ("checkpoint", "finish")
-    """What Horovod's states do not have. The caller may use the name: the loop of :mod:`workbench.elastic` needs none."""
+    """What Horovod's states do not have: an attribute may take the name, for no loop of ours needs it."""
 
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         self._checkpoints: Checkpoints | None = None
