@@ -97,6 +97,14 @@ def test_without_init_the_world_is_a_value_error() -> None:
             named(hvd, name)()
 
 
+def test_run_takes_the_keywords_of_horovod_s() -> None:
+    """Those of ``horovod.run``, the deprecated ones too."""
+    names = """func args kwargs num_proc min_num_proc max_num_proc slots reset_limit cooldown_range hosts hostfile
+    host_discovery_script start_timeout ssh_port ssh_identity_file disable_cache output_filename verbose use_gloo
+    use_mpi mpi_args network_interface network_interfaces executable np min_np max_np"""
+    assert set(names.split()) <= set(inspect.signature(workbench.run).parameters)
+
+
 def test_run_is_the_package_s() -> None:
     """``workbench.run`` is the function, found at its first use, and a public name."""
     from workbench.runner import run

@@ -19,6 +19,7 @@ import dataclasses
 import os
 import sys
 import traceback
+from argparse import Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +31,9 @@ from cloudpickle import dumps
 
 from workbench import config
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
+from workbench.launch.elastic.command import run_elastic
 from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
+from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer, say
 from workbench.launch.start.run import Outcome
@@ -66,6 +69,20 @@ def run(
     env: Mapping[str, str] | None = None,
     executable: str | None = None,
     as_horovod: bool = False,
+    min_num_proc: int | None = None,
+    max_num_proc: int | None = None,
+    slots: int | None = None,
+    reset_limit: int | None = None,
+    cooldown_range: Sequence[float] | None = None,
+    elastic_timeout: float | None = None,
+    host_discovery_script: str | None = None,
+    ssh_port: int | None = None,
+    ssh_identity_file: str | None = None,
+    disable_cache: bool | None = None,
+    network_interface: str | None = None,
+    network_interfaces: Sequence[str] | None = None,
+    min_np: int | None = None,
+    max_np: int | None = None,
 ) -> list[T]:
     """Call ``func(*args, **kwargs)`` on every rank and return the results by rank.
 
@@ -89,6 +106,15 @@ def run(
         env: further environment variables of the ranks.
         executable: their Python; by default this one.
         as_horovod: ``import horovod`` in the ranks finds the workbench.
+        min_num_proc, max_num_proc, min_np, max_np: the job goes on with so few ranks, and takes so many. With one of
+            them, or with ``host_discovery_script``, it is elastic: ``func`` is decorated with ``hvd.elastic.run``, or
+            calls such a function, and the results are those of the last epoch's ranks.
+        slots, reset_limit, cooldown_range, elastic_timeout: of an elastic job, see ``workbench run --slots-per-host``,
+            ``--reset-limit``, ``--blacklist-cooldown-range`` and ``--elastic-timeout``.
+        host_discovery_script: a program that prints the hosts that there are, again and again.
+        ssh_port, ssh_identity_file: how to reach other hosts.
+        disable_cache: ignored; accepted for Horovod compatibility: nothing is remembered from one start to the next.
+        network_interfaces, network_interface: names, of which one is used between hosts; the second with commas.
 
     Raises:
         RankFailedError: a rank raised an exception, or ended without a result; the rank's traceback is in the text, the
@@ -101,10 +127,13 @@ def run(
         >>> run(pow, args=(2, 5), np=2, use_gloo=True)
         [32, 32]
     """
-    n = _ranks(np, num_proc)
+    least, most = _either(min_num_proc=min_num_proc, min_np=min_np), _either(max_num_proc=max_num_proc, max_np=max_np)
+    n = _either(np=np, num_proc=num_proc) or least or 1
     if config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call run() where there is no job yet.")
-    targets = find_hosts(hosts or "", hostfile or "", n)
+    ssh = Ssh(ssh_port or 0, ssh_identity_file or "")
+    targets = find_hosts(hosts or "", hostfile or "", n, ssh, host_discovery_script or "", slots or 1)
+    networks = list(network_interfaces or filter(None, (network_interface or "").split(",")))
     variables = environment(n, as_horovod, env)
     task = dataclasses.replace(
         task_of(n, variables, func, args, kwargs, executable),
@@ -117,8 +146,28 @@ def run(
     check_command(task.command, variables)
     if sync:
         copy_folder(targets, os.getcwd(), say, bool(verbose))
-    ranks, labels = ranks_on(targets, variables, n)
     folder = output_dir or output_filename or ""
+    if (least, most, host_discovery_script) != (None, None, None):
+        if timeout_s is not None:
+            raise ValueError("timeout_s: an elastic job has no deadline of its own. See elastic_timeout.")
+        words = Namespace(
+            num_proc=n,
+            min_num_proc=least,
+            max_num_proc=most,
+            reset_limit=reset_limit,
+            blacklist_cooldown_range=cooldown_range,
+            elastic_timeout=elastic_timeout,
+            host_discovery_script=host_discovery_script,
+            slots_per_host=slots,
+            ssh_port=ssh_port,
+            ssh_identity_file=ssh_identity_file,
+            network_interfaces=",".join(networks),
+            output_filename=folder,
+            prefix_output_with_timestamp=prefix_output_with_timestamp,
+            gpus="",
+        )
+        return results(task, run_elastic(words, task, targets, say, (SIGINT,)))
+    ranks, labels = ranks_on(targets, variables, n, networks)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
     return results(task, start(task, printer, say, bool(verbose), (SIGINT,), ranks))
 
@@ -158,13 +207,17 @@ def results(task: Task, outcome: Outcome) -> list[Any]:
     return [_result(worker, outcome) for worker in sorted(ranks, key=ranks.__getitem__)]
 
 
-def _ranks(np: int | None, num_proc: int | None) -> int:
-    if None not in (np, num_proc) and np != num_proc:
-        raise ValueError(f"np={np} and num_proc={num_proc} say the same thing: give one of them.")
-    n = next((each for each in (np, num_proc) if each is not None), 1)
-    if n < 1:
-        raise ValueError(f"np={n}: a job has at least 1 rank.")
-    return n
+def _either(**names: int | None) -> int | None:
+    """The number that was given by one of its names."""
+    given = {name: number for name, number in names.items() if number is not None}
+    if len(set(given.values())) > 1:
+        both = " and ".join(f"{name}={number}" for name, number in given.items())
+        raise ValueError(f"{both} say the same thing: give one of them.")
+    for name, number in given.items():
+        if number < 1:
+            raise ValueError(f"{name}={number}: a job has at least 1 rank.")
+        return number
+    return None
 
 
 def _fail(outcome: Outcome, timeout_s: float | None) -> NoReturn:

@@ -143,7 +143,7 @@ def test_a_reset_goes_on_from_the_commit_and_not_from_the_disk(tmp_path: Path) -
 def test_a_state_without_a_folder_writes_nothing() -> None:
     """finish() and resume() do nothing then."""
     state = alone(step=0)
-    state.resume()
+    state._resume()
     state.commit()
     state.finish()
 
@@ -425,7 +425,7 @@ def test_a_commit_at_which_ranks_leave_is_written(tmp_path: Path, slow_disk: thr
     state.on_hosts_updated(1.0, HostUpdate.REMOVED)
     with pytest.raises(HostsUpdatedInterrupt):
         state.commit()
-    state.on_leave()
+    state._on_leave()
     assert read_checkpoint(tmp_path) == {"step": 3}
     assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in whole(tmp_path)] == [1, 3]
 

@@ -216,7 +216,7 @@ def test_a_commit_raises_once(updates: list[int], skip: bool) -> None:
     assert caught.value.skip_sync is skip
     state.commit()
     assert state.did == ["save", "save"]
-    assert state.commits == 2
+    assert state._commits == 2
 
 
 def test_old_news_are_no_news() -> None:
@@ -229,10 +229,10 @@ def test_old_news_are_no_news() -> None:
     state.on_hosts_updated(4, HostUpdate.ADDED)
     state.check_host_updates()
     state.on_hosts_updated(6, HostUpdate.ADDED)
-    state.forget_host_updates()
+    state._forget_host_updates()
     state.on_reset()
     state.check_host_updates()
-    state.forget_host_updates()
+    state._forget_host_updates()
     state.on_hosts_updated(7, HostUpdate.ADDED)  # while the new epoch began
     state.on_reset()
     with pytest.raises(HostsUpdatedInterrupt):

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from workbench import elastic
 from workbench.elastic.state import ObjectState, State
 
 unhurried = settings(deadline=None)  # a busy machine is no failure
@@ -60,11 +61,26 @@ def test_shared_objects_stay_shared() -> None:
     assert state.a is state.b
 
 
-@pytest.mark.parametrize("name", ["sync", "commits", "save"])
+@pytest.mark.parametrize("name", ["sync", "check_host_updates", "save", "_saved"])
 def test_names_of_the_state_itself_are_refused(name: str) -> None:
     """An attribute must not hide a method."""
     with pytest.raises(ValueError, match=f"'{name}' is a name of ObjectState itself"):
         ObjectState(lambda obj: obj, lambda: 0, **{name: 1})
+
+
+def test_only_horovods_own_names_are_refused() -> None:
+    """Scripts name their attributes freely: any word goes that is no method of Horovod's State; all are kept."""
+    horovods = {"check_host_updates", "commit", "on_hosts_updated", "on_reset", "register_reset_callbacks", "reset"}
+    horovods |= {"restore", "save", "sync"}
+    words = {name for name in dir(ObjectState) if not name.startswith("_")} - horovods
+    for name in sorted(words | {"commits", "resume", "settle", "on_leave", "steps"}):
+        state = ObjectState(lambda obj: obj, lambda: 0, **{name: [1]})
+        getattr(state, name).append(2)
+        state.commit()
+        getattr(state, name).append(3)
+        state.restore()
+        assert getattr(state, name) == [1, 2], name
+        elastic.run_fn(lambda state: None, lambda: None)(state)
 
 
 def test_the_base_class_says_what_to_write() -> None:

@@ -203,13 +203,13 @@ def test_ranks_that_missed_a_commit_get_the_newest_one(with_newest: str, n: int,
         else:  # the exchange has succeeded for all, and only one rank has lived to save it
             state.exact.exchange()
             if rank == chosen:
-                state.save_here()
+                state._save_here()
                 state.exact.version += 1
     state.restore()
     assert state.exact.step == (STEPS if rank == chosen else STEPS - 1)
     state.sync()
     assert (state.exact.step, state.note, state.exact.version) == (STEPS, f"after {STEPS - 1}", STEPS)
-    state.settle()
+    state._settle()
     oracle, inner = serially(made(cnn), OPTIMIZERS["adam"], SHARDS)
     assert bits(model) == bits(oracle)
     for mine, its in zip(optimizer.state.values(), inner.state.values(), strict=True):
@@ -247,7 +247,7 @@ def test_a_checkpoint_goes_on_where_it_was(n: int) -> None:
     other.exact.load_state_dict(saved[0])
     other.sync()
     steps(other, STEPS)
-    other.settle()
+    other._settle()
     same_as_serial(again, cnn, OPTIMIZERS["adam"], SHARDS)
 
 

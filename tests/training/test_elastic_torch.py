@@ -186,7 +186,27 @@ def test_a_grad_scaler_is_kept(world: None) -> None:
     assert scaler.get_scale() == 8.0
 
 
-@pytest.mark.parametrize("name", ["sync", "commits", "save"])
+def test_attributes_have_any_name_of_the_callers(world: None) -> None:
+    """A counter of commits is the script's, and so is a module with a name of exact mode; only that mode refuses it."""
+    model = torch.nn.Linear(1, 1)
+    state = TorchState(model, batch=0, epoch=0, commits=0, exact=1, shards=torch.nn.Linear(1, 1), checkpoint="x")
+    state.commits, state.exact = 1, 2
+    state.commit()
+    with torch.no_grad():
+        before = state.shards.weight.add_(1).clone()
+    state.commits, state.exact, state.checkpoint = 3, 3, "y"
+    state.commit()
+    with torch.no_grad():
+        state.shards.weight.add_(1)
+    state.commits = 4
+    state.restore()
+    assert (state.commits, state.exact, state.checkpoint) == (3, 3, "y")
+    assert torch.equal(state.shards.weight, before)
+    with pytest.raises(ValueError, match=r"needs state\.exact: give the attribute of this name another one"):
+        elastic.run(exact=True)(lambda state: None)(state)
+
+
+@pytest.mark.parametrize("name", ["sync", "commit", "save"])
 def test_names_of_the_state_itself_are_refused(name: str, world: None) -> None:
     """A model must not hide a method."""
     with pytest.raises(ValueError, match=f"'{name}' is a name of TorchState itself"):

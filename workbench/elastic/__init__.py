@@ -150,7 +150,7 @@ def run_fn(
                     _tell_synced()
                     with own_errors():
                         result = func(state, *args, **kwargs)
-                        state.finish()
+                        state._finish()
                         return result
                 except CollectiveError as error:
                     state.restore()
@@ -159,15 +159,15 @@ def run_fn(
                     cause = error
                 except HostsUpdatedInterrupt as interrupt:
                     cause = interrupt
-                resets = resets + 1 if commits == state.commits else 1
-                commits = state.commits
+                resets = resets + 1 if commits == state._commits else 1
+                commits = state._commits
                 _say(resets, reset_limit, cause)
                 del cause  # and, with its traceback, what the failed step has left
-                state.forget_host_updates()
+                state._forget_host_updates()
                 try:
                     reset()
                 except Dismissed:
-                    state.on_leave()
+                    state._on_leave()
                     end_engine()
                     raise
                 begun_anew = True
@@ -272,14 +272,14 @@ def _run_exactly(
     @functools.wraps(func)
     def train(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
         result = func(state, *args, **kwargs)
-        state.settle()
+        state._settle()
         return result
 
     elastic: Callable[Concatenate[S, P], T] = run_fn(train, restart, reset_limit)  # type: ignore[arg-type]  # as below
 
     @functools.wraps(func)
     def wrapper(state: S, *args: P.args, **kwargs: P.kwargs) -> T:
-        state.begin_exact(shards, seed)
+        state._begin_exact(shards, seed)
         return elastic(state, *args, **kwargs)
 
     return wrapper  # type: ignore[return-value]  # as run_fn's

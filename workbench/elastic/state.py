@@ -49,19 +49,22 @@ class State:
     _array_kinds: Sequence[ArrayKind] = (NUMPY,)
     """The arrays that a checkpoint of it may hold."""
 
+    _may_be_hidden: Sequence[str] = ("checkpoint", "finish")
+    """What Horovod's states do not have: an attribute may take the name, for no loop of ours needs it."""
+
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int]) -> None:
         self._checkpoints: Checkpoints | None = None
         self._bcast_object, self._rank = bcast_object, get_rank
         self._host_messages: queue.SimpleQueue[tuple[float, int]] = queue.SimpleQueue()
         self._last_updated_timestamp = 0.0
         self._reset_callbacks: list[Callable[[], Any]] = []
-        self.commits = 0
+        self._commits = 0
 
     def register_reset_callbacks(self, callbacks: Iterable[Callable[[], Any]]) -> None:
         """Call these after every reset, in this order; for a learning rate that follows the number of ranks."""
         self._reset_callbacks.extend(callbacks)
 
-    def forget_host_updates(self) -> None:
+    def _forget_host_updates(self) -> None:
         """The job is about to begin anew, and will know of all changes until then. Later ones are kept."""
         self._host_messages = queue.SimpleQueue()
 
@@ -73,7 +76,7 @@ class State:
         for callback in self._reset_callbacks:
             callback()
 
-    def on_leave(self) -> None:
+    def _on_leave(self) -> None:
         """This process leaves the job, after a commit; the others go on, or leave as well.
 
         They may be all that there are: the commit is being written, and the process stays until it is.
@@ -103,7 +106,7 @@ class State:
             CheckpointError: checkpoints could not be written, several times in a row.
         """
         self.save()
-        self.commits += 1
+        self._commits += 1
         if context := HOLDER.find():
             context.passes("in commit")
         self._tell(self._notice)
@@ -186,6 +189,9 @@ class State:
         Raises:
             CheckpointError: it could not be written; on all ranks.
         """
+        self._finish()
+
+    def _finish(self) -> None:
         if self._checkpoints is None:
             return
         self._tell(lambda leaving: self._notice(leaving, last=True))
@@ -195,7 +201,7 @@ class State:
         if problem:
             raise CheckpointError(problem)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Go on from the newest checkpoint, on rank 0, before its first sync. Every ``sync`` begins with it.
 
         Raises:
@@ -233,7 +239,7 @@ class State:
         """What rank 0 says of checkpoints at this commit."""
         if self._checkpoints is None or self._rank() != 0:
             return None
-        return self._checkpoints.notice(self.commits, api.size() if api.is_initialized() else 1, leaving, last)
+        return self._checkpoints.notice(self._commits, api.size() if api.is_initialized() else 1, leaving, last)
 
     def _differences(self, values: dict[str, Any]) -> list[str]:
         """Where a checkpoint does not fit this state: its attributes, and the arrays of what has a fixed shape."""
@@ -285,7 +291,7 @@ class State:
     def reset(self) -> None:
         """Fit what depends on rank and size to the new job."""
 
-    def begin_exact(self, shards: int | None, seed: int) -> None:
+    def _begin_exact(self, shards: int | None, seed: int) -> None:
         """Train so that the bits do not depend on the number of ranks; see :mod:`workbench.elastic.exact`.
 
         Raises:
@@ -296,7 +302,7 @@ class State:
             f"{type(self).__name__}."
         )
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """The training function has returned, on all ranks."""
 
 
@@ -308,7 +314,7 @@ class ObjectState(State):
         kwargs: names and values. Copies are deep: a list that grew is restored to its committed length.
 
     Raises:
-        ValueError: a name that State has itself, such as ``sync``.
+        ValueError: a name that Horovod's State has itself, such as ``sync``.
 
     Example:
         >>> state = ObjectState(lambda obj: obj, lambda: 0, step=1, losses=[0.5])
@@ -323,8 +329,8 @@ class ObjectState(State):
     def __init__(self, bcast_object: Callable[[Any], Any], get_rank: Callable[[], int], **kwargs: Any) -> None:
         super().__init__(bcast_object, get_rank)
         self._names = tuple(kwargs)
-        self._add(kwargs)
         self._saved: dict[str, Any] = copy.deepcopy(kwargs)
+        self._add(kwargs)
 
     def save(self) -> None:
         """Keep a deep copy; what two attributes share they share in the copy, too."""
@@ -336,7 +342,7 @@ class ObjectState(State):
 
     def sync(self) -> None:
         """Rank 0's values as they are now, on every rank, and saved."""
-        self.resume()
+        self._resume()
         if self._names:
             self._set(self._bcast_object(self._values()))
         self.save()
@@ -350,7 +356,7 @@ class ObjectState(State):
 
     def _add(self, values: dict[str, Any]) -> None:
         """Make attributes of them, unless one would hide a method."""
-        taken = [name for name in values if hasattr(self, name)]
+        taken = [name for name in values if name not in self._may_be_hidden and hasattr(self, name)]
         if taken:
             raise ValueError(f"{taken[0]!r} is a name of {type(self).__name__} itself: give the attribute another one.")
         self._set(values)

@@ -66,7 +66,7 @@ class KerasState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's weights, variables and objects on every rank, and saved."""
-        self.resume()
+        self._resume()
         broadcast_variables(state_of(self.model, self.optimizer), 0)
         super().sync()
 

@@ -62,7 +62,7 @@ class TensorFlowState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's variables and objects on every rank, and saved."""
-        self.resume()
+        self._resume()
         if self._session is not None:
             self._session.run(self._broadcast)
         elif self._variables:

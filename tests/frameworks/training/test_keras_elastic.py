@@ -150,7 +150,7 @@ def test_commits_and_counts(n: int) -> None:
 
     class Look(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-            seen.append((state.epoch, state.batch, state.commits))
+            seen.append((state.epoch, state.batch, state._commits))
 
     x, y = data(n)
     compiled(model, hvd.DistributedOptimizer(keras.optimizers.SGD(0.01)), **QUICK)
@@ -168,7 +168,7 @@ def test_commits_and_counts(n: int) -> None:
         (epoch, batch) for epoch in (0, 1) for batch in range(STEPS)
     ]
     assert [commits for *_, commits in seen] == [0, 1, 1, 2, 3, 4, 4, 5]
-    assert (state.epoch, state.batch, state.commits) == (2, 0, 6)
+    assert (state.epoch, state.batch, state._commits) == (2, 0, 6)
 
 
 @pytest.mark.usually("torch")

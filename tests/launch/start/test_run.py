@@ -639,6 +639,36 @@ def test_keywords_of_horovod(way: str, tmp_path: Path, capsys: pytest.CaptureFix
     assert "workbench: starting " in capsys.readouterr().err
 
 
+def test_an_elastic_job_gives_results_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A rank dies, and the results are those of the ranks that train at the end; Horovod's keywords mean the same."""
+
+    def train(steps: int) -> tuple[int, int]:
+        import workbench as hvd
+        from workbench import elastic
+        from workbench.training.objects import broadcast_object
+
+        @elastic.run
+        def loop(state: elastic.ObjectState) -> int:
+            while state.step < steps:
+                state.step += 1
+                if state.step == 3 and os.environ["WORKBENCH_WORKER"] == "1":
+                    os._exit(3)
+                state.commit()
+            return int(state.step)
+
+        hvd.init()
+        return loop(elastic.ObjectState(broadcast_object, hvd.rank, step=0)), hvd.size()
+
+    here = tmp_path / "here.sh"
+    here.write_text("#!/bin/sh\necho localhost\n")
+    here.chmod(0o755)
+    options = {"min_num_proc": 1, "max_num_proc": 2, "reset_limit": 3, "cooldown_range": (50.0, 60.0)}
+    found = {"host_discovery_script": str(here), "slots": 2, "ssh_port": 22, "disable_cache": True}
+    assert run(train, (9,), num_proc=2, elastic_timeout=30.0, **options, **found) == [(9, 1)], quiet(capsys)  # type: ignore[arg-type]
+    with pytest.raises(RankFailedError, match="number of resets during elastic job exceeded limit: 0"):
+        run(train, (9,), np=2, min_np=1, reset_limit=0, network_interfaces=["lo"])
+
+
 def test_an_exception_comes_with_its_ranks_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     """The culprit's traceback is in the text, its exception is the cause; the others' errors are not it."""
 
@@ -710,6 +740,12 @@ def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contradictions, no ranks, another machine, and a call from a rank are refused."""
     with pytest.raises(ValueError, match="same thing"):
         run(print, np=2, num_proc=3)
+    with pytest.raises(ValueError, match="min_num_proc=1 and min_np=2 say the same thing"):
+        run(print, np=2, min_num_proc=1, min_np=2)
+    with pytest.raises(LaunchError, match="--min-np 3, -np 3, --max-np 2"):
+        run(print, np=3, max_np=2)
+    with pytest.raises(ValueError, match="has no deadline of its own"):
+        run(print, np=2, min_np=1, timeout_s=1)
     with pytest.raises(ValueError, match="at least 1"):
         run(print, np=0)
     with pytest.raises(LaunchError, match="exclude each other"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench import config
@@ -29,7 +29,13 @@ _REST_S = (1.0, 60.0)
 _LATER_S = 30.0  # by so much the ranks' own deadline is later, for the launcher knows more about the reason
 
 
-def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target], say: Callable[[str], None]) -> Outcome:
+def run_elastic(
+    args: argparse.Namespace,
+    task: Task,
+    targets: Sequence[Target],
+    say: Callable[[str], None],
+    numbers: Iterable[int] = TERMINAL,
+) -> Outcome:
     """Run the job that the options of ``workbench run`` describe.
 
     Args:
@@ -37,6 +43,7 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
         task: made of them.
         targets: the hosts at the start; none: as many slots here as ranks were asked for.
         say: gets the launcher's own messages.
+        numbers: signals that are passed on to the ranks.
 
     Raises:
         LaunchError: the options contradict each other.
@@ -57,7 +64,7 @@ def run_elastic(args: argparse.Namespace, task: Task, targets: Sequence[Target],
     if args.host_discovery_script:  # which may find others later
         here = all(target.name == "localhost" or target.name.startswith("127.") for target in targets)
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
-    with Signals(TERMINAL) as signals:
+    with Signals(numbers) as signals:
         printer.heed(lambda: signals.came)
         if here:
             return run(limits, WorkersHere(task, signals), discovery, printer, say)

@@ -60,7 +60,7 @@ class Exact:
         self.shards, self.seed = shards or config.most_ranks() or api.size(), seed
         self.step, self.version = 0, -1
         owners(self.shards, api.size())  # raises
-        values = list(state.handled())
+        values = list(state._handled())
         optimizers = distributed(values)
         if not optimizers:
             raise ValueError(
@@ -146,7 +146,7 @@ class Exact:
             )
         if all_have_it:
             return
-        state.broadcast_from(root)
+        state._broadcast_from(root)
         words = (self.shards, self.seed, self.step, max(versions), len(self._store.bytes[0]))
         shards, seed, self.step, version, nbytes = broadcast_object(words, root, "elastic.exact.words")
         mine = (self.shards, self.seed, len(self._store.bytes[0]))
@@ -161,7 +161,7 @@ class Exact:
             self._store.bytes.copy_(torch.from_numpy(api.broadcast(view(self._store.bytes), root, "elastic.exact.all")))
         self._resident = None
         self.version = max(version, 0)
-        state.save_here()
+        state._save_here()
 
     def state_dict(self) -> dict[str, Any]:
         """The last commit's part that belongs to the shards, for a checkpoint: the same on every rank."""

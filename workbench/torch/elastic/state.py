@@ -5,7 +5,7 @@ What has a handler is saved, restored and synced by it, see :mod:`workbench.torc
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,17 @@ from workbench.torch.elastic.handlers import (
 )
 from workbench.torch.elastic.stored import TENSORS
 from workbench.training.objects import broadcast_state
+
+
+class _HiddenByAttribute:
+    """A read-only property that gives way to an attribute of the same name."""
+
+    def __init__(self, get: Callable[[Any], Exact]) -> None:
+        self._get = get
+        self.__doc__ = get.__doc__
+
+    def __get__(self, state: Any, owner: type | None = None) -> Any:
+        return self if state is None else self._get(state)
 
 
 class TorchState(ObjectState):
@@ -58,6 +69,7 @@ class TorchState(ObjectState):
     """
 
     _array_kinds: Sequence[ArrayKind] = (NUMPY, TENSORS)
+    _may_be_hidden: Sequence[str] = ("checkpoint", "finish", "begin_exact", "exact", "shards")
     _exact: Exact | None = None
 
     def __init__(
@@ -75,11 +87,11 @@ class TorchState(ObjectState):
         """Copy everything; in exact mode, all ranks call it."""
         if self._exact:
             self._exact.exchange()
-        self.save_here()
+        self._save_here()
         if self._exact:
             self._exact.version += 1
 
-    def save_here(self) -> None:
+    def _save_here(self) -> None:
         """Copy everything as it is on this rank."""
         save_together(list(self._handlers.values()))
         super().save()
@@ -96,14 +108,14 @@ class TorchState(ObjectState):
 
     def sync(self) -> None:
         """Rank 0's values as they are now, on every rank, and saved; in exact mode the newest commit of any rank."""
-        self.resume()
+        self._resume()
         if self._exact:
             self._exact.sync()
             return
-        self.broadcast_from(0)
-        self.save_here()
+        self._broadcast_from(0)
+        self._save_here()
 
-    def broadcast_from(self, root_rank: int) -> None:
+    def _broadcast_from(self, root_rank: int) -> None:
         """Give every rank what this one has now. All ranks call it."""
         for handler in self._handlers.values():
             handler.root_rank = root_rank
@@ -115,10 +127,15 @@ class TorchState(ObjectState):
 
     def begin_exact(self, shards: int | None = None, seed: int = 0) -> None:
         """What ``run(exact=True, shards=, seed=)`` does first. By hand: to load a checkpoint before it."""
+        self._begin_exact(shards, seed)
+
+    def _begin_exact(self, shards: int | None, seed: int) -> None:
+        if hidden := {"exact", "shards"} & {*self._names, *self._handlers}:
+            raise ValueError(f"Exact mode needs state.{min(hidden)}: give the attribute of this name another one.")
         if self._exact is None or (shards or self._exact.shards, seed) != (self._exact.shards, self._exact.seed):
             self._exact = Exact(self, shards, seed)
 
-    @property
+    @_HiddenByAttribute
     def exact(self) -> Exact:
         """The logical shards.
 
@@ -156,14 +173,14 @@ class TorchState(ObjectState):
             (3, 1.5)
             >>> hvd.shutdown()
         """
-        return self.exact.each()
+        return self.exact.each()  # type: ignore[no-any-return]
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """In exact mode: the modules' buffers of shard 0 on every rank, for an evaluation. All ranks call it."""
         if self._exact:
             self._exact.settle()
 
-    def handled(self) -> list[Any]:
+    def _handled(self) -> list[Any]:
         """All that has a handler."""
         return [handler.value for handler in self._handlers.values()]
 
