@@ -26,7 +26,24 @@ PLACE = {
     "affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
         {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"a": "b"}}}]}},
     "priorityClassName": "high",
+    "topologySpreadConstraints": [{"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone",
+                                   "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"a": "b"}}}],
+    "runtimeClassName": "nvidia",
+    "schedulerName": "volcano",
+    "envFrom": [{"secretRef": {"name": "s"}}, {"configMapRef": {"name": "c"}, "prefix": "C_"}],
 }  # fmt: skip
+_LIMITS = {"cpu": "1", "memory": "64Mi"}
+SIDE = {
+    "name": "exporter",
+    "image": "a/exporter:1",
+    "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "runAsNonRoot": True,
+                        "capabilities": {"drop": ["ALL"]}, "seccompProfile": {"type": "RuntimeDefault"}},
+    "resources": {"limits": _LIMITS, "requests": _LIMITS},
+    "readinessProbe": {"httpGet": {"path": "/", "port": 9100}},
+    "volumeMounts": [{"name": "scratch", "mountPath": "/tmp"}, {"name": "shm", "mountPath": "/dev/shm"}],
+}  # fmt: skip
+BESIDE = {"extraContainers": [SIDE], "extraInitContainers": [{**SIDE, "name": "proxy", "restartPolicy": "Always"}]}
+BUDGET: dict[str, Any] = {"podDisruptionBudget": {"enabled": True}}
 VOLUME: dict[str, Any] = {
     "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "imagenet"}}],
     "volumeMounts": [{"name": "data", "mountPath": "/data", "readOnly": True}],
@@ -47,7 +64,7 @@ MATRIX: dict[str, dict[str, Any]] = {
     "ordered": {"worker": {"number": 3, "podManagementPolicy": "OrderedReady"}},
     "placed workers": {"worker": {"number": 2, **PLACE}},
     "placed launcher": {"launcher": PLACE},
-    "placed notebook": {"jupyter": {**JUPYTER, **{k: v for k, v in PLACE.items() if k != "priorityClassName"}}},
+    "placed notebook": {"jupyter": {**JUPYTER, **PLACE}},
     "worker env": {"worker": {"number": 2, "env": ENV}},
     "launcher env": {"launcher": {"env": ENV}},
     "notebook env": {"jupyter": {**JUPYTER, "env": ENV}},
@@ -86,7 +103,30 @@ MATRIX: dict[str, dict[str, Any]] = {
     "host's network": {"useHostNetwork": True},
     "host's processes": {"useHostPID": True},
     "other user": {"podSecurity": {"user": 4000, "group": 4000}},
-    "sizes": {"shmSize": "16Gi", "scratchSize": "100Gi"},
+    "sizes": {"shmSize": "16Gi", "scratchSize": "100Gi", "resources": GPU},
+    "gpus requested": {"resources": {**GPU, "requests": {**CORE, "nvidia.com/gpu": "4"}}},
+    "requests in other units": {
+        "resources": {"limits": {"cpu": 2, "memory": "4Gi"}, "requests": {"cpu": "2000m", "memory": "4194304Ki"}}
+    },
+    "beside workers": {"worker": {"number": 2, **BESIDE, "annotations": {"a/b": "c"}}},
+    "beside workers of a job": {"worker": {"number": 2, **JOB, "extraInitContainers": BESIDE["extraInitContainers"]}},
+    "beside the launcher": {
+        "launcher": {"extraInitContainers": BESIDE["extraInitContainers"], "annotations": {"a": "b"}}
+    },
+    "beside the notebook": {"jupyter": {**JUPYTER, **BESIDE}},
+    "locked memory": {"podSecurity": {"capabilities": ["IPC_LOCK"]}},
+    "budget": BUDGET,
+    "budget of an elastic job": {**BUDGET, "elastic": {"enabled": True, "min": 1, "max": 4}},
+    "budget said": {"podDisruptionBudget": {"enabled": True, "minAvailable": 1}},
+    "budget of workers alone": {**BUDGET, "command": []},
+    "DNS of OpenShift": {
+        "networkPolicy": {
+            "dns": {
+                "ports": [5353],
+                "to": [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}}}],
+            }
+        }
+    },
     "numbers as words": {"command": ["python", "train.py", "--lr", 0.1, "--epochs", 3]},
 }
 everything = pytest.mark.parametrize("name", MATRIX)
@@ -106,6 +146,8 @@ def expected_kinds(told: dict[str, Any]) -> list[str]:
     kinds += ["Service"] if jupyter.get("service") else []
     kinds += ["ConfigMap"] if told.get("files") else []
     kinds += ["NetworkPolicy"] if told.get("networkPolicy", {}).get("enabled", True) else []
+    if told.get("podDisruptionBudget"):
+        kinds += ["PodDisruptionBudget"] * (1 + bool(told.get("command", True)))
     kinds += ["Secret"] if not told.get("ssh", {}).get("existingSecret") else []
     return sorted(kinds)
 
@@ -134,17 +176,25 @@ def test_pods_are_restricted_and_whole(name: str) -> None:
     told, found = MATRIX[name], documents(values(**MATRIX[name]))
     host = [key for key, value in (("hostNetwork", "useHostNetwork"), ("hostPID", "useHostPID")) if told.get(value)]
     there = {(each["kind"], each["metadata"]["name"]) for each in found}
-    there |= {("Secret", "mine"), ("Secret", "token"), ("Secret", "s")}
+    there |= {("Secret", "mine"), ("Secret", "token"), ("Secret", "s"), ("ConfigMap", "c")}
+    allowed = told.get("podSecurity", {}).get("capabilities", [])
     specs = list(pod_specs(found))
     assert len(specs) == sum(kind in ("StatefulSet", "Job", "Deployment") for kind in expected_kinds(told))
     for owner, spec in specs:
-        assert broken(spec, runs_for_ever="launcher" not in owner, host=host) == []
+        wrong = broken(spec, runs_for_ever="launcher" not in owner, host=host)
+        assert wrong == (escalations("worker", allowed) if allowed and "-worker" in owner else [])
         assert set(references(spec)) <= there
+
+
+def escalations(name: str, capabilities: list[str]) -> list[str]:
+    """What a container breaks that has capabilities, and nothing else."""
+    has = {"drop": ["ALL"], "add": capabilities}
+    return [f"{name}: allowPrivilegeEscalation is True", f"{name}: capabilities is {has}"]
 
 
 @everything
 def test_selectors_find_their_pods(name: str) -> None:
-    """A Service, a StatefulSet, a Deployment and the policy select the pods that they are for, and no others."""
+    """A Service, a StatefulSet, a Deployment, a budget and the policy select the pods that they are for alone."""
     found = documents(values(**MATRIX[name]))
     labels = {
         document["metadata"]["name"]: document["spec"]["template"]["metadata"]["labels"]
@@ -155,7 +205,12 @@ def test_selectors_find_their_pods(name: str) -> None:
         spec, kind = document.get("spec", {}), document["kind"]
         own = document["metadata"]["name"]
         if kind == "Service":
-            assert [each for each in labels if spec["selector"].items() <= labels[each].items()] == [own]
+            (chosen_owner,) = (each for each in labels if spec["selector"].items() <= labels[each].items())
+            assert chosen_owner.startswith(own)
+        elif kind == "PodDisruptionBudget":
+            chosen = spec["selector"]["matchLabels"].items()
+            (chosen_owner,) = (each for each in labels if chosen <= labels[each].items())
+            assert chosen_owner.startswith(own)
         elif kind in ("StatefulSet", "Deployment"):
             chosen = spec["selector"]["matchLabels"].items()
             assert [each for each in labels if chosen <= labels[each].items()] == [own]
@@ -179,7 +234,7 @@ def test_scripts_are_shell(name: str) -> None:
 def test_names_fit_dns(name: str) -> None:
     """The last worker's pod, whose name is its host name."""
     found = documents(values(**MATRIX[name]))
-    worker = one(found, "Service", "-worker")["metadata"]["name"]
+    worker = next(name for name, _ in pod_specs(found) if "-worker" in name)
     most = max(MATRIX[name].get("worker", {}).get("number", 2), MATRIX[name].get("elastic", {}).get("max", 0))
     assert re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", f"{worker}-{most - 1}")
 
@@ -240,6 +295,104 @@ def test_more_workers_leave_an_elastic_launcher_alone() -> None:
     assert jobs[0] == jobs[1]
     other = one(documents(values(elastic=elastic, command=["python", "b.py"])), "Job", "-launcher-")
     assert other["metadata"]["name"] != jobs[0]["metadata"]["name"]
+
+
+def workers(**told: Any) -> Document:
+    """The Job of workers."""
+    return next(
+        each
+        for each in documents(values(**told))
+        if each["kind"] == "Job" and each["metadata"]["labels"]["app.kubernetes.io/component"] == "worker"
+    )
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"image": {"repository": "registry.example/workbench", "tag": "2"}},
+        {"resources": GPU},
+        {"podSecurity": {"user": 4000, "group": 4000}},
+        {"worker": {"number": 2, **JOB, "env": ENV}},
+    ],
+)
+def test_workers_of_a_job_can_be_upgraded(changed: dict[str, Any]) -> None:
+    """A Job's template cannot be changed: one with another template has another name, with a launcher of its own.
+
+    The launcher's scripts name the new pods, whose names are those of the new Job.
+    """
+    old = {"worker": {"number": 2, **JOB}}
+    before, after = workers(**old), workers(**{**old, **changed})
+    assert before["spec"]["template"] != after["spec"]["template"]
+    assert before["metadata"]["name"] != after["metadata"]["name"]
+    found = [documents(values(**told)) for told in (old, {**old, **changed})]
+    launchers = [one(each, "Job", "-launcher-")["metadata"]["name"] for each in found]
+    assert launchers[0] != launchers[1]
+    service = one(found[1], "Service")["metadata"]["name"]
+    assert after["spec"]["template"]["spec"]["subdomain"] == service
+    hosts = one(found[1], "ConfigMap", "-job")["data"]["hostfile"].split()
+    assert hosts[::2] == [f"{after['metadata']['name']}-{i}.{service}" for i in range(2)]
+
+
+def test_more_workers_of_a_job_are_the_same_job() -> None:
+    """Their number may be changed in place: name and template stay, and so does an elastic job's launcher."""
+    elastic = {"enabled": True, "min": 1, "max": 4}
+    jobs = [workers(worker={"number": n, **JOB}, elastic=elastic) for n in (2, 3)]
+    assert jobs[0]["metadata"] == jobs[1]["metadata"]
+    assert jobs[0]["spec"]["template"] == jobs[1]["spec"]["template"]
+    launchers = [
+        one(documents(values(worker={"number": n, **JOB}, elastic=elastic)), "Job", "-launcher-") for n in (2, 3)
+    ]
+    assert launchers[0] == launchers[1]
+
+
+def test_nobody_but_dns_is_asked_at_its_port() -> None:
+    """No rule of the policy lets packets out to anywhere."""
+    policy = one(documents(values()), "NetworkPolicy")["spec"]
+    assert all(rule.get("to") for rule in policy["egress"])
+    (dns,) = (rule for rule in policy["egress"] if "ports" in rule)
+    assert dns["to"] == [
+        {
+            "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+            "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+        }
+    ]
+
+
+def test_a_budget_keeps_what_the_job_needs() -> None:
+    """All workers of a fixed job, the fewest of an elastic one, or as many as was said; and the launcher."""
+
+    def least(**told: Any) -> list[int]:
+        found = documents(values(**BUDGET | told))
+        return [each["spec"]["minAvailable"] for each in found if each["kind"] == "PodDisruptionBudget"]
+
+    assert least(worker={"number": 3}) == [3, 1]
+    assert least(worker={"number": 3}, elastic={"enabled": True, "min": 2, "max": 4}) == [2, 1]
+    assert least(worker={"number": 3}, podDisruptionBudget={"enabled": True, "minAvailable": 1}) == [1, 1]
+
+
+def test_shared_memory_is_no_more_than_the_container_s_memory() -> None:
+    """A worker has what was said; the launcher and JupyterLab no more than their limits."""
+    found = dict(pod_specs(documents(values(shmSize="16Gi", resources=GPU, jupyter=JUPYTER))))
+    sizes = {
+        name: next(each["emptyDir"]["sizeLimit"] for each in spec["volumes"] if each["name"] == "shm")
+        for name, spec in found.items()
+    }
+    assert {name.split("-")[2]: size for name, size in sizes.items()} == {
+        "worker": "16Gi",
+        "launcher": "1Gi",
+        "jupyter": "4Gi",
+    }
+
+
+@pytest.mark.parametrize("part", ["worker", "launcher", "jupyter"])
+def test_each_part_is_placed_as_it_says(part: str) -> None:
+    """What a platform asks for stands in that part's pods, and in no others'."""
+    told: dict[str, Any] = {"jupyter": dict(JUPYTER), "worker": {"number": 2}, "launcher": {}}
+    told[part] = {**told[part], **PLACE}
+    for name, spec in pod_specs(documents(values(**told))):
+        found = {**spec, "envFrom": spec["containers"][0].get("envFrom")}
+        wanted = PLACE if part in name else {}
+        assert {key: found[key] for key in PLACE if found.get(key)} == wanted
 
 
 def test_notes_say_what_can_be_done() -> None:

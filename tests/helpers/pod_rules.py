@@ -35,6 +35,10 @@ def references(spec: Spec) -> Iterator[tuple[str, str]]:
             for key, kind in (("secretKeyRef", "Secret"), ("configMapKeyRef", "ConfigMap")):
                 if key in source:
                     yield kind, source[key]["name"]
+        for each in container.get("envFrom", ()):
+            for key, kind in (("secretRef", "Secret"), ("configMapRef", "ConfigMap")):
+                if key in each:
+                    yield kind, each[key]["name"]
 
 
 def _containers(spec: Spec) -> list[Spec]:

@@ -64,9 +64,9 @@ class Cluster:
 
     def workers(self, found: list[Document], numbers: Sequence[int], kind: str = "StatefulSet") -> list[Pod]:
         """Workers of these indices, ready."""
-        owner = one(found, kind, "-worker")
+        owner, service = one(found, kind, "-worker"), one(found, "Service", "-worker")["metadata"]["name"]
         name, spec = owner["metadata"]["name"], owner["spec"]["template"]["spec"]
-        made = [self.pods.start(f"{name}-{i}", name, i, spec) for i in numbers]
+        made = [self.pods.start(f"{name}-{i}", service, i, spec) for i in numbers]
         self.pods.wait_until_ready(*made)
         return made
 

@@ -102,8 +102,8 @@ def test_the_reference_found_in_memory_is_flagged_or_fails(tmp_path: Path) -> No
     assert any("reference" in flag or "gc" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
 
 
-def test_a_sum_without_a_message_is_flagged(tmp_path: Path) -> None:
-    """Ranks that share a variable, or know the inputs, need no message; a teacher is told."""
+def test_a_sum_that_was_known_before_does_not_pass(tmp_path: Path) -> None:
+    """The inputs of the cases can be found out beforehand; those of the last calls are made when it is graded."""
     shared = "@exercise('03.ring_allreduce')\ndef f(comm, x):\n    return KNOWN[comm.size, len(x)]"
     known = (
         "KNOWN = {}\nfor n in (1, 2, 3, 4, 7):\n    for length in {0, 1, n - 1, 1000, 100_000}:\n"
@@ -111,8 +111,10 @@ def test_a_sum_without_a_message_is_flagged(tmp_path: Path) -> None:
         "        KNOWN[n, length] = sum(random.normal(size=length) for _ in range(n))"
     )
     sheet = graded(tmp_path / "kim.ipynb", known, shared)
-    assert state(sheet) == "✓", "it knows the inputs"
-    assert any("no message" in flag for flag in sheet.exercises["03.ring_allreduce"].flags)
+    assert state(sheet) == "✗", "it knows the inputs"
+    assert sheet.exercises["03.ring_allreduce"].text.startswith(
+        "once more: it is right with the exercise's own numbers"
+    )
 
 
 # --- the others ---------------------------------------------------------------------------------------

@@ -22,9 +22,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.course.grading import flags
+from workbench.course.grading import flags, fresh
 from workbench.course.grading.apart.lanes import GoneError
 from workbench.course.grading.apart.process import NotebookProcess, StartError
+from workbench.course.grading.apart.worker import LearnersFunction, OnRanks
 from workbench.course.grading.cells import defines, exercises_in, missing_from, told
 from workbench.course.grading.live import verdict as live
 from workbench.course.judging import judge
@@ -76,6 +77,7 @@ class Sheet:
         self._raised: dict[int, str] = {}
         self._causes: dict[str, set[str]] = {}
         self._process: NotebookProcess | None = None
+        self._second: NotebookProcess | None = None  # with other ranks of the same functions
         self._seen: list[str] = []  # flags of the exercise that is being judged
 
     def run(self) -> None:
@@ -112,13 +114,14 @@ class Sheet:
         return max(0.5, min(self.order.step_s, (self._until - time.monotonic()) / 2))
 
     def _stop(self) -> None:
-        if self._process is not None:
-            self._process.stop()
-            self._process = None
+        for process in filter(None, (self._process, self._second)):
+            process.stop()
+        self._process = self._second = None
 
     def _ready(self) -> NotebookProcess | None:
         """A process that has run the cells; None if the time is over before."""
-        if self._process is not None and self._process.answers(_PING_S):
+        both = [one for one in (self._process, self._second) if one is not None]
+        if both and all(one.answers(_PING_S) for one in both):
             return self._process
         while time.monotonic() < self._until:
             self._stop()
@@ -146,6 +149,19 @@ class Sheet:
             found = self._note(*event)
             if found is not None:
                 at, since, limit_s = found, time.monotonic(), self._limit_s()
+
+    def _beside(self) -> NotebookProcess | None:
+        """A second process that has run the cells; None if it has not come through them as the first one has."""
+        if self._second is not None:
+            return self._second
+        second = NotebookProcess(self.order.folder, self.order.sandbox, self.order.limits)
+        second.begin(self.order.cells, self.order.stops)
+        while (event := second.event(self._until - time.monotonic())) is not None and event[0] != "gone":
+            if event[0] == "ready":
+                self._second = second
+                return second
+        second.stop()
+        return None
 
     def _unbounded(self, what: str) -> None:
         if what and not self.order.sandbox:
@@ -183,11 +199,14 @@ class Sheet:
         begun, limit_s = time.monotonic(), self._limit_s()
         with self._deadline(process, limit_s):
             state, text = self._verdict(name, process, limit_s)
-        over = process.wire.gone.is_set() and not self.tasks[name].live
+        both = [one for one in (process, self._second) if one is not None]
+        over = any(one.wire.gone.is_set() for one in both) and not self.tasks[name].live
         if over and state != "passed" and process.begun(name):
-            state, text = "failed", f"runs: {process.ended or ENDED}"
-        flagged = [*flagged, *self._seen, *flags.used(self.tasks[name], process.worker.used, state == "passed")]
-        process.worker.used.clear()
+            state, text = "failed", f"runs: {next((one.ended for one in both if one.ended), ENDED)}"
+        used = set[str]().union(*(one.worker.used for one in both))
+        flagged = [*flagged, *self._seen, *flags.used(self.tasks[name], used, state == "passed")]
+        for one in both:
+            one.worker.used.clear()
         self._seen.clear()
         seconds = time.monotonic() - begun
         self.say(exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged)))
@@ -216,11 +235,21 @@ class Sheet:
             return "failed", f'cause: it is repaired, but what was wrong is not named: cause("{name}", …)'
         return state, text
 
+    def _in_two(self, task: Task, function: LearnersFunction) -> Callable[..., Any]:
+        """The function in two processes, which divide the ranks among them."""
+        second = self._beside()
+        same = second.functions.get(task.name) if second is not None else None
+        if second is None or not isinstance(same, dict):
+            self._seen.append("its cells do not come through twice: all of its ranks were in one process")
+            return function
+        return OnRanks(function, second.function(same))
+
     def _stages(
         self, task: Task, handed_in: Mapping[str, object], process: NotebookProcess, limit_s: float
     ) -> Iterable[judge.Stage]:
         if not task.live:
-            return judge.judge(task, process.function(handed_in))
+            function = process.function(handed_in)
+            return fresh.stages(task, function, lambda: self._in_two(task, function))
         self._stop()
         order = self.order
         told = self._unbounded

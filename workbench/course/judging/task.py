@@ -73,6 +73,11 @@ class Task:
 
     asks_cause = False  # a card's does, see ``course/cards.py``
 
+    @property
+    def of_ranks(self) -> bool:
+        """Do several ranks call the function together?"""
+        return next(iter(inspect.signature(self.reference).parameters), "") in ("comm", "hvd")
+
     def helps(self, verdict: str) -> str:
         """The hint that fits what check() has said; empty if none does."""
         known = (*self.mistakes, *GENERAL)

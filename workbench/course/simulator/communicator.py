@@ -296,7 +296,7 @@ def nbytes(obj: Any) -> int:
     if isinstance(obj, np.ndarray):
         return obj.nbytes
     if isinstance(obj, (float, np.generic)):
-        return 8
+        return max(8, obj.nbytes) if isinstance(obj, np.generic) else 8
     if isinstance(obj, (list, tuple)) and obj and all(isinstance(item, np.ndarray) for item in obj):
         return sum(item.nbytes for item in obj)
     return len(pickle.dumps(obj, pickle.HIGHEST_PROTOCOL))

@@ -42,7 +42,19 @@ _WORDS = {
     "queue": ("", "of Kueue"),
     "priority": ("", "a PriorityClass"),
     "namespace": ("", "by default that of kubectl"),
+    "shm-size": ("", "of a worker's /dev/shm, a part of its memory; by default 1Gi, or all its memory if that is less"),
     "ssh-secret": ("", "for helm-values: a Secret with the job's private key; by default the chart makes one"),
+}
+
+_PAIRS = {
+    "env": "a variable of the ranks",
+    "node-selector": "a label of the nodes that pods may be on",
+    "annotation": "of the workers' pods",
+}
+_LISTS = {
+    "toleration": ("KEY=VALUE:EFFECT", "of a taint; KEY:EFFECT or KEY for any value"),
+    "volume": ("CLAIM:PATH", "of all pods; also configmap/NAME:PATH, secret/NAME:PATH, and :ro at the end"),
+    "pull-secret": ("NAME", "a Secret with which the image is pulled"),
 }
 
 
@@ -70,7 +82,13 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, default=number, metavar="N", help=f"{text} (default: {number})")
     for name, (word, text) in _WORDS.items():
         parser.add_argument(f"--{name}", default=word, metavar="TEXT", help=text)
-    parser.add_argument("--env", action="append", default=[], metavar="NAME=TEXT", help="a variable of the ranks")
+    parser.add_argument("--ttl", type=int, metavar="SECONDS", help="delete the job so long after its end")
+    for name, text in _PAIRS.items():
+        parser.add_argument(
+            f"--{name}", action="append", default=[], metavar="NAME=TEXT", help=f"{text}; may be repeated"
+        )
+    for name, (form, text) in _LISTS.items():
+        parser.add_argument(f"--{name}", action="append", default=[], metavar=form, help=f"{text}; may be repeated")
     parser.add_argument("--output", metavar="FILE", help="write it there, anew; by default it is printed")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: -- python train.py …")
 
@@ -103,11 +121,26 @@ def described(args: argparse.Namespace) -> Job:
     command = flags.command(args)
     if not command or (args.command[0] != "--" and command[0].startswith("-")):
         raise LaunchError("First options, then a command: workbench k8s mpijob --np 4 --image IMAGE -- python train.py")
-    if wrong := [each for each in args.env if "=" not in each]:
-        raise LaunchError(f"--env {wrong[0]}: a variable has a value: {wrong[0]}=text.")
-    names = [name.replace("-", "_") for name in ("np", *_NUMBERS, *_WORDS)]
+    names = [name.replace("-", "_") for name in ("np", *_NUMBERS, *_WORDS, "ttl")]
     told = {name: getattr(args, name) for name in names}
-    return Job(command, env=dict(each.split("=", 1) for each in args.env), **told)
+    env, selector, annotations = (_pairs(name, getattr(args, name.replace("-", "_"))) for name in _PAIRS)
+    return Job(
+        command,
+        env=env,
+        node_selector=selector,
+        annotations=annotations,
+        tolerations=args.toleration,
+        volumes=args.volume,
+        pull_secrets=args.pull_secret,
+        **told,
+    )
+
+
+def _pairs(option: str, texts: list[str]) -> dict[str, str]:
+    if wrong := [each for each in texts if "=" not in each]:
+        what = "a variable" if option == "env" else "it"
+        raise LaunchError(f"--{option} {wrong[0]}: {what} has a value: {wrong[0]}=text.")
+    return dict(each.split("=", 1) for each in texts)
 
 
 __all__ = ["KINDS", "add", "described", "handle"]

@@ -13,8 +13,23 @@ _LABEL_LENGTH = 63
 _QUEUE = re.compile(r"[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")  # a label's value in Kubernetes
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?")  # of a Secret, a namespace, a priority class
 _BYTES = re.compile(r"[1-9][0-9]*(Ki|Mi|Gi|Ti|k|M|G|T)")
+_ANNOTATION = re.compile(r"([a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-_.A-Za-z0-9]{0,61}[A-Za-z0-9])?")
+_TOLERATION = re.compile(
+    rf"(?P<key>{_ANNOTATION.pattern})(=(?P<value>[-_.A-Za-z0-9]{{0,63}}))?"
+    r"(:(?P<effect>NoSchedule|PreferNoSchedule|NoExecute))?"
+)
+_VOLUME = re.compile(
+    r"((?P<kind>configmap|secret|claim)/)?(?P<name>[a-z0-9]([-.a-z0-9]{0,251}[a-z0-9])?)"
+    r":(?P<path>/[^:\0]*[^:/\0])(?P<ro>:ro)?"
+)
+_UNITS = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _DIGITS = re.compile(r"[0-9]+")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_HOME = "/home/workbench"
+_TAKEN = (
+    *("/tmp", "/dev", "/proc", "/sys", "/opt/workbench", "/etc/workbench", "/etc/mpi"),
+    *(f"{_HOME}/{each}" for each in (".ssh", ".cache", ".config", ".local", ".ipython", ".jupyter")),
+)
 _DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
 
 
@@ -37,6 +52,15 @@ class Job:
         priority: a PriorityClass.
         namespace: "": the one that kubectl is set to.
         ssh_secret: a Secret with the job's private key, for the chart; "": the chart makes one.
+        node_selector: labels of the nodes that the job's pods may be on.
+        tolerations: of its pods, as ``kubectl taint`` writes a taint: ``key=value:NoSchedule``, ``key:NoExecute``,
+            ``key``.
+        volumes: of its pods, each with its place: ``claim-of-a-volume:/data``, ``configmap/NAME:/etc/more``,
+            ``secret/NAME:/run/keys``; ``:ro`` at the end, and it is read-only.
+        shm_size: of a worker's ``/dev/shm``, which counts as its memory; "": 1Gi, or all its memory if that is less.
+        pull_secrets: Secrets with which the image is pulled.
+        annotations: of the workers' pods.
+        ttl: seconds after which a job that has ended is deleted; None: never.
 
     Raises:
         LaunchError: a value is out of its range, or two contradict each other.
@@ -65,6 +89,13 @@ class Job:
     priority: str = ""
     namespace: str = ""
     ssh_secret: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[str] = ()
+    volumes: Sequence[str] = ()
+    shm_size: str = ""
+    pull_secrets: Sequence[str] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    ttl: int | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.command, str) or not self.command:
@@ -72,6 +103,7 @@ class Job:
         _check_numbers(self)
         _check_elastic(self)
         _check_words(self)
+        _check_pods(self)
         seconds(self.time)
         longest = f"{self.name}-worker-{self.most_workers - 1}"
         if not _LABEL.fullmatch(self.name) or len(longest) > _LABEL_LENGTH:
@@ -137,6 +169,89 @@ def _check_words(job: Job) -> None:
         raise LaunchError("command or env holds a null character, which no process can be given.")
 
 
+def _check_pods(job: Job) -> None:
+    for name, labels, value in (("node_selector", job.node_selector, _QUEUE), ("annotations", job.annotations, None)):
+        for key, text in labels.items():
+            if not _ANNOTATION.fullmatch(key) or (value and text and not value.fullmatch(text)):
+                raise LaunchError(f"{name}: {key}={text} is no label of Kubernetes: team.example/pool=gpu, for one.")
+    for each in job.pull_secrets:
+        if not _SUBDOMAIN.fullmatch(each):
+            raise LaunchError(f"pull_secrets has {each!r}, but must have letters a to z, digits, - and . alone.")
+    if job.ttl is not None and (type(job.ttl) is not int or job.ttl < 0):
+        raise LaunchError(f"ttl is {job.ttl!r}, but must be a whole number of seconds, 0 or more.")
+    for each in job.tolerations:
+        toleration(each)
+    places = [volume(each)["path"] for each in job.volumes]
+    if twice := [place for place in places if places.count(place) > 1]:
+        raise LaunchError(f"volumes: two are at {twice[0]}. Each has a place of its own.")
+    _check_shm(job)
+
+
+def _check_shm(job: Job) -> None:
+    if not job.shm_size:
+        return
+    if not _BYTES.fullmatch(job.shm_size):
+        raise LaunchError(f"shm_size is {job.shm_size!r}, but must be a number with a unit: 500Mi, 2Gi.")
+    if quantity(job.shm_size) > quantity(job.memory) * job.slots:
+        raise LaunchError(
+            f"shm_size is {job.shm_size}, but a worker has {job.slots} times {job.memory} of memory, of which "
+            "/dev/shm is a part. Take less, or more memory."
+        )
+
+
+def quantity(text: str) -> int:
+    """Bytes, as Kubernetes writes them.
+
+    Example:
+        >>> quantity("2Ki"), quantity("2k")
+        (2048, 2000)
+    """
+    number = text.rstrip("KMGTik")
+    return int(number) * _UNITS[text.removeprefix(number)]
+
+
+def toleration(text: str) -> dict[str, str]:
+    """What a pod tolerates, in Kubernetes' words.
+
+    Raises:
+        LaunchError: it is none.
+
+    Example:
+        >>> toleration("nvidia.com/gpu:NoSchedule")
+        {'key': 'nvidia.com/gpu', 'operator': 'Exists', 'effect': 'NoSchedule'}
+    """
+    found = _TOLERATION.fullmatch(text)
+    if not found:
+        raise LaunchError(
+            f"tolerations has {text!r}, but must be as key=value:NoSchedule, key:NoSchedule or key; the effect is "
+            "NoSchedule, PreferNoSchedule or NoExecute."
+        )
+    value = {"operator": "Exists"} if found["value"] is None else {"operator": "Equal", "value": found["value"]}
+    return {"key": found["key"], **value, **({"effect": found["effect"]} if found["effect"] else {})}
+
+
+def volume(text: str) -> dict[str, str]:
+    """A volume's kind, name and path; ``ro`` is empty where it may be written.
+
+    Raises:
+        LaunchError: it is none, or would hide what the image or the job has there.
+
+    Example:
+        >>> volume("imagenet:/data:ro")
+        {'kind': 'claim', 'name': 'imagenet', 'path': '/data', 'ro': ':ro'}
+    """
+    found = _VOLUME.fullmatch(text)
+    if not found or ".." in found["path"].split("/"):
+        raise LaunchError(
+            f"volumes has {text!r}, but must be as claim-of-a-volume:/data, configmap/NAME:/etc/more or "
+            "secret/NAME:/run/keys; with :ro at the end it is read-only."
+        )
+    path = found["path"]
+    if any(f"{path}/".startswith(f"{taken}/") or taken.startswith(f"{path}/") for taken in _TAKEN):
+        raise LaunchError(f"volumes has {text!r}, but the image or the job itself has something at {path}.")
+    return {"kind": found["kind"] or "claim", "name": found["name"], "path": path, "ro": found["ro"] or ""}
+
+
 def seconds(time: str) -> int:
     """A limit as Slurm writes it: minutes, minutes:seconds, hours:minutes:seconds, or days- before hours.
 
@@ -181,4 +296,4 @@ def run_words(job: Job, *hosts: str) -> list[str]:
     return ["workbench", "run", "-np", str(job.np), *limits, *hosts, "--", *job.command]
 
 
-__all__ = ["Job", "run_words", "seconds"]
+__all__ = ["Job", "quantity", "run_words", "seconds", "toleration", "volume"]

@@ -32,9 +32,22 @@ def values(job: Job) -> dict[str, Any]:
         worker["podLabels"] = launcher["podLabels"] = {pods.QUEUE: job.queue}
     if limit := seconds(job.time):
         launcher["deadlineSeconds"] = limit
+    if job.ttl is not None:
+        launcher["ttlSecondsAfterFinished"] = job.ttl
+    if job.annotations:
+        worker["podAnnotations"] = dict(job.annotations)
+    place = pods.placement(job)
+    secrets = place.pop("imagePullSecrets", None)
+    worker |= place
+    launcher |= place
     found: dict[str, Any] = {
         "fullnameOverride": job.name,
-        "image": {"repository": name, **({"tag": tag} if tag else {}), **({"digest": digest} if digest else {})},
+        "image": {
+            "repository": name,
+            **({"tag": tag} if tag else {}),
+            **({"digest": digest} if digest else {}),
+            **({"pullSecrets": secrets} if secrets else {}),
+        },
         "command": list(job.command),
         "worker": worker,
         "resources": pods.resources(job),
@@ -42,6 +55,9 @@ def values(job: Job) -> dict[str, Any]:
     if job.is_elastic:
         limits = {"min": job.min_np // job.slots, "max": job.max_np // job.slots}
         found["elastic"] = {"enabled": True, **limits}
+    if job.volumes:
+        found |= {"volumes": pods.own_volumes(job), "volumeMounts": pods.own_mounts(job)}
+    found["shmSize"] = pods.shm_size(job)
     found |= {"launcher": launcher} if launcher else {}
     return found | ({"ssh": {"existingSecret": job.ssh_secret}} if job.ssh_secret else {})
 

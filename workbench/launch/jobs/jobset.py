@@ -16,7 +16,7 @@ def manifest(job: Job) -> dict[str, Any]:
     """The JobSet.
 
     Raises:
-        LaunchError: the job is elastic, or its name too long for its pods'.
+        LaunchError: the job is elastic, its name is too long for its pods', or it sets torchrun's variables.
 
     Example:
         >>> made = manifest(Job(["python", "train.py"], np=4, slots=2, image="workbench:1"))
@@ -42,7 +42,7 @@ def manifest(job: Job) -> dict[str, Any]:
         "completions": job.workers,
         "parallelism": job.workers,
         "backoffLimit": 0,  # a rank that is lost ends the job: the others cannot go on without it
-        "template": {"spec": pods.pod(job, [container], restartPolicy="Never")},
+        "template": pods.template(job, pods.pod(job, [container], restartPolicy="Never")),
     }
     if limit := seconds(job.time):
         indexed["activeDeadlineSeconds"] = limit
@@ -52,6 +52,7 @@ def manifest(job: Job) -> dict[str, Any]:
         "metadata": pods.metadata(job),
         "spec": {
             "network": {"enableDNSHostnames": True, "subdomain": job.name},
+            **({} if job.ttl is None else {"ttlSecondsAfterFinished": job.ttl}),
             "failurePolicy": {"maxRestarts": 0},
             "replicatedJobs": [{"name": "worker", "replicas": 1, "template": {"spec": indexed}}],
         },

@@ -31,7 +31,10 @@ def manifest(job: Job) -> dict[str, Any]:
     policy: dict[str, Any] = {"cleanPodPolicy": "Running", "backoffLimit": 0}
     if limit := seconds(job.time):
         policy["activeDeadlineSeconds"] = limit
+    if job.ttl is not None:
+        policy["ttlSecondsAfterFinished"] = job.ttl
     launcher = pods.pod(job, [pods.launcher(job, run_words(job, *hosts))])
+    worker = pods.pod(job, [pods.worker(job)])
     return {
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
@@ -43,15 +46,15 @@ def manifest(job: Job) -> dict[str, Any]:
             "sshAuthMountPath": pods.KEYS,  # by default /root/.ssh, which only root reads
             "runPolicy": policy,
             "mpiReplicaSpecs": {
-                "Launcher": _replicas(1, "Never", launcher),
-                "Worker": _replicas(job.workers, "OnFailure", pods.pod(job, [pods.worker(job)])),
+                "Launcher": _replicas(1, "Never", {"spec": launcher}),
+                "Worker": _replicas(job.workers, "OnFailure", pods.template(job, worker)),
             },
         },
     }
 
 
-def _replicas(number: int, restart: str, spec: dict[str, Any]) -> dict[str, Any]:
-    return {"replicas": number, "restartPolicy": restart, "template": {"spec": spec}}
+def _replicas(number: int, restart: str, template: dict[str, Any]) -> dict[str, Any]:
+    return {"replicas": number, "restartPolicy": restart, "template": template}
 
 
 __all__ = ["manifest"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from workbench.errors import LaunchError
-from workbench.launch.jobs.description import Job
+from workbench.launch.jobs.description import Job, quantity, toleration, volume
 
 Part = dict[str, Any]
 HOME = "/home/workbench"
@@ -20,7 +20,9 @@ USER = 1000
 QUEUE = "kueue.x-k8s.io/queue-name"
 GPU = "nvidia.com/gpu"
 
-_WRITTEN = (".ssh", ".cache", ".config")
+_WRITTEN = {"tmp": "/tmp", **{each: f"{HOME}/.{each}" for each in ("ssh", "cache", "config")}}
+_KINDS = {"claim": ("persistentVolumeClaim", "claimName"), "configmap": ("configMap", "name")}
+_KINDS["secret"] = ("secret", "secretName")
 _SCRATCH, _SHM = "4Gi", "1Gi"
 _FIRST_S, _EVERY_S, _LIMIT_S = 120, 5, 5
 _LAUNCHER = {"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "250m", "memory": "512Mi"}}
@@ -60,15 +62,32 @@ def image(job: Job) -> str:
 def pod(job: Job, containers: list[Part], **others: Any) -> Part:
     """A pod's specification around its containers, which :func:`container` makes."""
     priority = {"priorityClassName": job.priority} if job.priority else {}
+    (first, *_) = containers
     return {
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         **priority,
+        **placement(job),
         **others,
         "securityContext": pod_security(),
         "containers": containers,
-        "volumes": volumes(),
+        "volumes": volumes(job, first["resources"]["limits"]["memory"]),
     }
+
+
+def placement(job: Job) -> Part:
+    """Where a pod may be, and with what its image is pulled; empty where nothing was said."""
+    found: Part = {
+        "nodeSelector": dict(job.node_selector),
+        "tolerations": [toleration(each) for each in job.tolerations],
+        "imagePullSecrets": [{"name": each} for each in job.pull_secrets],
+    }
+    return {name: value for name, value in found.items() if value}
+
+
+def template(job: Job, spec: Part) -> Part:
+    """A worker's pod template: its specification, with the job's annotations."""
+    return {**({"metadata": {"annotations": dict(job.annotations)}} if job.annotations else {}), "spec": spec}
 
 
 def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
@@ -79,7 +98,7 @@ def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
         "args": literal(args),
         **others,
         "securityContext": security(),
-        "volumeMounts": mounts(),
+        "volumeMounts": mounts(job),
     }
 
 
@@ -155,24 +174,56 @@ def security() -> Part:
     }
 
 
-def volumes() -> list[Part]:
-    """What is writable: a folder on disk, and memory through which ranks of a pod exchange gradients."""
-    memory = {"medium": "Memory", "sizeLimit": _SHM}
-    return [{"name": "scratch", "emptyDir": {"sizeLimit": _SCRATCH}}, {"name": "shm", "emptyDir": memory}]
+def volumes(job: Job, memory: str) -> list[Part]:
+    """What is writable, and the job's own volumes.
 
+    Folders on disk, a volume for each place: a TrainJob's mounts are a map by the volume's name. And memory, through
+    which ranks of a pod exchange gradients.
 
-def mounts() -> list[Part]:
-    """Where it is."""
-    home = [{"name": "scratch", "mountPath": f"{HOME}/{each}", "subPath": each.lstrip(".")} for each in _WRITTEN]
+    Args:
+        job: the job.
+        memory: the pod's, of which ``/dev/shm`` is a part.
+    """
+    memory = min(shm_size(job), memory, key=quantity)
     return [
-        {"name": "scratch", "mountPath": "/tmp", "subPath": "tmp"},
-        *home,
-        {"name": "shm", "mountPath": "/dev/shm"},
+        *({"name": name, "emptyDir": {"sizeLimit": _SCRATCH}} for name in _WRITTEN),
+        {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": memory}},
+        *own_volumes(job),
+    ]
+
+
+def shm_size(job: Job) -> str:
+    """Of a worker's ``/dev/shm``."""
+    return job.shm_size or min(_SHM, resources(job)["limits"]["memory"], key=quantity)
+
+
+def own_volumes(job: Job) -> list[Part]:
+    """Those that the job asks for."""
+    found = [(f"volume-{i}", volume(each)) for i, each in enumerate(job.volumes)]
+    return [{"name": name, _KINDS[each["kind"]][0]: {_KINDS[each["kind"]][1]: each["name"]}} for name, each in found]
+
+
+def mounts(job: Job) -> list[Part]:
+    """Where volumes are."""
+    places = {**_WRITTEN, "shm": "/dev/shm"}
+    return [*({"name": name, "mountPath": path} for name, path in places.items()), *own_mounts(job)]
+
+
+def own_mounts(job: Job) -> list[Part]:
+    """Where those are that the job asks for."""
+    found = [(f"volume-{i}", volume(each)) for i, each in enumerate(job.volumes)]
+    return [
+        {"name": name, "mountPath": each["path"], **({"readOnly": True} if each["ro"] else {})} for name, each in found
     ]
 
 
 def torchrun_environment(job: Job, first: str) -> list[Part]:
-    """What tells torchrun in a pod of an indexed Job who it is, and where the first one listens."""
+    """What tells torchrun in a pod of an indexed Job who it is, and where the first one listens.
+
+    Raises:
+        LaunchError: the job sets one of torchrun's variables itself.
+    """
+    no_torchrun_variables(job)
     index = {"fieldRef": {"fieldPath": "metadata.annotations['batch.kubernetes.io/job-completion-index']"}}
     fixed = {
         "PET_NNODES": str(job.workers),
@@ -184,6 +235,16 @@ def torchrun_environment(job: Job, first: str) -> list[Part]:
         *({"name": name, "value": text} for name, text in fixed.items()),
         {"name": "PET_NODE_RANK", "valueFrom": index},
     ]
+
+
+def no_torchrun_variables(job: Job) -> None:
+    """See to it that a job leaves torchrun's variables to those who start it.
+
+    Raises:
+        LaunchError: it sets one.
+    """
+    if own := [name for name in job.env if name.startswith("PET_")]:
+        raise LaunchError(f"env has {own[0]}, but PET_ is for the variables of torchrun, which np and slots set.")
 
 
 TORCHRUN = ["torchrun", "--no-python"]
@@ -201,10 +262,16 @@ __all__ = [
     "literal",
     "metadata",
     "mounts",
+    "no_torchrun_variables",
+    "own_mounts",
+    "own_volumes",
+    "placement",
     "pod",
     "pod_security",
     "resources",
     "security",
+    "shm_size",
+    "template",
     "torchrun_environment",
     "volumes",
     "worker",

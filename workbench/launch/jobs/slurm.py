@@ -6,13 +6,12 @@ import dataclasses
 import shlex
 from math import ceil
 
-from workbench.launch.jobs.description import Job
+from workbench.launch.jobs.description import Job, quantity
 from workbench.launch.jobs.jobset import fixed_size
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
 
-_MEBIBYTES = {"Ki": 1 / 1024, "Mi": 1, "Gi": 1024, "Ti": 1024**2}
-_MEGABYTES = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_MEBIBYTE = 2**20
 
 
 def wanted(job: Job) -> batch.Wanted:
@@ -56,10 +55,7 @@ def script(job: Job, site: Site | None = None, activate: str = "") -> str:
 
 
 def _mebibytes(memory: str, times: int) -> int:
-    number = int("".join(letter for letter in memory if letter.isdecimal()))
-    unit = memory.lstrip("0123456789")
-    each = number * _MEBIBYTES[unit] if unit in _MEBIBYTES else number * _MEGABYTES[unit] / 1024**2
-    return ceil(each * times)
+    return ceil(quantity(memory) * times / _MEBIBYTE)
 
 
 __all__ = ["script", "wanted"]

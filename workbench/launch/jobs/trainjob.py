@@ -20,7 +20,8 @@ def manifest(job: Job) -> dict[str, Any]:
     """The TrainJob.
 
     Raises:
-        LaunchError: the job is elastic, or has a priority class: pods have that of the runtime.
+        LaunchError: the job is elastic, sets torchrun's variables, or has what a TrainJob has no field for: a priority
+            class (pods have the runtime's), a time to live.
 
     Example:
         >>> made = manifest(Job(["python", "train.py"], np=4, slots=2, image="workbench:1"))
@@ -33,6 +34,11 @@ def manifest(job: Job) -> dict[str, Any]:
             f"priority is {job.priority!r}, but a TrainJob's pods have the priority class of the runtime {_RUNTIME}. "
             "Leave it out, or take mpijob or jobset."
         )
+    if job.ttl is not None:
+        raise LaunchError(
+            f"ttl is {job.ttl}, but a TrainJob has no such field. Leave it out, or take mpijob or jobset."
+        )
+    pods.no_torchrun_variables(job)
     limit = seconds(job.time)
     trainer = {
         "image": pods.image(job),
@@ -51,16 +57,21 @@ def manifest(job: Job) -> dict[str, Any]:
             "runtimeRef": {"name": _RUNTIME},
             **({"activeDeadlineSeconds": limit} if limit else {}),
             "trainer": trainer,
-            "runtimePatches": [{"manager": _MANAGER, "trainingRuntimeSpec": _patch()}],
+            "runtimePatches": [{"manager": _MANAGER, "trainingRuntimeSpec": _patch(job)}],
         },
     }
 
 
-def _patch() -> dict[str, Any]:
-    """What the runtime leaves open: a root file system that is read-only, and what is writable."""
-    container = {"name": _NODE, "securityContext": pods.security(), "volumeMounts": pods.mounts()}
-    spec = {"securityContext": pods.pod_security(), "containers": [container], "volumes": pods.volumes()}
-    node = {"name": _NODE, "template": {"spec": {"template": {"spec": spec}}}}
+def _patch(job: Job) -> dict[str, Any]:
+    """What the runtime leaves open: a root file system that is read-only, what is writable, and where pods may be."""
+    container = {"name": _NODE, "securityContext": pods.security(), "volumeMounts": pods.mounts(job)}
+    spec = {
+        **pods.placement(job),
+        "securityContext": pods.pod_security(),
+        "containers": [container],
+        "volumes": pods.volumes(job, pods.resources(job)["limits"]["memory"]),
+    }
+    node = {"name": _NODE, "template": {"spec": {"template": pods.template(job, spec)}}}
     return {"template": {"spec": {"replicatedJobs": [node]}}}
 
 

@@ -51,70 +51,103 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- ternary .Values.elastic.min .Values.worker.number .Values.elastic.enabled | int }}
 {{- end }}
 
-{{/* A worker's name without its index, and the Service that gives it an address when it is ready. */}}
-{{- define "workbench.worker" -}}
+{{/* The Service that gives a worker an address when it is ready. */}}
+{{- define "workbench.workerService" -}}
 {{- include "workbench.fullname" . }}-worker
 {{- end }}
 
-{{/* What all pods have: user, restrictions, and what is writable. */}}
+{{- /*
+A worker's name without its index. A Job's template cannot be changed, so a Job's name has a hash of it: after helm upgrade
+with another image there is a new Job, and the old one is deleted. How many workers there are is no part of it.
+*/}}
+{{- define "workbench.worker" -}}
+{{- include "workbench.workerService" . }}
+{{- if eq .Values.worker.kind "Job" }}-{{ include "workbench.workerTemplate" . | sha256sum | trunc 8 }}{{ end }}
+{{- end }}
+
+{{/* A quantity as a number: 2, 500m, 4Gi. */}}
+{{- define "workbench.quantity" -}}
+{{- $text := toString . }}
+{{- $number := regexFind "^[0-9.]+(e[+-]?[0-9]+)?" $text }}
+{{- $units := dict "m" 0.001 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 }}
+{{- printf "%f" (mulf $number (dig (trimPrefix $number $text) 1 $units)) }}
+{{- end }}
+
+{{/* The size of a pod's /dev/shm: as said, but not above the memory of its container's limits. */}}
+{{- define "workbench.shmSize" -}}
+{{- $size := .root.Values.shmSize }}
+{{- $memory := dig "limits" "memory" $size .resources }}
+{{- if gt (include "workbench.quantity" $size | float64) (include "workbench.quantity" $memory | float64) }}
+{{- $memory }}
+{{- else }}
+{{- $size }}
+{{- end }}
+{{- end }}
+
+{{/* What all pods have: user, restrictions, and what is writable. Of root, and the resources of the pod's container. */}}
 {{- define "workbench.podSpec" -}}
+{{- $values := .root.Values }}
 automountServiceAccountToken: false
 enableServiceLinks: false
-{{- with .Values.serviceAccountName }}
+{{- with $values.serviceAccountName }}
 serviceAccountName: {{ . }}
 {{- end }}
-{{- if .Values.useHostNetwork }}
+{{- if $values.useHostNetwork }}
 hostNetwork: true
 dnsPolicy: ClusterFirstWithHostNet
 {{- end }}
-{{- if .Values.useHostPID }}
+{{- if $values.useHostPID }}
 hostPID: true
 {{- end }}
-{{- with .Values.image.pullSecrets }}
+{{- with $values.image.pullSecrets }}
 imagePullSecrets: {{- toYaml . | nindent 2 }}
 {{- end }}
 securityContext:
   runAsNonRoot: true
-  runAsUser: {{ .Values.podSecurity.user | int64 }}
-  runAsGroup: {{ .Values.podSecurity.group | int64 }}
-  fsGroup: {{ .Values.podSecurity.group | int64 }}
+  runAsUser: {{ $values.podSecurity.user | int64 }}
+  runAsGroup: {{ $values.podSecurity.group | int64 }}
+  fsGroup: {{ $values.podSecurity.group | int64 }}
   fsGroupChangePolicy: OnRootMismatch
   seccompProfile:
     type: RuntimeDefault
 volumes:
   - name: scratch
     emptyDir:
-      sizeLimit: {{ .Values.scratchSize }}
+      sizeLimit: {{ $values.scratchSize }}
   - name: shm
     emptyDir:
       medium: Memory
-      sizeLimit: {{ .Values.shmSize }}
+      sizeLimit: {{ include "workbench.shmSize" . }}
   - name: ssh
     secret:
-      secretName: {{ include "workbench.secret" . }}
+      secretName: {{ include "workbench.secret" .root }}
       defaultMode: 0440
   - name: job
     configMap:
-      name: {{ include "workbench.fullname" . }}-job
+      name: {{ include "workbench.fullname" .root }}-job
       defaultMode: 0555
-{{- if .Values.files }}
+{{- if $values.files }}
   - name: files
     configMap:
-      name: {{ include "workbench.fullname" . }}-files
+      name: {{ include "workbench.fullname" .root }}-files
       defaultMode: 0444
 {{- end }}
-{{- with .Values.volumes }}
+{{- with $values.volumes }}
 {{ toYaml . | indent 2 }}
 {{- end }}
 {{- end }}
 
+{{/* Of a container: root, and capabilities that it has in spite of all. A file's capability is an escalation. */}}
 {{- define "workbench.security" -}}
-allowPrivilegeEscalation: false
+allowPrivilegeEscalation: {{ empty .capabilities | ternary "false" "true" }}
 privileged: false
-readOnlyRootFilesystem: {{ .Values.podSecurity.readOnlyRootFilesystem }}
+readOnlyRootFilesystem: {{ .root.Values.podSecurity.readOnlyRootFilesystem }}
 runAsNonRoot: true
 capabilities:
   drop: [ALL]
+  {{- with .capabilities }}
+  add: {{ toJson . }}
+  {{- end }}
 seccompProfile:
   type: RuntimeDefault
 {{- end }}
@@ -146,7 +179,7 @@ seccompProfile:
 {{- define "workbench.placement" -}}
 {{- $found := dict }}
 {{- $part := . }}
-{{- range tuple "nodeSelector" "tolerations" "affinity" "priorityClassName" }}
+{{- range tuple "nodeSelector" "tolerations" "affinity" "topologySpreadConstraints" "priorityClassName" "runtimeClassName" "schedulerName" }}
 {{- if get $part . }}{{ $_ := set $found . (get $part .) }}{{ end }}
 {{- end }}
 {{- if $found }}{{ toYaml $found }}{{ end }}

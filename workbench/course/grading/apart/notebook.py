@@ -6,6 +6,7 @@ Nothing that it says is believed: it says where it is, which cell raised what, a
 from __future__ import annotations
 
 import os
+import pickle
 import socket
 import sys
 import threading
@@ -23,7 +24,7 @@ from workbench.course.grading import cells
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.lanes import GoneError, Lane, TheirError, Unwound, Wire
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
-from workbench.course.grading.apart.values import NotDataError, Values
+from workbench.course.grading.apart.values import MOST_BYTES, NotDataError, Values
 from workbench.course.judging.deadline import halt
 
 CONTROL = 0
@@ -64,7 +65,9 @@ class Notebook:
             return {"t": "record", "c": module, "v": pack(vars(value))}
         if isinstance(value, np.ndarray) and value.dtype == object:
             raise NotDataError("An array of Python objects: give it a dtype of numbers.")
-        return {"t": "mine", "v": self.number_of(value), "k": name, "f": callable(value)}
+        mine = {"t": "mine", "v": self.number_of(value), "k": name, "f": callable(value)}
+        data = None if callable(value) else _pickled(value)
+        return mine if data is None else {**mine, "p": pack(data)}
 
     def number_of(self, value: Any) -> int:
         """What stands for an object that stays here."""
@@ -79,6 +82,8 @@ class Notebook:
             return self._objects[value]
         if tag == "mine":
             return KINDS[found["k"]](value, found["k"], self.lane, found["n"])
+        if tag == "pickled":  # by another rank's function, which is the same notebook's
+            return pickle.loads(unpack(value))
         if tag == "record":
             self._records.add(found["c"])
             return _record(found["c"], unpack(value))
@@ -206,6 +211,15 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
 def _ended(error: BaseException) -> Exception:
     """What stands for SystemExit and its like, which must not end this thread."""
     return TheirError(type(error).__name__, str(error))
+
+
+def _pickled(value: Any) -> bytes | None:
+    """An object of the learner's own kind, for the case that it is sent; None if it cannot be."""
+    try:
+        data = pickle.dumps(value)
+    except Exception:  # noqa: BLE001 - whatever their own __reduce__ raises
+        return None
+    return data if len(data) <= MOST_BYTES // 2 else None
 
 
 def _name(kind: type) -> str:

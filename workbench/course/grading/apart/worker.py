@@ -5,8 +5,10 @@ from __future__ import annotations
 import dis
 import inspect
 import marshal
+import secrets
 import threading
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
@@ -15,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.context import HOLDER
 from workbench.core.verbs import VERBS
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import NotDataError, ProtocolError, Values
@@ -50,19 +53,38 @@ def _hvd_names() -> frozenset[str]:
 
 
 class Foreign:
-    """An object of the learner's own kind: it can only be handed back."""
+    """An object of the learner's own kind: it can only be handed back to its process.
 
-    def __init__(self, number: int, name: str) -> None:
-        self.number, self.name = number, name
+    A message takes its pickle, as between real ranks: the judge passes that on, and its size counts.
+
+    Args:
+        number: in its process; None of a copy that a message has brought.
+        name: of its class.
+        owner: its process.
+        data: its pickle, made in a notebook's process and read in one; None if it has none.
+    """
+
+    def __init__(self, number: int | None, name: str, owner: Worker | None, data: bytes | None) -> None:
+        self.number, self.name, self.owner, self.data = number, name, owner, data
 
     def __repr__(self) -> str:
         return f"<a {self.name}>"
 
+    def __reduce__(self) -> Any:
+        if self.data is None:
+            raise TypeError(f"a {self.name} cannot be pickled, so no rank can send it")
+        return Foreign, (None, self.name, None, self.data)
+
 
 class Exposed:
-    """The judge's objects that a notebook's process may name, each with what may be done with it."""
+    """The judge's objects that a notebook's process may name, each with what may be done with it.
 
-    def __init__(self) -> None:
+    Args:
+        owner: that process.
+    """
+
+    def __init__(self, owner: Worker) -> None:
+        self._owner = owner
         self._of: list[tuple[Any, str]] = []
         self._known: dict[int, int] = {}
         self._classes: dict[str, type] = {}
@@ -73,10 +95,10 @@ class Exposed:
         Raises:
             NotDataError: nothing can.
         """
-        if isinstance(value, Foreign):
+        if isinstance(value, (Foreign, LearnersFunction)) and value.owner is self._owner:
             return {"t": "yours", "v": value.number}
-        if isinstance(value, LearnersFunction):
-            return {"t": "yours", "v": value.number}
+        if isinstance(value, (Foreign, LearnersFunction)):
+            raise NotDataError("A function, or an object without a pickle, cannot go from one rank to another.")
         kind, data = self._kind(value)
         number = self._known.get(id(value))
         if number is None:
@@ -135,7 +157,7 @@ class Worker:
     wire: Wire
 
     def __init__(self) -> None:
-        self.exposed = Exposed()
+        self.exposed = Exposed(self)
         self.used: set[str] = set()
         self._mine = threading.local()
         self._number = 0
@@ -146,6 +168,8 @@ class Worker:
     # --- values ---------------------------------------------------------------------------------------
 
     def _outgoing(self, value: Any, pack: Callable[[Any], Any]) -> dict[str, Any]:
+        if isinstance(value, Foreign) and value.owner is not self and value.data is not None:
+            return {"t": "pickled", "v": pack(value.data)}
         record = self.exposed.record(value)
         if record is not None:
             return {**record, "v": pack(record["v"])}
@@ -160,7 +184,10 @@ class Worker:
             return self.exposed[value][0]
         if tag == "mine" and isinstance(value, int):
             name = str(found.get("k"))[:80]
-            return LearnersFunction(self, value, name) if found.get("f") else Foreign(value, name)
+            if found.get("f"):
+                return LearnersFunction(self, value, name)
+            data = unpack(found["p"]) if "p" in found else None
+            return Foreign(value, name, self, data if isinstance(data, bytes) else None)
         if tag == "record":
             return self.exposed.class_of(found.get("c"))(**unpack(value))
         if tag == "flying" and isinstance(value, int):
@@ -240,7 +267,7 @@ class LearnersFunction:
     """A function of a notebook's process, as the judge calls it."""
 
     def __init__(self, worker: Worker, number: int, name: str, parameters: Sequence[str] = ()) -> None:
-        self._worker, self.number, self.__name__ = worker, number, name
+        self.owner, self.number, self.__name__ = worker, number, name
         fitting = [one for one in parameters if isinstance(one, str) and one.isidentifier()]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         with_names = [inspect.Parameter(one, kind) for one in dict.fromkeys(fitting)]
@@ -248,11 +275,57 @@ class LearnersFunction:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Call it where it is."""
-        return self._worker.call(self.number, args, options)
+        return self.owner.call(self.number, args, options)
 
     @property
     def __globals__(self) -> Mapping[str, Any]:
-        return _Names(self._worker, self.number)
+        return _Names(self.owner, self.number)
+
+
+class OnRanks:
+    """A function of two processes that know nothing of each other, as the judge calls it.
+
+    Which of them a rank runs in is drawn for each run, and no two processes have all ranks: what one rank learns of
+    another comes by a message, or not at all.
+
+    Args:
+        here, there: the function, in either process.
+    """
+
+    def __init__(self, here: LearnersFunction, there: LearnersFunction) -> None:
+        self._both, self.__name__, self.__signature__ = (here, there), here.__name__, here.__signature__
+        self._drawn: weakref.WeakKeyDictionary[Any, list[int]] = weakref.WeakKeyDictionary()
+        self._drawing = threading.Lock()
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        """Call it where this rank is."""
+        return self._both[self._side(args)](*args, **options)
+
+    @property
+    def __globals__(self) -> Mapping[str, Any]:
+        return self._both[0].__globals__
+
+    def _side(self, args: Sequence[Any]) -> int:
+        """Of the rank whose thread this is; without ranks it is the first."""
+        comm = next((one for one in args if isinstance(one, Communicator)), None)
+        while comm is not None and hasattr(comm, "comm"):
+            comm = comm.comm
+        if comm is not None:
+            return self._sides(comm._world, comm.size)[comm.rank]
+        context = HOLDER.own()
+        if context is None:
+            return 0
+        return self._sides(context.bootstrap.mailboxes, context.world.size)[context.rank]
+
+    def _sides(self, run: Any, size: int) -> list[int]:
+        """By rank, for one run."""
+        with self._drawing:
+            found = self._drawn.get(run)
+            if found is None:
+                found = self._drawn[run] = [secrets.randbelow(2) for _ in range(size)]
+                if size > 1 and len(set(found)) == 1:
+                    found[secrets.randbelow(size)] ^= 1
+        return found
 
 
 class _Names(Mapping[str, Any]):
@@ -325,4 +398,4 @@ def _become(old: Any, new: Any) -> None:
                 old[key] = theirs
 
 
-__all__ = ["Foreign", "LearnersFunction", "Worker"]
+__all__ = ["Foreign", "LearnersFunction", "OnRanks", "Worker"]

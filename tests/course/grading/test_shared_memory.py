@@ -1,0 +1,181 @@
+"""Ranks of one function know of each other only what they have sent: not what lies in a process that they share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from submissions import graded, state
+
+from workbench.course.grading import fresh
+from workbench.course.judging.task import CommTask
+from workbench.course.tasks import names, task
+
+# Every rank leaves its arguments in a global, and sends zeros as the right answer would send numbers.
+GLOBALS = """
+LEFT = {}
+def shown(comm, *mine):
+    LEFT[comm.size, comm.rank] = mine
+def others(comm):
+    return [LEFT[comm.size, rank]
+            for rank in range(comm.size)]
+def rounds(comm, count, like):
+    right, left = (comm.rank + 1) % comm.size, (comm.rank - 1) % comm.size
+    for _ in range(count):
+        comm.sendrecv(np.zeros_like(like), dest=right, source=left)
+"""
+FORGED = {
+    "02.tree_broadcast": """
+    shown(comm, value)
+    place, k = (comm.rank - root) % comm.size, 1
+    while k < comm.size:
+        if place < k and place + k < comm.size: comm.send(0.0, dest=(place + k + root) % comm.size)
+        elif k <= place < 2 * k: comm.recv(source=(place - k + root) % comm.size)
+        k *= 2
+    return others(comm)[root][0]""",
+    "02.shift_right": """
+    shown(comm, x)
+    rounds(comm, 1, x)
+    return others(comm)[(comm.rank - 1) % comm.size][0]""",
+    "03.reduce_scatter": """
+    shown(comm, chunks)
+    for _ in range(comm.size - 1): rounds(comm, 1, chunks[0])
+    mine = (comm.rank + 1) % comm.size
+    return sum(one[0][mine] for one in others(comm))""",
+    "03.ring_allreduce": """
+    shown(comm, x)
+    rounds(comm, 2 * (comm.size - 1), x[: len(x) // comm.size])
+    return sum(one[0] for one in others(comm))""",
+    "05.weighted_mean": """
+    shown(comm, values)
+    comm.allreduce(0.0), comm.allreduce(0.0)
+    return np.mean(np.concatenate([one[0] for one in others(comm)]))""",
+}
+ARGUMENTS = {
+    "02.tree_broadcast": "value, root",
+    "02.shift_right": "x",
+    "03.reduce_scatter": "chunks",
+    "03.ring_allreduce": "x",
+    "05.weighted_mean": "values",
+}
+
+
+def forged(name: str) -> str:
+    """A cell that answers by what the ranks have in common."""
+    return f'@exercise("{name}")\ndef f(comm, {ARGUMENTS[name]}):{FORGED[name]}'
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_what_lies_in_a_global_is_no_message(tmp_path: Path) -> None:
+    """Answers whose ranks leave numbers in a global, and send zeros in the right number of messages, do not pass."""
+    sheet = graded(tmp_path / "kim.ipynb", GLOBALS, *map(forged, ARGUMENTS))
+    assert {name: state(sheet, name) for name in ARGUMENTS} == dict.fromkeys(ARGUMENTS, "✗"), sheet
+    for name in ARGUMENTS:
+        assert sheet.exercises[name].text.startswith("once more: its ranks are right in one process alone"), (
+            sheet.exercises[name]
+        )
+
+
+BOXES = """
+class Box:
+    def __init__(self, value): self.value = value
+HIDDEN = {}
+class Token:
+    def __init__(self, value): HIDDEN[id(self)] = value; self.number = id(self)
+    def open(self): return HIDDEN[self.number]
+"""
+
+
+def passed_on(kind: str, taken: str) -> str:
+    """A broadcast in one message to each, the arrays in an object of the learner's own."""
+    return (
+        f'@exercise("02.tree_broadcast")\ndef tree_broadcast(comm, value, root):\n'
+        "    place, k = (comm.rank - root) % comm.size, 1\n"
+        "    while k < comm.size:\n"
+        "        if place < k and place + k < comm.size:\n"
+        f"            comm.send({kind}(value), dest=(place + k + root) % comm.size)\n"
+        f"        elif k <= place < 2 * k: value = comm.recv(source=(place - k + root) % comm.size).{taken}\n"
+        "        k *= 2\n"
+        "    return value"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+def test_an_object_travels_as_its_pickle(tmp_path: Path) -> None:
+    """A message brings what is in an object; what it only points to stays where it was."""
+    assert state(graded(tmp_path / "kim.ipynb", BOXES, passed_on("Box", "value")), "02.tree_broadcast") == "✓"
+    assert state(graded(tmp_path / "lee.ipynb", BOXES, passed_on("Token", "open()")), "02.tree_broadcast") == "✗"
+
+
+ALL_AT_ONCE = """
+@exercise("03.ring_allreduce")
+def f(comm, x):
+    others, total = [rank for rank in range(comm.size) if rank != comm.rank], x.copy()
+    sent = [comm.isend({put}, dest=other) for other in others]
+    for other in others: total = total + {got}
+    for one in sent: one.wait()
+    return total
+"""
+SMUGGLED = {
+    "a box": ("Box(x)", "comm.recv(source=other).value"),
+    "a scalar of bytes": ("np.bytes_(x.tobytes() + b'!')", "np.frombuffer(bytes(comm.recv(source=other))[:-1])"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("way", SMUGGLED)
+def test_all_bytes_count(way: str, tmp_path: Path) -> None:
+    """Whoever sends all he has to everybody sends too many bytes, whatever he puts them in."""
+    put, got = SMUGGLED[way]
+    sheet = graded(tmp_path / "kim.ipynb", BOXES, ALL_AT_ONCE.format(put=put, got=got))
+    assert state(sheet) == "✗", sheet
+    assert sheet.exercises["03.ring_allreduce"].text.startswith("score:"), sheet
+
+
+KNOWN_INPUTS = """
+@exercise("02.shift_right")
+def f(comm, x):
+    comm.sendrecv(np.zeros_like(x), dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
+    return np.full_like(x, (comm.rank - 1) % comm.size)
+"""
+
+
+@pytest.mark.slow
+def test_numbers_that_were_known_are_no_answer(tmp_path: Path) -> None:
+    """A neighbour's numbers that can be guessed from its rank are others when it is graded."""
+    sheet = graded(tmp_path / "kim.ipynb", KNOWN_INPUTS)
+    assert state(sheet, "02.shift_right") == "✗", sheet
+    assert sheet.exercises["02.shift_right"].text.startswith("once more: it is right with the exercise's own")
+
+
+HVD = """
+@exercise("11.validate")
+def validate(hvd, right, log):
+    shown(Ranks(hvd), np.mean(right))
+    for _ in range(3): hvd.allreduce(0.0, name="x")
+    accuracy = float(np.mean([one[0] for one in others(Ranks(hvd))]))
+    if hvd.rank() == 0: log.append(f"accuracy {accuracy:.2f}")
+    return accuracy, log
+class Ranks:
+    def __init__(self, hvd): self.rank, self.size = hvd.rank(), hvd.size()
+cause = None
+from workbench.course.cards import cause
+for letter in "abcd": cause("11.validate", letter)
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_the_workbench_have_no_globals_in_common_either(tmp_path: Path) -> None:
+    """Where ``hvd`` is given instead of ``comm``, the same holds."""
+    sheet = graded(tmp_path / "kim.ipynb", GLOBALS, HVD)
+    assert state(sheet, "11.validate") == "✗", sheet
+    assert sheet.exercises["11.validate"].text.startswith("once more: its ranks are right in one process alone"), sheet
+
+
+def test_every_exercise_of_ranks_has_numbers_of_its_own() -> None:
+    """All but one, whose numbers are counts: its ranks are in two processes, too."""
+    without = [name for name in names() if isinstance(task(name), CommTask) and fresh.varied(task(name)) is None]
+    assert without == ["11.accuracy"]
