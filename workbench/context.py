@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from workbench import config
+from workbench.common.cell_numbers import CellNumbers
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.control.client import ControlClient
-from workbench.control.events import Began, Ended, Lost
+from workbench.control.events import Began, Ended, Lost, Sent
 from workbench.control.server import ControlServer
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
@@ -107,6 +108,7 @@ class Context:
     came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
     _raised: bool = False
+    _cell: int = 0  # the number that rank 0 knows, see CellNumbers
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
 
     @property
@@ -155,6 +157,12 @@ class Context:
         if self.failures != self.engine.failures:
             self.failures = self.engine.failures
             self.restart_names()
+
+    def cells_sent(self, numbers: CellNumbers, from_control: bool) -> None:
+        """Tell rank 0 how far this rank has come, and what the notebook has sent; rank 0 gets later news, too."""
+        if (from_control and self.rank == 0) or numbers.number != self._cell:
+            self._cell, sent = numbers.number, tuple(numbers.sent.items())
+            self.engine.report(Sent(self.rank, numbers.engine, numbers.number, numbers.version, sent))
 
     def cell_ends(self) -> None:
         """A cell has ended: nothing comes from this rank, unless a thread that the cell began goes on."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from coordination import Coordinator
 
-from workbench.control.events import Began, Blocked, Ended
+from workbench.control.events import Began, Blocked, Ended, Sent
 from workbench.core.messages import Announce, Kind, Left, Raised, Request
 
 GRACE_S = 0.5
@@ -76,6 +76,38 @@ def test_a_rank_that_is_idle_from_the_start_gets_the_grace() -> None:
     coordinator.take(blocked(0, "x"), 50.1)
     assert coordinator.expire(50.4) == []
     assert errors(coordinator.expire(50.6))["allreduce.x"][0] == "MissingRanksError"
+
+
+def sent(rank: int, number: int, version: int, **engines: int) -> Sent:
+    """What a rank knows of the notebook; engine ``e7`` is the rank of number 7."""
+    return Sent(rank, rank, number, version, tuple((int(name[1:]), newest) for name, newest in engines.items()))
+
+
+@pytest.mark.parametrize("last", [Ended(1), Raised(1, "ValueError: in the last cell\n", final=False)])
+def test_a_rank_whose_cell_is_on_its_way_is_late(last: Ended | Raised) -> None:
+    """However long it takes to begin. Once it has passed that cell over, it is what it was before."""
+    coordinator = Coordinator(2, grace_s=GRACE_S)
+    coordinator.take(sent(1, 4, 8, e0=4, e1=4), 0.0)
+    coordinator.take(last, 0.0)
+    coordinator.take(Began(0), 1.0)
+    coordinator.take(sent(0, 5, 9, e0=5, e1=5), 1.0)
+    coordinator.take(Announce(0, (ask("x"),)), 1.0)
+    coordinator.take(blocked(0, "x"), 1.1)
+    assert coordinator.expire(1000.0) == []
+    (kind, _), *_ = errors(coordinator.take(sent(1, 5, 9, e0=5, e1=5), 1000.0)).values()
+    assert kind == ("RankFailedError" if isinstance(last, Raised) else "MissingRanksError")
+
+
+def test_a_cell_that_is_sent_after_all_makes_a_rank_late() -> None:
+    """The notebook says so to rank 0 while that waits; what it said before does not count any more."""
+    coordinator = Coordinator(2, grace_s=GRACE_S)
+    coordinator.take(sent(1, 4, 8, e0=4, e1=4), 0.0)
+    coordinator.take(Ended(1), 0.0)
+    coordinator.take(Announce(0, (ask("x"),)), 1.0)
+    coordinator.take(blocked(0, "x"), 1.1)
+    assert coordinator.take(sent(0, 5, 10, e0=5, e1=5), 1.2) == []
+    assert coordinator.take(sent(0, 5, 9, e0=5, e1=4), 1.3) == []
+    assert coordinator.expire(100.0) == []
 
 
 def test_what_idle_ranks_have_submitted_stays() -> None:

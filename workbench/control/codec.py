@@ -13,7 +13,7 @@ from dataclasses import astuple, fields
 from operator import attrgetter
 from typing import Any
 
-from workbench.control.events import Beat, Began, Blocked, Ended, Stack
+from workbench.control.events import Beat, Began, Blocked, Ended, Sent, Stack
 from workbench.core.messages import (
     Announce,
     Broke,
@@ -73,6 +73,9 @@ def decode_event(data: bytes) -> Event:
         if name == "Blocked":
             waits = tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0])
             return Blocked(rank, waits, bool(rest[1]))
+        if name == "Sent":
+            engine, number, version, sent = rest
+            return Sent(rank, int(engine), int(number), int(version), tuple((int(i), int(n)) for i, n in sent))
         if name in ("Stack", "Broke"):
             return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":

@@ -18,6 +18,23 @@ class Ended(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class Sent(Event):
+    """What the notebook has sent so far, as ``rank`` knows it: see :mod:`workbench.common.cell_numbers`.
+
+    Args:
+        engine: which of the notebook's engines the rank is.
+        number: of the newest cell that it has begun, or passed over.
+        version: of what follows; it grows.
+        sent: pairs: an engine, and the number of the newest cell that is on its way to it.
+    """
+
+    engine: int
+    number: int
+    version: int
+    sent: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Blocked(Event):
     """Every thread of ``rank`` that submits tensors waits.
 

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from workbench import config
+from workbench.common.cell_numbers import CellNumbers, cell_numbers
 from workbench.faults.kernel_replies import Replies
 
 
@@ -26,6 +27,9 @@ class Job(Protocol):
 
     def cell_begins(self) -> None:
         """A cell begins."""
+
+    def cells_sent(self, numbers: CellNumbers, from_control: bool) -> None:
+        """The notebook has said what it has sent; while a cell runs, on another thread."""
 
     def cell_ends(self) -> None:
         """A cell has ended, well or not."""
@@ -62,6 +66,7 @@ def watch_cells(find: Find) -> None:
     IPython's events tell of ``%px`` and ``view.execute``. ``view.apply`` fires none, so there the kernel's own
     method is wrapped. And Ctrl-C ends a cell from now on, but not the answer to it.
     """
+    _watch_numbers(find)
     shell = _shell()
     if shell is None or _taken_over(shell, find):
         return
@@ -73,6 +78,8 @@ def watch_cells(find: Find) -> None:
         job = find()
         if job is not None:
             job.cell_begins()
+            if (numbers := cell_numbers()) is not None:  # after that: until then it is late
+                job.cells_sent(numbers, from_control=False)
 
     def ends() -> None:
         replies.within = False
@@ -92,6 +99,21 @@ def watch_cells(find: Find) -> None:
     if apply is not None:
         shell.kernel.do_apply = _as_cell(apply, begins, ends, find)
     replies.guard(getattr(shell, "kernel", None))
+
+
+def _watch_numbers(find: Find) -> None:
+    """Report what the notebook has sent: now, for the cell that runs, and whenever it changes."""
+    numbers = cell_numbers()
+    if numbers is None:
+        return
+
+    def changed(from_control: bool) -> None:
+        job = find()
+        if job is not None:
+            job.cells_sent(numbers, from_control)
+
+    numbers.changed = changed
+    changed(False)
 
 
 def _taken_over(owner: Any, find: Find) -> bool:
