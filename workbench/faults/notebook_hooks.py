@@ -41,6 +41,7 @@ class Job(Protocol):
 Find = Callable[[], Job | None]
 
 _MARK = "_workbench_installed"
+_MOST_FRAMES = 40  # a RecursionError has a thousand
 _OURS = str(Path(__file__).resolve().parent.parent)
 
 
@@ -166,6 +167,8 @@ def cell_traceback(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_OURS) and f"{os.sep}IPython{os.sep}" not in frame.filename
     ]
+    if len(frames) > _MOST_FRAMES:
+        frames = frames[: _MOST_FRAMES // 2] + frames[-_MOST_FRAMES // 2 :]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 

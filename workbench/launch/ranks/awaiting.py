@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, CellNumbers
+from workbench.launch.ranks.short_traceback import ShortTraceback
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.shell.loop_runner = Loop()
+        ShortTraceback(self.shell)
         self.cell_numbers = CellNumbers()
         self.control_handlers[KEY] = self._hear
 
