@@ -108,7 +108,7 @@ class Context:
     came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
     _raised: bool = False
-    _cell: int = 0  # the number that rank 0 knows, see CellNumbers
+    _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
 
     @property
@@ -151,18 +151,22 @@ class Context:
 
     # --- a notebook's cells ---------------------------------------------------------------------------
 
-    def cell_begins(self) -> None:
+    def cell_begins(self, numbers: CellNumbers | None = None) -> None:
         """A cell begins. After a failed cell the ranks' name counters may differ, so all are reset to 0."""
-        self.engine.report(Began(self.rank))
+        numbered = numbers is not None and numbers.numbered
+        self.engine.report(Began(self.rank, numbered))
+        if numbers is not None and numbered:
+            self.cells_sent(numbers)  # not before: until now it is late
         if self.failures != self.engine.failures:
             self.failures = self.engine.failures
             self.restart_names()
 
-    def cells_sent(self, numbers: CellNumbers, from_control: bool) -> None:
-        """Tell rank 0 how far this rank has come, and what the notebook has sent; rank 0 gets later news, too."""
-        if (from_control and self.rank == 0) or numbers.number != self._cell:
-            self._cell, sent = numbers.number, tuple(numbers.sent.items())
-            self.engine.report(Sent(self.rank, numbers.engine, numbers.number, numbers.version, sent))
+    def cells_sent(self, numbers: CellNumbers) -> None:
+        """Tell rank 0 how far this rank has come, and what the notebook has sent. From any thread."""
+        if (news := (numbers.number, numbers.version)) != self._cells:
+            self._cells = news
+            sent, idle = tuple(numbers.sent.items()), tuple(numbers.idle)
+            self.engine.report(Sent(self.rank, numbers.engine, *news, sent, idle))
 
     def cell_ends(self) -> None:
         """A cell has ended: nothing comes from this rank, unless a thread that the cell began goes on."""

@@ -68,7 +68,7 @@ def test_the_first_request_of_a_call_speaks_of_all() -> None:
     ]  # fmt: skip
 
 
-def test_who_is_busy_hears_of_those_that_have_answered() -> None:
+def test_who_is_busy_hears_of_those_that_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """And of what was sent to others in calls of their own; an engine that has answered hears nothing."""
     client = Client()
     SentCells(client)
@@ -80,8 +80,24 @@ def test_who_is_busy_hears_of_those_that_have_answered() -> None:
     assert numbers.sent == {0: 1, 1: 0, 2: 0}
     assert {name for name, _ in client.news} == {"a"}
     numbers.hear(client.news[-1][1])
-    assert numbers.sent == {0: 1, 1: 1, 2: 0}
-    assert numbers.idle(0.0) == [1, 2]
+    assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [])
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.spin()
+    numbers.hear(client.news[-1][1])
+    assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [1, 2])
+
+
+def test_nobody_is_idle_to_whom_a_call_may_still_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an engine of the same call, nor one to which a program sends a moment later, in a call of its own."""
+    client = Client()
+    SentCells(client)
+    client.call(0)
+    client.spin()
+    assert client.news[-1][1]["idle"] == []
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.call(0, 1, stop_after=1)
+    client.spin()
+    assert client.news[-1][1]["idle"] == [2]
 
 
 def test_what_a_call_that_was_interrupted_did_not_send_is_not_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from workbench.common.cell_numbers import KEY
 _REQUESTS = ("execute_request", "apply_request")
 _SOON_S = 0.05  # answers that come together are told together
 _AGAIN_S = 0.5
+_QUIET_S = 0.5  # requests that a program sends one by one within this time belong together
 _WHOLE_CALL_S = 2.0  # what a call has not sent by then it never will: Ctrl-C has ended it
 
 
@@ -48,9 +49,12 @@ class SentCells:
 
     def __init__(self, client: Any, watch: Callable[[Collection[int]], None] = lambda busy: None) -> None:
         self._client, self._watch, self._lock = client, watch, threading.Lock()
-        self._sent, self._ended = Counter[int](), Counter[int]()
-        self._thread, self._open = _Thread(), list[_Call]()  # calls that have begun to send
+        self._sent = Counter[int]()
+        self._open: dict[int, dict[int, float]] = defaultdict(dict)  # by engine: what it has not answered, sent when
+        self._answered_at: dict[int, float] = defaultdict(float)
+        self._thread, self._calls = _Thread(), list[_Call]()  # calls that have begun to send
         self._version = self._told = 0
+        self._idle: list[int] = []
         self._scheduled = False
         self._build_targets, self._send = client._build_targets, client._send
         client._build_targets, client._send = self._targets, self._numbered
@@ -84,32 +88,40 @@ class SentCells:
         return next((engine for engine, each in self._client._engines.items() if each == name), None)
 
     def _count(self, engine: int) -> int:
-        call = self._thread.call
+        call, now = self._thread.call, time.monotonic()
         if call.begun_at == float("inf"):
-            call.begun_at = time.monotonic()
-            self._open.append(call)
+            call.begun_at = now
+            self._calls.append(call)
         call.left.discard(engine)
-        if not call.left and call in self._open:
-            self._open.remove(call)
+        if not call.left and call in self._calls:
+            self._calls.remove(call)
         self._sent[engine] += 1
+        self._open[engine][self._sent[engine]] = now
         self._version += 1
         return self._sent[engine]
 
     def _end(self, call: _Call) -> None:
         """It sends nothing more."""
-        if call in self._open:
-            self._open.remove(call)
+        if call in self._calls:
+            self._calls.remove(call)
             self._version += 1
 
     def _state(self) -> dict[str, Any]:
-        """What has been sent, what an open call is about to send with it, and what has been answered."""
-        ahead = Counter(engine for call in self._open for engine in call.left)
-        engines = [[each, self._sent[each] + ahead[each], self._ended[each]] for each in self._client._engines]
-        return {"version": self._version, "engines": engines}
+        """What has been sent, with what begun calls are about to send, and who is idle."""
+        ahead = Counter(engine for call in self._calls for engine in call.left)
+        sent = [[each, self._sent[each] + ahead[each]] for each in self._client._engines]
+        idle, quiet = [], time.monotonic() - _QUIET_S
+        if all(min(sent_at.values()) <= quiet for sent_at in self._open.values() if sent_at):
+            there = [each for each in self._client._engines if not self._open[each] and not ahead[each]]
+            idle = [each for each in there if self._answered_at[each] <= quiet]
+        if idle != self._idle:
+            self._idle, self._version = idle, self._version + 1
+        return {"version": self._version, "sent": sent, "idle": idle}
 
     def _answered(self, engine: int, number: int) -> None:
         with self._lock:
-            self._ended[engine] = max(self._ended[engine], number)
+            self._open[engine].pop(number, None)
+            self._answered_at[engine] = time.monotonic()
             self._version += 1
         self._client._io_loop.add_callback(self._soon)
 
@@ -126,11 +138,10 @@ class SentCells:
         if self._client._closed:
             return
         with self._lock:
-            for call in [each for each in self._open if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
+            for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            busy = [each for each in self._client._engines if self._sent[each] > self._ended[each]]
-            news = self._version != self._told
-            self._told, state = self._version, self._state()
+            state, busy = self._state(), [each for each in self._client._engines if self._open[each]]
+            news, self._told = self._version != self._told, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()
             self._client.session.send(self._client._control_stream, KEY, content=state, ident=ident)

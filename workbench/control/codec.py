@@ -74,14 +74,14 @@ def decode_event(data: bytes) -> Event:
             waits = tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0])
             return Blocked(rank, waits, bool(rest[1]))
         if name == "Sent":
-            engine, number, version, sent = rest
-            return Sent(rank, int(engine), int(number), int(version), tuple((int(i), int(n)) for i, n in sent))
+            engine, number, version, sent, idle = rest
+            newest = tuple((int(each), int(cell)) for each, cell in sent)
+            return Sent(rank, int(engine), int(number), int(version), newest, tuple(map(int, idle)))
         if name in ("Stack", "Broke"):
             return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
-        bare: dict[str, type[Began | Ended]] = {"Began": Began, "Ended": Ended}
-        return bare[name](rank, *rest)
+        return Began(rank, bool(rest[0])) if name == "Began" else {"Ended": Ended}[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 

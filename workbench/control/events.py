@@ -9,7 +9,13 @@ from workbench.core.messages import Event
 
 @dataclass(frozen=True, slots=True)
 class Began(Event):
-    """``rank`` began a notebook cell."""
+    """``rank`` began a notebook cell.
+
+    Args:
+        numbered: has the notebook sent it? Then :class:`Sent` follows. Else another client has.
+    """
+
+    numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +32,14 @@ class Sent(Event):
         number: of the newest cell that it has begun, or passed over.
         version: of what follows; it grows.
         sent: pairs: an engine, and the number of the newest cell that is on its way to it.
+        idle: engines that have answered all, and get no other cell for the moment.
     """
 
     engine: int
     number: int
     version: int
     sent: tuple[tuple[int, int], ...]
+    idle: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

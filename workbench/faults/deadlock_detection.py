@@ -4,7 +4,8 @@ A name waits for the ranks that have not announced it. It can never be complete 
 
 1. is gone: it left the job, or its script ended with an exception;
 2. raised in its last cell, or is idle (its cell has ended) while somebody waits, for ``grace_s``. One to which the
-   notebook has sent a cell that it has not begun is late, not idle, however long that takes;
+   notebook has sent a cell that it has not begun is late, not idle, however long that takes, and so is one that the
+   notebook does not call idle yet;
 3. waits itself, for a name that cannot be complete either: then the ranks wait for each other. A rank that waits in a
    framework's graph may still compute what it submits next, so that counts only after a longer time.
 
@@ -83,7 +84,9 @@ class Attendance:
         self._more: set[int] = set()  # blocked in a graph that may submit more
         self._cells: dict[int, tuple[int, int]] = {}  # by rank: which engine it is, and the newest cell it has begun
         self._sent: dict[int, int] = {}  # by engine: the newest cell that is on its way to it
-        self._version = -1  # of that
+        self._rested: frozenset[int] = frozenset()  # engines that the notebook has left idle
+        self._version = -1  # of both
+        self._foreign: set[int] = set()  # ranks whose cell somebody else has sent
         self._changed = float("-inf")
 
     def take(self, event: Event, now: float) -> None:
@@ -99,10 +102,12 @@ class Attendance:
             case Began(rank) | Announce(rank):
                 self._raised.pop(rank, None)
                 self._idle.pop(rank, None)
-            case Sent(rank, engine, number, version, sent):
+                if isinstance(event, Began):
+                    (self._foreign.discard if event.numbered else self._foreign.add)(rank)
+            case Sent(rank, engine, number, version, sent, idle):
                 self._cells[rank] = engine, number
                 if version > self._version:
-                    self._version, self._sent = version, dict(sent)
+                    self._version, self._sent, self._rested = version, dict(sent), frozenset(idle)
             case Blocked(rank, ()):
                 self._blocked.pop(rank, None)
                 self._more.discard(rank)
@@ -171,9 +176,11 @@ class Attendance:
         return None
 
     def _late(self, rank: int) -> bool:
-        """Has the notebook sent a cell to this rank that it has not begun?"""
-        engine, number = self._cells.get(rank, (-1, 0))
-        return self._sent.get(engine, 0) > number
+        """Is a cell on its way to this rank, by the notebook's word, or may one be?"""
+        if rank not in self._cells:
+            return False
+        engine, number = self._cells[rank]
+        return self._sent.get(engine, 0) > number or (engine not in self._rested and not self._foreign)
 
     def _failed(self, rank: int, so: str, key: Key, missed: Missed, traceback: str) -> str:
         return self._text(

@@ -25,10 +25,10 @@ class Job(Protocol):
     def script_raised(self, traceback: str) -> None:
         """The script ends with an exception."""
 
-    def cell_begins(self) -> None:
-        """A cell begins."""
+    def cell_begins(self, numbers: CellNumbers | None = None) -> None:
+        """A cell begins; ``numbers``: where it is an engine's."""
 
-    def cells_sent(self, numbers: CellNumbers, from_control: bool) -> None:
+    def cells_sent(self, numbers: CellNumbers) -> None:
         """The notebook has said what it has sent; while a cell runs, on another thread."""
 
     def cell_ends(self) -> None:
@@ -78,9 +78,7 @@ def watch_cells(find: Find) -> None:
         replies.within = True
         job = find()
         if job is not None:
-            job.cell_begins()
-            if (numbers := cell_numbers()) is not None:  # after that: until then it is late
-                job.cells_sent(numbers, from_control=False)
+            job.cell_begins(cell_numbers())
 
     def ends() -> None:
         replies.within = False
@@ -108,13 +106,13 @@ def _watch_numbers(find: Find) -> None:
     if numbers is None:
         return
 
-    def changed(from_control: bool) -> None:
+    def changed() -> None:
         job = find()
         if job is not None:
-            job.cells_sent(numbers, from_control)
+            job.cells_sent(numbers)
 
     numbers.changed = changed
-    changed(False)
+    changed()
 
 
 def _taken_over(owner: Any, find: Find) -> bool:
