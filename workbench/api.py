@@ -18,9 +18,11 @@ Source of names and semantics: Horovod 0.28 (``horovod/common``, ``horovod/torch
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -57,11 +59,13 @@ Array = NDArray[Any]
 Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX
 Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
 
+_JOINING = threading.RLock()
+
 # --- the job ------------------------------------------------------------------------------------------
 
 
 def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Join the job that the launcher started; every rank calls it. A second call does nothing.
+    """Join the job that the launcher started; every rank calls it. A second call does nothing, on another thread, too.
 
     Under mpiexec the ranks connect over MPI; under torchrun, or srun without MPI, over Gloo. A process without
     a launcher is rank 0 of 1.
@@ -73,7 +77,8 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
             sets can always be added later.
 
     Raises:
-        LaunchError: the ranks could not connect; the text says what to change.
+        LaunchError: the ranks could not connect; the text says what to change. In a notebook also where a rank's cell
+            has ended without a call of ``init()``.
         DeadlineError: not all ranks called ``init()`` within ``WORKBENCH_INIT_TIMEOUT_S``.
         ValueError: a rank gave a process set twice, or one of unknown ranks. No rank is initialized then.
 
@@ -83,8 +88,12 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
         (0, 1)
         >>> shutdown()
     """
-    if is_initialized():
-        return
+    with _one_thread():
+        if not is_initialized():
+            _join(comm, process_sets)
+
+
+def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str | None) -> None:
     needs_a_job()
     given = () if process_sets is None or isinstance(process_sets, str) else process_sets
     context, sets = join_job(comm, given)
@@ -98,8 +107,20 @@ def init(comm: MPI.Intracomm | None = None, process_sets: Sequence[ProcessSet] |
         context.engine.submit = no_collective  # type: ignore[method-assign]
 
 
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread of this process at a time joins the job or leaves it. A thread that is a rank is not concerned."""
+    if HOLDER.own() is not None:
+        yield
+        return
+    with _JOINING:
+        yield
+
+
 def shutdown() -> None:
     """Leave the job. Waits for the other ranks, at most WORKBENCH_SHUTDOWN_TIMEOUT_S (10 s). May be called twice.
+
+    In a notebook it does not wait for a rank whose cell has ended.
 
     ``init()`` can then begin a new job. Unfinished collectives that need this rank fail with ShutDownError.
     """
@@ -115,14 +136,17 @@ def leave(for_good: bool = False) -> bool:
     Args:
         for_good: no next epoch of an elastic job follows.
     """
-    context = HOLDER.find()
-    if context is None:
+    if HOLDER.find() is None:
         return True
-    mine = context.pid == os.getpid()
-    if mine:
-        context.finish_all()
-    HOLDER.set(None)
-    return not mine or leave_job(context, for_good)
+    with _one_thread():
+        context = HOLDER.find()
+        if context is None:
+            return True
+        mine = context.pid == os.getpid()
+        if mine:
+            context.finish_all()
+        HOLDER.set(None)
+        return not mine or leave_job(context, for_good)
 
 
 def is_initialized() -> bool:

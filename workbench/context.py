@@ -15,11 +15,12 @@ from typing import Any, TypeVar
 import numpy as np
 
 from workbench import config
+from workbench.common.cell_numbers import CellNumbers, cell_numbers, idle
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.control.client import ControlClient
-from workbench.control.events import Began, Ended, Lost
+from workbench.control.events import Began, Ended, Lost, Sent
 from workbench.control.server import ControlServer
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
@@ -103,10 +104,12 @@ class Context:
     unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
     passes: Callable[[str], None] = lambda state: None  # is told that the rank passes a state, see faults/chaos
     absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
+    engines: frozenset[int] = frozenset()  # a notebook's, which are the ranks; see CellNumbers
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
     came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
     _raised: bool = False
+    _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
 
     @property
@@ -149,12 +152,22 @@ class Context:
 
     # --- a notebook's cells ---------------------------------------------------------------------------
 
-    def cell_begins(self) -> None:
+    def cell_begins(self, numbers: CellNumbers | None = None) -> None:
         """A cell begins. After a failed cell the ranks' name counters may differ, so all are reset to 0."""
-        self.engine.report(Began(self.rank))
+        numbered = numbers is not None and numbers.numbered
+        self.engine.report(Began(self.rank, numbered))
+        if numbers is not None and numbered:
+            self.cells_sent(numbers)  # not before: until now it is late
         if self.failures != self.engine.failures:
             self.failures = self.engine.failures
             self.restart_names()
+
+    def cells_sent(self, numbers: CellNumbers) -> None:
+        """Tell rank 0 how far this rank has come, and what the notebook has sent. From any thread."""
+        if (news := (numbers.number, numbers.version)) != self._cells:
+            self._cells = news
+            sent, idle = tuple(numbers.sent.items()), tuple(numbers.idle)
+            self.engine.report(Sent(self.rank, numbers.engine, *news, sent, idle))
 
     def cell_ends(self) -> None:
         """A cell has ended: nothing comes from this rank, unless a thread that the cell began goes on."""
@@ -180,17 +193,22 @@ class Context:
         """Leave the job; True if all ranks left together."""
         begun, timeout_s = time.monotonic(), min(timeout_s, _AFTER_ERROR_S) if self._raised else timeout_s
         try:
-            together = self.engine.leave(timeout_s)
+            together = self.engine.leave(timeout_s, self._leaves_alone)
         except BaseException:  # Ctrl-C: go without the others, or the job would go on in threads that nobody knows of
             self.engine.leave(0.0)
             self.bootstrap.broken()
             self._close(together=False)
             raise
-        ended_before = time.monotonic() < begun + timeout_s  # the engine has not waited: it had ended by itself
+        # The engine has not waited: it had ended by itself.
+        ended_before = time.monotonic() < begun + timeout_s and not self._leaves_alone()
         if not together and (ended_before or self._raised):
             self.bootstrap.broken()  # nobody waits at the end of the process for ranks that may never come
         self._close(together)
         return together
+
+    def _leaves_alone(self) -> bool:
+        """Is a rank idle, so that it does not leave, too?"""
+        return not self.engines.isdisjoint(idle())
 
     def _close(self, together: bool) -> None:
         self.timeline.close()
@@ -228,8 +246,11 @@ def telling_failures(bootstrap: Bootstrap) -> Iterator[None]:
 
 
 def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
-    hello = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), (os.getpid(), cores())))
-    nodes, hosts_of, (settings, *_), seen, processes = zip(*hello, strict=True)  # rank 0's settings: all plan alike
+    numbers, process = cell_numbers(), (os.getpid(), cores())
+    about = bootstrap.node, host_id(), settings, gpu_select.see(settings), process, numbers.engine if numbers else -1
+    hello = bootstrap.exchange(about)
+    # Rank 0's settings: all plan alike.
+    nodes, hosts_of, (settings, *_), seen, processes, engines = zip(*hello, strict=True)
     gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
     interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
     timeline = Timeline(Recorder())
@@ -281,7 +302,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
         sets.use_gpu(on_gpu)
     here = place(list(nodes), bootstrap.rank)
     context = Context(here, engine, control, sets, waits, bootstrap, settings, server, timeline, gpu_operations)
-    context.tuner = tuning
+    context.tuner, context.engines = tuning, frozenset(engines)
     if settings.chaos:
         context.passes = player.passes
         chaos.watch(engine, player)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,8 +12,10 @@ from typing import Any, TypeVar
 from workbench import config
 from workbench.config import Settings
 from workbench.context import HOLDER, Context, start, telling_failures
+from workbench.core.engine import Engine
 from workbench.core.messages import Raised
-from workbench.errors import WorkbenchError
+from workbench.errors import LaunchError, WorkbenchError
+from workbench.faults.notebook_hooks import after_a_loss
 from workbench.observe.epochs import keep
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import ProcessSet, collect
@@ -38,6 +41,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
     Raises:
         WorkbenchError, ValueError: as ``init()``.
     """
+    _refuse_beside_another()
     note_member(config.member_file())
     while True:
         settings = config.settings()
@@ -62,6 +66,19 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
                 config.tell_scripts(world.rank, world.size, *places)
             _listen(bootstrap, context)
             return context, sets
+
+
+def _refuse_beside_another() -> None:
+    """The ranks of a job whose modules were deleted do not wait for a second one in the same process.
+
+    Raises:
+        LaunchError: there is such a job.
+    """
+    if any(each.name == "workbench-engine" and not isinstance(each, Engine) for each in threading.enumerate()):
+        raise LaunchError(
+            "init(): this process is in a job already, which goes on in threads that nothing reaches: workbench was "
+            f"deleted from sys.modules and imported anew, but the job stayed. {after_a_loss()}"
+        )
 
 
 def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[ProcessSet], list[ProcessSet]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from coordination import Coordinator
 
-from workbench.control.events import Began, Blocked, Ended
+from workbench.control.events import Began, Blocked, Ended, Sent
 from workbench.core.messages import Announce, Kind, Left, Raised, Request
 
 GRACE_S = 0.5
@@ -76,6 +77,51 @@ def test_a_rank_that_is_idle_from_the_start_gets_the_grace() -> None:
     coordinator.take(blocked(0, "x"), 50.1)
     assert coordinator.expire(50.4) == []
     assert errors(coordinator.expire(50.6))["allreduce.x"][0] == "MissingRanksError"
+
+
+def sent(rank: int, number: int, version: int, idle: Sequence[int] = (), **engines: int) -> Sent:
+    """What a rank knows of the notebook: ``e7``, the number of the newest cell for engine 7, which is rank 7."""
+    return Sent(rank, rank, number, version, tuple((int(e[1:]), newest) for e, newest in engines.items()), tuple(idle))
+
+
+def waits_in_cell(number: int) -> Coordinator:
+    """Rank 0 waits in that cell, which was sent to rank 1, too; rank 1 has ended the one before."""
+    coordinator = Coordinator(2, grace_s=GRACE_S)
+    coordinator.take(sent(1, number - 1, 8, e0=4, e1=number - 1), 0.0)
+    coordinator.take(Ended(1), 0.0)
+    coordinator.take(Began(0, numbered=True), 1.0)
+    coordinator.take(sent(0, number, 9, e0=number, e1=number), 1.0)
+    coordinator.take(Announce(0, (ask("x"),)), 1.0)
+    coordinator.take(blocked(0, "x"), 1.1)
+    return coordinator
+
+
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_rank_whose_cell_is_on_its_way_is_late(raised: bool) -> None:
+    """However long it takes to begin. Once it has passed the cell over, and the notebook calls it idle, it is."""
+    coordinator = waits_in_cell(5)
+    if raised:
+        coordinator.take(Raised(1, "ValueError: in the last cell\n", final=False), 1.2)
+    assert coordinator.expire(1000.0) == []
+    assert coordinator.take(sent(1, 5, 9, e0=5, e1=5), 1000.0) == []
+    assert coordinator.expire(2000.0) == []
+    (kind, _), *_ = errors(coordinator.take(sent(0, 5, 10, (1,), e0=5, e1=5), 2000.0)).values()
+    assert kind == ("RankFailedError" if raised else "MissingRanksError")
+
+
+def test_the_newest_word_of_the_notebook_counts() -> None:
+    """Not one that was overtaken on its way, of another rank's."""
+    coordinator = waits_in_cell(5)
+    coordinator.take(sent(0, 5, 12, e0=5, e1=5), 1.2)
+    coordinator.take(sent(1, 4, 11, (1,), e0=5, e1=4), 1.3)
+    assert coordinator.expire(100.0) == []
+
+
+def test_who_gets_cells_from_another_client_is_idle_when_they_have_ended() -> None:
+    """The notebook knows nothing of those, and will not call anybody idle."""
+    coordinator = waits_in_cell(5)
+    coordinator.take(sent(1, 5, 9, e0=5, e1=5), 1.2)
+    assert errors(coordinator.take(Began(0), 2.0))["allreduce.x"][0] == "MissingRanksError"
 
 
 def test_what_idle_ranks_have_submitted_stays() -> None:

@@ -38,6 +38,49 @@ def begin() -> tuple[str, str]:
 
 
 @interactive
+def begin_on_one() -> tuple[str, str]:
+    """As ``begin()``, on rank 1 only."""
+    import os
+
+    import workbench as hvd
+
+    try:
+        if os.environ["PMI_RANK"] == "1":
+            hvd.init()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return type(error).__name__, str(error)
+    return "", ""
+
+
+@interactive
+def on_threads(n: int) -> list[tuple[str, str]]:
+    """``init()`` on n threads at the same time, then ``shutdown()``; what the first raised on each, and the rank."""
+    import threading
+
+    import workbench as hvd
+
+    found, together = [], threading.Barrier(n)
+
+    def run() -> None:
+        together.wait()
+        try:
+            hvd.init()
+            rank = hvd.rank()
+            together.wait()
+            hvd.shutdown()
+            found.append(("", str(rank)))
+        except BaseException as error:  # noqa: BLE001 - the test looks at it
+            found.append((type(error).__name__, str(error)))
+
+    threads = [threading.Thread(target=run) for _ in range(n)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found
+
+
+@interactive
 def end() -> None:
     """Leave the job."""
     import workbench as hvd
@@ -53,6 +96,18 @@ def die_later() -> None:
 
     time.sleep(3.0)
     os.kill(os.getpid(), 9)
+
+
+@interactive
+def do_something_else() -> str:
+    """Never call init()."""
+    import time
+
+    try:
+        time.sleep(100)
+    except KeyboardInterrupt:
+        return "interrupted"
+    return ""
 
 
 def all_begin(engines: Any) -> list[tuple[str, str]]:
@@ -77,10 +132,27 @@ def test_ctrl_c_ends_an_init_that_the_others_do_not_call(engines: Any) -> None:
     """At once, in the first cell and in a later one; then ``init()`` on all ranks works, in the same processes."""
     for _ in range(2):
         pids = engines.view.apply_async(os.getpid).get(LATEST_S)
-        answer = engines.client[0].apply_async(begin)
+        answers = [engines.client[rank].apply_async(do_something_else if rank else begin) for rank in range(N)]
         time.sleep(1.0)
-        os.kill(pids[0], signal.SIGINT)
-        assert answer.get(LATEST_S)[0] == "KeyboardInterrupt"
+        assert not any(answer.ready() for answer in answers)
+        for pid in pids:
+            os.kill(pid, signal.SIGINT)
+        assert answers[0].get(LATEST_S)[0] == "KeyboardInterrupt"
+        assert [answer.get(LATEST_S) for answer in answers[1:]] == ["interrupted"] * (N - 1)
         assert all_begin(engines) == [("", str(rank)) for rank in range(N)]
         assert engines.view.apply_async(os.getpid).get(LATEST_S) == pids
         engines.view.apply_async(end).get(LATEST_S)
+
+
+def test_a_rank_calls_init_alone(engines: Any) -> None:
+    """The cell of the others has ended without it: they are named at once, in each way to send; then all can begin."""
+    one, all_of_them = engines.client[1].apply_async(begin), engines.view.apply_async(begin_on_one)
+    for name, text in (one.get(LATEST_S), all_of_them.get(LATEST_S)[1]):
+        assert name == "LaunchError"
+        assert "init(): ranks 0, 2 are idle, whose cells have ended" in text
+    assert all_begin(engines) == [("", str(rank)) for rank in range(N)]
+
+
+def test_init_on_four_threads_at_once(engines: Any) -> None:
+    """One of them joins the job, and so has the rank; shutdown() likewise."""
+    assert engines.view.apply_async(on_threads, 4).get(LATEST_S) == [[("", str(rank))] * 4 for rank in range(N)]

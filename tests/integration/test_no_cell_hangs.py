@@ -11,7 +11,8 @@ import re
 import signal
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cells import CELL_S, START, N, collect, run, send, works
@@ -21,13 +22,14 @@ from workbench import cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(180)]
 
+Send = Callable[[cluster.Cluster, str], list[Any]]
 MIXTURES = int(os.environ.get("WORKBENCH_TEST_MIXTURES", "25"))  # in the thorough tests
 
 
 @pytest.fixture(scope="module")
 def engines() -> Iterator[cluster.Cluster]:
     """Four engines that have called init()."""
-    with cluster.up(N, quiet=True) as up:
+    with cluster.up(N) as up:
         assert run(up, START) == {}
         yield up
 
@@ -169,6 +171,43 @@ def test_view_apply_counts_as_a_cell(engines: cluster.Cluster) -> None:
     result = engines.client[0].apply_async(collective, 0.0)
     result.wait(CELL_S)
     assert "MissingRanksError" in str(result.exception())
+
+
+# --- late, and not idle -------------------------------------------------------------------------------
+
+
+def whole_view(up: cluster.Cluster, code: str) -> list[Any]:
+    """Start a cell by one call for all engines, as ``%%px`` does."""
+    result = up.view.execute(code, silent=False, block=False)
+    return [up.client.get_result(each, block=False) for each in result.msg_ids]
+
+
+@pytest.mark.parametrize(
+    ("late", "sends"), [(3, whole_view), (2, send), once_more(0, whole_view), once_more(1, whole_view)]
+)
+def test_an_engine_that_begins_late_is_waited_for(
+    engines: cluster.Cluster, late: int, sends: Send, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is stopped, and gets its cell seconds after the others: it is named, and nobody is told that it is idle."""
+    pid = engines.pids()[late]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        results, said = sends(engines, "totals = hvd.allreduce(x, op=hvd.Sum).tolist()"), ""
+        while "does not run" not in said:
+            said += capsys.readouterr().out
+            assert not any(each.ready() for each in results)
+            time.sleep(0.05)
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    assert f"engine {late} does not run: its process {pid} is stopped" in said
+    assert collect(results) == {}
+    assert engines.client[:].pull("totals", block=True) == [[6.0] * 3] * N
+
+
+def test_an_engine_that_is_late_twice(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    """It raised in its last cell, and begins the next one late: that error is not the next cell's."""
+    assert set(run(engines, "if rank == 1:\n    1 / 0")) == {1}
+    test_an_engine_that_begins_late_is_waited_for(engines, 1, whole_view, capsys)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------

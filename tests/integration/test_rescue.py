@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from cells import CELL_S, START, N, collect, run, send, works
+from cells import START, N, collect, run, send, works
 
 from workbench import cluster
 
@@ -25,27 +25,24 @@ AGAIN = "import workbench as hvd\nhvd.init()"
 @pytest.fixture
 def engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[cluster.Cluster]:
     """Four engines that have called init()."""
-    monkeypatch.setenv("WORKBENCH_SHUTDOWN_TIMEOUT_S", "2")  # who leaves alone waits no longer for the others
+    monkeypatch.setenv("WORKBENCH_SHUTDOWN_TIMEOUT_S", "120")  # whoever leaves alone does not wait for that
     with cluster.up(N, quiet=True) as up:
         assert run(up, START) == {}
         yield up
 
 
-def hangs(up: cluster.Cluster, code: str, rank: int) -> None:
-    """Start a cell that hangs on this rank, and let it."""
-    result = send(up, code)[rank]
-    result.wait(3.0)
-    assert not result.ready()
-
-
 def test_one_rank_has_left_and_begins_again_alone(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """It would wait in init() for ranks that never come; after rescue() all are in one job, with their variables."""
+    """Where the others are in the job still, it cannot meet them, and says so; rescue() has all in one job."""
     pids = engines.pids()
     assert run(engines, "kept = rank\nif rank == 1:\n    hvd.shutdown()") == {}
-    hangs(engines, "hvd.init()\nhvd.allreduce(x)", 1)
+    errors = run(engines, "hvd.init()\nhvd.allreduce(x)")
+    assert errors.keys() == set(range(N))
+    assert errors[1][0] == "LaunchError"
+    assert "init(): ranks 0, 2, 3 are idle" in errors[1][1]
+    assert "shutdown()" in errors[1][1]
+    assert {errors[rank][0] for rank in (0, 2, 3)} == {"ShutDownError"}
     engines.rescue()
     said = capsys.readouterr().out
-    assert "rank 1 is interrupted" in said
     assert "rank 1 is in no job" in said
     assert "all ranks left the job and began it again" in said
     works(engines)
@@ -53,6 +50,17 @@ def test_one_rank_has_left_and_begins_again_alone(engines: cluster.Cluster, caps
     assert engines.client[:].pull("kept", block=True) == list(range(N))
     assert run(engines, "hvd.shutdown()\nhvd.init()") == {}
     works(engines)
+
+
+def test_one_rank_begins_alone(engines: cluster.Cluster) -> None:
+    """In a job of some ranks it waits only for those; and the rest of this cell need not come."""
+    half = "from mpi4py import MPI\nhalf = MPI.COMM_WORLD.Split(rank // 2)\nhvd.shutdown()"
+    assert run(engines, half) == {}
+    assert run(engines, "if rank < 2:\n    time.sleep(1.5 * rank)\n    hvd.init(half)\n    size = hvd.size()") == {}
+    assert engines.client[:2].pull("size", block=True) == [2, 2]
+    errors = run(engines, "if rank in (0, 3):\n    hvd.shutdown() if rank == 0 else hvd.init()")
+    assert errors.keys() == {3}
+    assert "init(): ranks 0, 1, 2 are idle" in errors[3][1]
 
 
 def test_one_rank_has_left(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,9 +74,13 @@ def test_one_rank_has_left(engines: cluster.Cluster, capsys: pytest.CaptureFixtu
 
 
 def test_workbench_was_deleted_on_one_rank(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
-    """The rank has lost the job that goes on in its threads: only a new process is whole again."""
+    """The rank has lost the job that goes on in its threads, and says so: only a new process is whole again."""
     assert run(engines, DELETE) == {}
-    hangs(engines, AGAIN + "\nhvd.allreduce(x)", 1)
+    errors = run(engines, AGAIN + "\nhvd.allreduce(x)")
+    assert errors.keys() == set(range(N))
+    assert errors[1][0] == "LaunchError"
+    assert "deleted from sys.modules" in errors[1][1]
+    assert {errors[rank][0] for rank in (0, 2, 3)} == {"RankFailedError"}
     engines.rescue()
     said = capsys.readouterr().out
     assert "rank 1 lost the job" in said
@@ -81,9 +93,9 @@ def test_workbench_was_deleted_on_one_rank(engines: cluster.Cluster, capsys: pyt
 def test_shutdown_and_init_after_an_interrupted_init(engines: cluster.Cluster) -> None:
     """An init() that waited in vain leaves nothing behind that the next one could stumble over."""
     assert run(engines, "if rank == 1:\n    hvd.shutdown()") == {}
-    results = send(engines, "if rank == 1:\n    hvd.init()")
+    results = send(engines, "hvd.init() if rank == 1 else time.sleep(100)")
     time.sleep(1.0)
-    engines.client.send_signal(2, targets=1, block=True)
+    engines.client.send_signal(2, targets=list(range(N)), block=True)
     assert collect(results)[1][0] == "KeyboardInterrupt"
     assert run(engines, "hvd.shutdown()\nhvd.init()") == {}
     works(engines)
@@ -103,11 +115,10 @@ def test_nothing_is_begun_where_nothing_is_wrong(engines: cluster.Cluster, capsy
 
 def test_an_interrupted_shutdown_leaves_no_job_behind(engines: cluster.Cluster) -> None:
     """One rank waits in shutdown() for the others, and is stopped: it has left, and can begin a new job with them."""
-    waits = engines.client[0].execute("hvd.shutdown()", silent=False, block=False)
+    results = send(engines, "hvd.shutdown() if rank == 0 else time.sleep(100)")
     time.sleep(0.5)
-    engines.client.send_signal(signal.SIGINT, targets=[0], block=True)
-    waits.wait(CELL_S)
-    assert waits.ready()
+    engines.client.send_signal(signal.SIGINT, targets=list(range(N)), block=True)
+    assert collect(results).keys() == set(range(N))
     engines.rescue()
     works(engines)
     count = "import threading\njobs = sum(thread.name == 'workbench-engine' for thread in threading.enumerate())"

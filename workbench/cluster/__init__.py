@@ -44,6 +44,8 @@ from workbench.cluster import engine_commands as engines
 from workbench.cluster.engines_here import Here
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.recovery import InPlaceRecovery, unknown
+from workbench.cluster.sent_cells import SentCells
+from workbench.cluster.stopped import StoppedEngines
 from workbench.common.backoff import Backoff
 from workbench.common.text import count
 from workbench.errors import LaunchError
@@ -229,6 +231,11 @@ class Cluster:
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self.client = ipyparallel.Client(str(connection_file), timeout=_left_s(deadline), **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
+        SentCells(self.client, StoppedEngines(self._process, self._say).look)
+
+    def _process(self, engine: int) -> int:
+        """An engine's process id, if it is on this machine; 0 else."""
+        return self._pids[engine] if engine < len(self._pids) and not isinstance(self._place, OnHosts) else 0
 
     def _verify(self, deadline: float) -> None:
         from workbench.cluster.asking import first_answers  # engine id must be the rank

@@ -13,7 +13,7 @@ from dataclasses import astuple, fields
 from operator import attrgetter
 from typing import Any
 
-from workbench.control.events import Beat, Began, Blocked, Ended, Stack
+from workbench.control.events import Beat, Began, Blocked, Ended, Sent, Stack
 from workbench.core.messages import (
     Announce,
     Broke,
@@ -73,12 +73,15 @@ def decode_event(data: bytes) -> Event:
         if name == "Blocked":
             waits = tuple((int(pset), str(tensor), str(where)) for pset, tensor, where in rest[0])
             return Blocked(rank, waits, bool(rest[1]))
+        if name == "Sent":
+            engine, number, version, sent, idle = rest
+            newest = tuple((int(each), int(cell)) for each, cell in sent)
+            return Sent(rank, int(engine), int(number), int(version), newest, tuple(map(int, idle)))
         if name in ("Stack", "Broke"):
             return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
-        bare: dict[str, type[Began | Ended]] = {"Began": Began, "Ended": Ended}
-        return bare[name](rank, *rest)
+        return Began(rank, bool(rest[0])) if name == "Began" else {"Ended": Ended}[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 

@@ -9,12 +9,37 @@ from workbench.core.messages import Event
 
 @dataclass(frozen=True, slots=True)
 class Began(Event):
-    """``rank`` began a notebook cell."""
+    """``rank`` began a notebook cell.
+
+    Args:
+        numbered: has the notebook sent it? Then :class:`Sent` follows. Else another client has.
+    """
+
+    numbered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Ended(Event):
     """``rank`` finished a notebook cell, so nothing comes from it until it begins the next one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent(Event):
+    """What the notebook has sent so far, as ``rank`` knows it: see :mod:`workbench.common.cell_numbers`.
+
+    Args:
+        engine: which of the notebook's engines the rank is.
+        number: of the newest cell that it has begun, or passed over.
+        version: of what follows; it grows.
+        sent: pairs: an engine, and the number of the newest cell that is on its way to it.
+        idle: engines that have answered all, and get no other cell for the moment.
+    """
+
+    engine: int
+    number: int
+    version: int
+    sent: tuple[tuple[int, int], ...]
+    idle: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

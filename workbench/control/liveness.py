@@ -68,8 +68,7 @@ class LifeWatch:
 
     def stopped(self) -> dict[int, str]:
         """The ranks whose processes are stopped at present, and what that means."""
-        states = {rank: _STOPPED.get(_state(pid), "") for rank, pid in self._pids.items() if rank in self._heard}
-        return {rank: state.format(self._pids[rank]) for rank, state in states.items() if state}
+        return {rank: why for rank, pid in self._pids.items() if rank in self._heard and (why := stopped(pid))}
 
     @property
     def doubts(self) -> bool:
@@ -136,6 +135,11 @@ def _why_silent(pid: int | None, timeout_s: float) -> str:
     if pid is None:
         return f"no sign of life for {timeout_s:g} s"
     return f"its process {pid} has been stopped for {timeout_s:g} s (Ctrl-Z, SIGSTOP)" if _state(pid) == "T" else ""
+
+
+def stopped(pid: int) -> str:
+    """What is said of a process that is stopped at present; empty if it is not."""
+    return _STOPPED.get(_state(pid), "").format(pid)
 
 
 def _state(pid: int) -> str:

@@ -35,6 +35,8 @@ from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Obser
 from workbench.errors import CollectiveError, ShutDownError
 from workbench.transport.process_sets import SetTable
 
+_LOOK_S = 0.1
+
 
 class Engine(threading.Thread):
     """The runtime of one rank.
@@ -91,10 +93,13 @@ class Engine(threading.Thread):
         self._pending.report(event)
         self._runner.wake()
 
-    def leave(self, timeout_s: float) -> bool:
-        """Leave the job, with the others if they come within ``timeout_s``; True if they did."""
+    def leave(self, timeout_s: float, in_vain: Callable[[], bool] = lambda: False) -> bool:
+        """Leave the job, with the others if they come within ``timeout_s``; True if they did. Or wait ``in_vain``?"""
         self.report(Left(self._control.rank))
-        together = self.left.wait(timeout_s)
+        until = time.monotonic() + timeout_s
+        while not (together := self.left.wait(max(0.0, min(_LOOK_S, until - time.monotonic())))):
+            if time.monotonic() >= until or in_vain():
+                break
         self._running = False
         self._runner.wake()
         return self.left.wait(5.0) and together and self._clean

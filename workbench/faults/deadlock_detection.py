@@ -3,7 +3,9 @@
 A name waits for the ranks that have not announced it. It can never be complete when one of them
 
 1. is gone: it left the job, or its script ended with an exception;
-2. raised in its last cell, or is idle (its cell has ended) while somebody waits, for ``grace_s``;
+2. raised in its last cell, or is idle (its cell has ended) while somebody waits, for ``grace_s``. One to which the
+   notebook has sent a cell that it has not begun is late, not idle, however long that takes, and so is one that the
+   notebook does not call idle yet;
 3. waits itself, for a name that cannot be complete either: then the ranks wait for each other. A rank that waits in a
    framework's graph may still compute what it submits next, so that counts only after a longer time.
 
@@ -16,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from workbench.common.text import by_rank, rank_list
-from workbench.control.events import Began, Blocked, Ended
+from workbench.control.events import Began, Blocked, Ended, Sent
 from workbench.core.coordinator import Error
 from workbench.core.messages import Announce, Event, Key, Left, Raised
 
@@ -80,6 +82,11 @@ class Attendance:
         self._idle: dict[int, float] = {}
         self._blocked: dict[int, tuple[float, dict[Key, str]]] = {}  # since when, and where it waits for each name
         self._more: set[int] = set()  # blocked in a graph that may submit more
+        self._cells: dict[int, tuple[int, int]] = {}  # by rank: which engine it is, and the newest cell it has begun
+        self._sent: dict[int, int] = {}  # by engine: the newest cell that is on its way to it
+        self._rested: frozenset[int] = frozenset()  # engines that the notebook has left idle
+        self._version = -1  # of both
+        self._foreign: set[int] = set()  # ranks whose cell somebody else has sent
         self._changed = float("-inf")
 
     def take(self, event: Event, now: float) -> None:
@@ -95,6 +102,12 @@ class Attendance:
             case Began(rank) | Announce(rank):
                 self._raised.pop(rank, None)
                 self._idle.pop(rank, None)
+                if isinstance(event, Began):
+                    (self._foreign.discard if event.numbered else self._foreign.add)(rank)
+            case Sent(rank, engine, number, version, sent, idle):
+                self._cells[rank] = engine, number
+                if version > self._version:
+                    self._version, self._sent, self._rested = version, dict(sent), frozenset(idle)
             case Blocked(rank, ()):
                 self._blocked.pop(rank, None)
                 self._more.discard(rank)
@@ -151,16 +164,23 @@ class Attendance:
         if rank in self.left:
             first = f"Rank {rank} has left the job (its script ended, or it called shutdown()), {so}"
             return "ShutDownError", self._text(first, key, missed, _CURES["left"])
-        if now - since < self.grace_s:
+        if now - since < self.grace_s or self._late(rank):
             return None
         if rank in self._raised:
             return "RankFailedError", self._failed(rank, so, key, missed, self._raised[rank][1])
         if rank in self._idle and any(key in waits for _, waits in self._blocked.values()):
-            idle = [each for each in missed.missing if each in self._idle]
+            idle = [each for each in missed.missing if each in self._idle and not self._late(each)]
             are = "is" if len(idle) == 1 else "are"
             first = f"{rank_list(idle).capitalize()} {are} idle, {so}"
             return "MissingRanksError", self._text(first, key, missed, _CURES["idle"])
         return None
+
+    def _late(self, rank: int) -> bool:
+        """Is a cell on its way to this rank, by the notebook's word, or may one be?"""
+        if rank not in self._cells:
+            return False
+        engine, number = self._cells[rank]
+        return self._sent.get(engine, 0) > number or (engine not in self._rested and not self._foreign)
 
     def _failed(self, rank: int, so: str, key: Key, missed: Missed, traceback: str) -> str:
         return self._text(
@@ -183,6 +203,8 @@ class Attendance:
             return f"raised {error_line(self._ended.get(rank) or self._raised[rank][1])}"
         if rank in self.left:
             return "left the job"
+        if self._late(rank):
+            return "about to begin its next cell"
         return "idle, for the cell has ended there" if rank in self._idle else "running something else"
 
     # --- ranks that wait for each other --------------------------------------------------------------

@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from workbench import config
+from workbench.common.cell_numbers import CellNumbers, cell_numbers
 from workbench.faults.kernel_replies import Replies
 
 
@@ -24,8 +25,11 @@ class Job(Protocol):
     def script_raised(self, traceback: str) -> None:
         """The script ends with an exception."""
 
-    def cell_begins(self) -> None:
-        """A cell begins."""
+    def cell_begins(self, numbers: CellNumbers | None = None) -> None:
+        """A cell begins; ``numbers``: where it is an engine's."""
+
+    def cells_sent(self, numbers: CellNumbers) -> None:
+        """The notebook has said what it has sent; while a cell runs, on another thread."""
 
     def cell_ends(self) -> None:
         """A cell has ended, well or not."""
@@ -37,6 +41,7 @@ class Job(Protocol):
 Find = Callable[[], Job | None]
 
 _MARK = "_workbench_installed"
+_MOST_FRAMES = 40  # a RecursionError has a thousand
 _OURS = str(Path(__file__).resolve().parent.parent)
 
 
@@ -62,6 +67,7 @@ def watch_cells(find: Find) -> None:
     IPython's events tell of ``%px`` and ``view.execute``. ``view.apply`` fires none, so there the kernel's own
     method is wrapped. And Ctrl-C ends a cell from now on, but not the answer to it.
     """
+    _watch_numbers(find)
     shell = _shell()
     if shell is None or _taken_over(shell, find):
         return
@@ -72,7 +78,7 @@ def watch_cells(find: Find) -> None:
         replies.within = True
         job = find()
         if job is not None:
-            job.cell_begins()
+            job.cell_begins(cell_numbers())
 
     def ends() -> None:
         replies.within = False
@@ -92,6 +98,21 @@ def watch_cells(find: Find) -> None:
     if apply is not None:
         shell.kernel.do_apply = _as_cell(apply, begins, ends, find)
     replies.guard(getattr(shell, "kernel", None))
+
+
+def _watch_numbers(find: Find) -> None:
+    """Report what the notebook has sent: now, for the cell that runs, and whenever it changes."""
+    numbers = cell_numbers()
+    if numbers is None:
+        return
+
+    def changed() -> None:
+        job = find()
+        if job is not None:
+            job.cells_sent(numbers)
+
+    numbers.changed = changed
+    changed()
 
 
 def _taken_over(owner: Any, find: Find) -> bool:
@@ -144,6 +165,8 @@ def cell_traceback(error: BaseException) -> str:
         for frame in traceback.extract_tb(error.__traceback__)
         if not frame.filename.startswith(_OURS) and f"{os.sep}IPython{os.sep}" not in frame.filename
     ]
+    if len(frames) > _MOST_FRAMES:
+        frames = frames[: _MOST_FRAMES // 2] + frames[-_MOST_FRAMES // 2 :]
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(type(error), error)]
     return "Traceback (most recent call last):\n" + "".join(lines).rstrip()
 

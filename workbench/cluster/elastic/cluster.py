@@ -142,6 +142,9 @@ class ElasticCluster(Cluster):
         watch, self._forgiving = self._engines.watch, Forgiving(self.client, self._newcomers)
         watch.say, watch.on_due, watch.on_hub_gone = self._say, self._begin_epoch, self._lose_hub
 
+    def _process(self, engine: int) -> int:
+        return self._engines.watch.pid(engine) if engine in self._engines.watch.living() else 0
+
     def _verify(self, deadline: float) -> None:
         """Wait for the engines' process ids."""
         self.view = self.client.direct_view("all")

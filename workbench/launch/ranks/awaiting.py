@@ -13,15 +13,44 @@ from typing import Any, TypeVar
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
+from workbench.common.cell_numbers import KEY, CellNumbers
+from workbench.launch.ranks.short_traceback import ShortTraceback
+
 T = TypeVar("T")
 
 
 class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no types
-    """An engine's kernel whose shell runs such cells by :class:`Loop`."""
+    """An engine's kernel whose shell runs such cells by :class:`Loop`, and which knows the numbers of its cells.
+
+    Attributes:
+        cell_numbers: what the notebook has sent to whom.
+    """
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.shell.loop_runner = Loop()
+        ShortTraceback(self.shell)
+        self.cell_numbers = CellNumbers()
+        self.control_handlers[KEY] = self._hear
+
+    def init_metadata(self, parent: Any) -> Any:
+        """A request is begun."""
+        self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
+        return super().init_metadata(parent)
+
+    def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
+        """A request has ended; an empty cell has not even begun."""
+        self.cell_numbers.changed()
+        return super().finish_metadata(parent, metadata, reply_content)
+
+    def _send_abort_reply(self, stream: Any, msg: Any, idents: Any) -> Any:
+        """A request is passed over."""
+        self.cell_numbers.passed_over(msg.get("metadata", {}).get(KEY))
+        return super()._send_abort_reply(stream, msg, idents)
+
+    def _hear(self, stream: Any, ident: Any, parent: Any) -> None:
+        """The notebook says what has changed, on the control channel."""
+        self.cell_numbers.hear(parent["content"])
 
 
 class Loop:

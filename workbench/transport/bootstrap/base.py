@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
+from workbench.common.cell_numbers import idle
+from workbench.common.text import rank_list
 from workbench.errors import LaunchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.values import Problem
@@ -59,6 +61,26 @@ def unless_given_up(values: Iterable[Any]) -> list[Any]:
 def given_up(rank: int, problem: str) -> LaunchError:
     """What the other ranks raise."""
     return LaunchError(f"init() failed on rank {rank}: {problem}")
+
+
+def look_for_idle(ranks: Collection[int] | None = None) -> None:
+    """Called amid the wait for ranks to call ``init()``: in a notebook, one whose cell has ended never will.
+
+    Not after that: a rank whose cell has ended may have come through ``init()``.
+
+    Args:
+        ranks: who is waited for; all by default.
+
+    Raises:
+        LaunchError: there is one.
+    """
+    if missing := [rank for rank in idle() if ranks is None or rank in ranks]:
+        are, has = ("are", "whose cells have") if len(missing) > 1 else ("is", "whose cell has")
+        raise LaunchError(
+            f"init(): {rank_list(missing)} {are} idle, {has} ended without it, so the ranks can never meet. Call "
+            "init() in one cell on all engines. Where a rank is in a job still, it does nothing: call shutdown() "
+            "first, on all engines; or engines.rescue() in a cell without %%px."
+        )
 
 
 class SingleBootstrap:

@@ -8,9 +8,11 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from workbench.common.cell_numbers import idle
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
 from workbench.machine import machine
+from workbench.transport.bootstrap.base import look_for_idle
 from workbench.transport.bootstrap.peers import Peers, namespace
 from workbench.transport.host.background import background, patient
 from workbench.transport.host.mpi_process import forget_names, mpi_process, vendor
@@ -27,7 +29,7 @@ class MpiBootstrap:
     def __init__(self, launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> None:
         self._process, self._settings = mpi_process(), settings
         self._peers = Peers(launch)
-        mpi = self._process.begin(launch, settings.init_timeout_s, self._peers.look)
+        mpi = self._process.begin(launch, settings.init_timeout_s, self._look_for)
         everybody: MPI.Intracomm = comm or mpi.COMM_WORLD
         if comm is None and launch.size not in (1, everybody.Get_size()):
             raise LaunchError(
@@ -62,6 +64,14 @@ class MpiBootstrap:
         """This rank will not wait for the others in MPI_Finalize, which could last for ever."""
         self._process.broken = True
 
+    def _look_for(self, everybody: MPI.Intracomm | None = None) -> None:
+        """As long as not all have come: at the processes of this machine, and at whether a rank never comes."""
+        self._peers.look()
+        if everybody is None or not idle():
+            return look_for_idle()
+        ours, world = everybody.Get_group(), self._process.mpi.COMM_WORLD.Get_group()
+        look_for_idle(ours.Translate_ranks(list(range(ours.Get_size())), world))
+
     def _duplicate(self, everybody: MPI.Intracomm) -> MPI.Intracomm:
         """A communicator of our own. Where an ``init()`` broke off amid it, the next one goes on with the same."""
         from workbench.transport.host.mpi import wait
@@ -71,7 +81,7 @@ class MpiBootstrap:
         duplicate, request = begun.pop(key, None) or everybody.Idup()
         begun[key] = duplicate, request
         try:
-            wait([request], self._peers.look, self._settings.init_timeout_s)
+            wait([request], lambda: self._look_for(everybody), self._settings.init_timeout_s)
         except DeadlineError:
             raise DeadlineError(
                 f"init(): not all {everybody.Get_size()} ranks came within {self._settings.init_timeout_s:g} s. "

@@ -14,7 +14,7 @@ from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
 from workbench.errors import WorkbenchError
 from workbench.machine import machine
-from workbench.transport.bootstrap.base import given_up, unless_given_up
+from workbench.transport.bootstrap.base import given_up, look_for_idle, unless_given_up
 from workbench.transport.bootstrap.peers import Peers, namespace
 from workbench.transport.bootstrap.rendezvous import Board, find
 from workbench.transport.bootstrap.shared_secret import SecretFile
@@ -105,3 +105,4 @@ class StoreBootstrap:
         found = [(hello["node"], hello["pids"], int(hello["pid"])) if hello else None for hello in hellos]
         self._peers.know(self.rank, found)
         self._peers.look()
+        look_for_idle([rank for rank, hello in enumerate(hellos) if hello is None])

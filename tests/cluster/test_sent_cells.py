@@ -1,0 +1,116 @@
+"""The notebook numbers what it sends, and every request says what the other engines get."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workbench.cluster.sent_cells import SentCells
+from workbench.common.cell_numbers import KEY, CellNumbers
+
+
+class Client:
+    """Keeps what is sent; its loop runs when the test says so, and a request ends when the test says so."""
+
+    def __init__(self) -> None:
+        self._engines, self._closed, self._control_stream = {0: "a", 1: "b", 2: "c"}, False, None
+        self.todo: list[Callable[[], None]] = []
+        self.requests: list[tuple[str, dict[str, Any], Future[None]]] = []
+        self.news: list[tuple[str, dict[str, Any]]] = []
+        self._io_loop = SimpleNamespace(add_callback=self.todo.append, call_later=lambda s, do: self.todo.append(do))
+        self.session = SimpleNamespace(send=self._say)
+
+    def _build_targets(self, targets: list[int]) -> tuple[list[bytes], list[int]]:
+        return [self._engines[each].encode() for each in targets], targets
+
+    def _send(self, socket: Any, msg_type: str, content: Any, parent: Any, ident: bytes, metadata: Any) -> Future[None]:
+        done = Future[None]()
+        self.requests.append((ident.decode(), metadata[KEY], done))
+        return done
+
+    def _say(self, stream: Any, kind: str, content: Any, ident: bytes) -> None:
+        assert kind == KEY
+        self.news.append((ident.decode(), content))
+
+    def spin(self) -> None:
+        """What the loop has to do now, which may give it more to do."""
+        for _ in range(3):
+            todo, self.todo[:] = list(self.todo), []
+            for do in todo:
+                do()
+
+    def call(self, *engines: int, stop_after: int = 9) -> None:
+        """One call of a view."""
+        for ident in self._build_targets(list(engines))[0][:stop_after]:
+            self._send(None, "execute_request", None, None, ident, metadata={})  # type: ignore[call-arg]
+
+
+def engine(said: dict[str, Any]) -> CellNumbers:
+    """Who has got only this."""
+    numbers = CellNumbers()
+    numbers.begin(said)
+    return numbers
+
+
+def test_the_first_request_of_a_call_speaks_of_all() -> None:
+    """Whoever begins it knows that the others get it too, though nothing has been sent to them so far."""
+    client = Client()
+    SentCells(client)
+    client.call(0, 1)
+    client.call(0, 1, 2)
+    assert [engine(said).sent for _, said, _ in client.requests[2:]] == [{0: 2, 1: 2, 2: 1}] * 3
+    assert [(name, said["engine"], said["number"]) for name, said, _ in client.requests] == [
+        ("a", 0, 1), ("b", 1, 1), ("a", 0, 2), ("b", 1, 2), ("c", 2, 1),
+    ]  # fmt: skip
+
+
+def test_who_is_busy_hears_of_those_that_have_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And of what was sent to others in calls of their own; an engine that has answered hears nothing."""
+    client = Client()
+    SentCells(client)
+    client.call(0)
+    client.call(1)
+    client.requests[1][2].set_result(None)
+    client.spin()
+    numbers = engine(client.requests[0][1])
+    assert numbers.sent == {0: 1, 1: 0, 2: 0}
+    assert {name for name, _ in client.news} == {"a"}
+    numbers.hear(client.news[-1][1])
+    assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [])
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.spin()
+    numbers.hear(client.news[-1][1])
+    assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [1, 2])
+
+
+def test_nobody_is_idle_to_whom_a_call_may_still_send(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither an engine of the same call, nor one to which a program sends a moment later, in a call of its own."""
+    client = Client()
+    SentCells(client)
+    client.call(0)
+    client.spin()
+    assert client.news[-1][1]["idle"] == []
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.call(0, 1, stop_after=1)
+    client.spin()
+    assert client.news[-1][1]["idle"] == [2]
+
+
+def test_what_a_call_that_was_interrupted_did_not_send_is_not_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next call, or after some time, the notebook takes it back."""
+    client = Client()
+    SentCells(client)
+    client.call(0, 1, 2, stop_after=1)
+    client.call(0)
+    assert engine(client.requests[-1][1]).sent == {0: 2, 1: 0, 2: 0}
+    client.call(0, 1, 2, stop_after=1)
+    monkeypatch.setattr("workbench.cluster.sent_cells._WHOLE_CALL_S", -1.0)
+    client.spin()
+    assert engine(client.requests[-1][1]).sent == {0: 3, 1: 1, 2: 1}
+    numbers = CellNumbers()
+    numbers.hear(client.news[-1][1])
+    assert numbers.sent == {0: 3, 1: 0, 2: 0}
