@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -23,6 +24,7 @@ from workbench.config import Settings
 from workbench.context import HOLDER, start
 from workbench.core.handle import Handle
 from workbench.faults.sigint import INTERRUPTS
+from workbench.faults.sigint_later import SigintLater
 from workbench.transport.bootstrap.base import SingleBootstrap
 
 IN_A_GRAPH = """
@@ -53,6 +55,36 @@ try:
 except BaseException as error:
     print("KeyboardInterrupt" in repr(error))
 """
+
+
+def in_a_child(act: Callable[[], object]) -> int:
+    """Its exit code where ``act`` ends, and 9 where it raises KeyboardInterrupt."""
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    try:
+        act()
+        os._exit(0)
+    except KeyboardInterrupt:
+        os._exit(9)
+    finally:
+        os._exit(1)
+
+
+def test_a_signal_to_a_child_is_not_this_process_s() -> None:
+    """A child that a rank forks gets SIGINT: the rank counts none, and the child is interrupted."""
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        INTERRUPTS.install()
+        before = INTERRUPTS.count()
+        later = SigintLater(lambda: None)
+        assert later.begin()
+        assert in_a_child(lambda: signal.raise_signal(signal.SIGINT)) == 9
+        later.end()
+        assert INTERRUPTS.count() == before
+    finally:
+        INTERRUPTS.uninstall()
+        signal.signal(signal.SIGINT, handler)
 
 
 class Heeding(Owner):

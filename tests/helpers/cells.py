@@ -52,8 +52,6 @@ def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
         error = result.exception()
         if error is not None:
             errors[rank] = (getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error)))
-    if errors:
-        time.sleep(0.1)  # after an error a kernel refuses what comes within milliseconds, as a queued cell would
     return errors
 
 

@@ -153,6 +153,32 @@ def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Clus
     assert engines.client[:].pull("total", block=True) == [[(N - 1) / 2] * 3] * N
 
 
+@pytest.mark.parametrize("how", ["an exception", "Ctrl-C"])
+def test_a_cell_behind_a_failed_one_runs(engines: cluster.Cluster, how: str) -> None:
+    """It was sent while the first one ran, as behind ``%%px --noblock``: it runs on all ranks, failed or not."""
+    end = "time.sleep(1000)" if how == "Ctrl-C" else "1 / 0"
+    first = send(engines, f"print('begun', flush=True)\nif rank == 1:\n    time.sleep(0.3)\n    {end}")
+    second = send(engines, "behind = rank")
+    if how == "Ctrl-C":
+        while not first[1].stdout:
+            time.sleep(0.01)
+        engines.client.send_signal(signal.SIGINT, targets=1, block=True)
+    assert set(collect(first)) == {1}
+    assert collect(second) == {}
+    assert engines.client[:].pull("behind", block=True) == list(range(N))
+
+
+def test_a_pool_of_processes_ends(engines: cluster.Cluster) -> None:
+    """Its workers are forked from an engine, and end by the SIGTERM that the pool sends them."""
+    assert (
+        run(
+            engines,
+            "import multiprocessing\nfor _ in range(3):\n    multiprocessing.Pool(2).__exit__(None, None, None)",
+        )
+        == {}
+    )
+
+
 def test_view_apply_counts_as_a_cell(engines: cluster.Cluster) -> None:
     """``view.apply`` fires none of IPython's events; still, slow ranks are waited for, and missing ones are named."""
 

@@ -3,6 +3,8 @@
 In a function under ``elastic.run`` of an elastic job, a rank that gets it tells the launcher, and trains on. The
 launcher tells all ranks; at the next commit they begin an epoch without it, and its process ends well. Where all ranks
 get it, all leave at one commit. A second SIGTERM ends the process at once.
+
+A child that the function forks, as a worker of a ``multiprocessing.Pool``, ends by SIGTERM as any other process.
 """
 
 from __future__ import annotations
@@ -26,10 +28,10 @@ class _Handler:
     raises_nothing = True
 
     def __init__(self, path: str, worker: int) -> None:
-        self._path, self._worker, self._asked = path, worker, False
+        self._path, self._worker, self._asked, self._pid = path, worker, False, os.getpid()
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
-        if self._asked:
+        if self._asked or os.getpid() != self._pid:  # it may come to a child before _as_any_other is called there
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         self._asked = True
@@ -39,6 +41,15 @@ class _Handler:
     def _tell(self) -> None:
         with contextlib.suppress(OSError):
             registration(self._path, self._worker, os.getpid()).say("leaving")
+
+
+def _as_any_other() -> None:
+    """In a forked child."""
+    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_as_any_other)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 from collections.abc import Callable
@@ -33,7 +34,7 @@ class SigintLater:
     """
 
     def __init__(self, hurry: Callable[[], None]) -> None:
-        self._hurry, self._before = hurry, None
+        self._hurry, self._before, self._pid = hurry, None, os.getpid()
         self.came: tuple[int, FrameType | None] | None = None
 
     def begin(self) -> bool:
@@ -66,4 +67,6 @@ class SigintLater:
 
     def _note(self, number: int, frame: FrameType | None) -> None:
         self.came = number, frame
+        if os.getpid() != self._pid:  # another thread has forked this process meanwhile, and nobody calls end() here
+            return self.end()
         self._hurry()

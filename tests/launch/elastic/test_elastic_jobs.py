@@ -291,6 +291,28 @@ def test_a_rank_leaves_on_sigterm(start: Start) -> None:
     assert "was lost" not in text
 
 
+CHILDREN = """
+        if state.step == 2:
+            import multiprocessing
+            for _ in range(3):
+                multiprocessing.Pool(2).__exit__(None, None, None)
+            child = multiprocessing.Process(target=time.sleep, args=(300,))
+            child.start()
+            child.terminate()
+            child.join()
+            print(f"child {child.exitcode}", flush=True)
+"""
+
+
+def test_sigterm_ends_a_child_of_a_rank(start: Start) -> None:
+    """It is not the rank's own: a pool and a process end as in any program, and the rank trains on."""
+    job = start("-np", "2", "--min-np", "1", steps=5, trouble=CHILDREN.strip())
+    text = job.end()
+    assert done(text) == ["5 5 [2]"] * 2, text
+    assert text.count("child -15") == 2, text
+    assert "leaves" not in text
+
+
 def test_the_launcher_gets_sigterm(start: Start) -> None:
     """All ranks leave at one commit, within the grace period, and none is killed."""
     job = start("-np", "3", "--min-np", "1", steps=10_000, trouble="time.sleep(0.2)")

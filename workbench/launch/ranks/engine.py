@@ -9,20 +9,26 @@ waits. Here the engine forks it at once, as soon as both have imported what they
 3. it waits for its arguments, which the engine knows when the hub has answered. If the engine ends before, so does it.
 
 Only on Linux: elsewhere a fork is not safe so late.
+
+However an engine ends, it ends at once, so that the notebook and the other ranks see each way alike. ipyparallel's own
+handler of SIGTERM lets the running cell go on without its output, and a process of MPI waits in ``Finalize`` for the
+other ranks. Children that a cell forks would inherit the handler, and ``Pool.terminate()`` waits for them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import signal
 import sys
 import traceback
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 from ipyparallel.engine import app
 from ipyparallel.engine.nanny import KernelNanny
 
-from workbench.launch.ranks import awaiting
+from workbench.launch.ranks import kernel
 
 
 class Nanny:
@@ -78,12 +84,37 @@ def _be_nanny(take: int, say: int) -> None:
         KernelNanny.main(**pickle.loads(text), pipe=os.fdopen(3, "w", 1))
 
 
-def main() -> None:
+class Engine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
+    """An engine that SIGTERM ends as SIGKILL does."""
+
+    def init_signal(self) -> None:
+        """Only Ctrl-C has a handler, as the kernel expects."""
+        signal.signal(signal.SIGINT, self._signal_sigint)
+
+
+def main() -> NoReturn:
     """Run the engine until it ends."""
     if sys.platform == "linux":
         app.start_nanny = fork().start
-    app.Kernel = awaiting.Kernel
-    app.main()
+    app.Kernel = kernel.Kernel
+    code: Any = 1
+    try:
+        Engine.launch_instance()
+        code = 0
+    except SystemExit as error:
+        code = error.code
+    except BaseException:  # noqa: BLE001 - the process ends
+        traceback.print_exc()
+    finally:
+        end(code if isinstance(code, int) else int(code is not None))
+
+
+def end(code: int) -> NoReturn:
+    """End the process without what it does at its end: MPI's would wait for the other ranks."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):
+            stream.flush()
+    os._exit(code)
 
 
 if __name__ == "__main__":

@@ -40,6 +40,9 @@ LOOPBACK = dict.fromkeys(
     "lo0" if sys.platform == "darwin" else "lo",
 ) | {"OMPI_MCA_btl": "^tcp"}
 
+# UCX catches SIGHUP to write a debug report, and the process lives on.
+_ENDED_BY_SIGHUP = {"UCX_DEBUG_SIGNO": "0"}
+
 # Prints the library's version without MPI_Init, which a notebook's kernel must never call.
 _ASK_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _ASK_TIMEOUT_S = 30.0
@@ -273,7 +276,7 @@ def environment(threads: int) -> dict[str, str]:
     Variables that tie a process to another ipyparallel cluster are left out. What libraries open for their ranks they
     open on loopback, unless it was said otherwise.
     """
-    env = LOOPBACK | {name: text for name, text in os.environ.items() if not name.startswith("IPP_")}
+    env = LOOPBACK | _ENDED_BY_SIGHUP | {name: text for name, text in os.environ.items() if not name.startswith("IPP_")}
     env |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     home = str(Path(workbench.errors.__file__).resolve().parent.parent)
     if home not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):

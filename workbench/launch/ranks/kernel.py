@@ -1,8 +1,14 @@
-"""Cells with ``await`` outside of a function, which an engine of ipyparallel 9 with ipykernel 7 never answers.
+"""The kernel of an engine: where ipykernel's own does not suit cells that several ranks run.
 
-ipykernel runs them on the loop that serves the engine's messages, and asks a thread that only a notebook's own kernel
-has; the error is logged, and no answer is sent. Here such a cell runs on a loop of its own, as any other cell on the
-main thread, and the engine takes the next message when it has ended. Tasks that it leaves go on in the next such cell.
+1. A cell with ``await`` outside of a function, which an engine of ipyparallel 9 with ipykernel 7 never answers.
+   ipykernel runs it on the loop that serves the engine's messages, and asks a thread that only a notebook's own kernel
+   has; the error is logged, and no answer is sent. Here such a cell runs on a loop of its own, as any other cell on the
+   main thread, and the engine takes the next message when it has ended. Tasks that it leaves go on in the next such
+   cell.
+2. A cell that comes behind one that has failed. ipykernel drops what is in its queue then. The notebook's user has sent
+   that cell after the stop button, or behind ``%%px --noblock``; and it would run on the ranks on which the first one
+   did not fail. Here it runs on all of them.
+3. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 """
 
 from __future__ import annotations
@@ -20,7 +26,7 @@ T = TypeVar("T")
 
 
 class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no types
-    """An engine's kernel whose shell runs such cells by :class:`Loop`, and which knows the numbers of its cells.
+    """See the module.
 
     Attributes:
         cell_numbers: what the notebook has sent to whom.
@@ -51,6 +57,9 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def _hear(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook says what has changed, on the control channel."""
         self.cell_numbers.hear(parent["content"])
+
+    def _abort_queues(self, *subshell: Any) -> None:
+        """What ipykernel calls when a cell has failed: drop nothing."""
 
 
 class Loop:
