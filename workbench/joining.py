@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
-from workbench.config import Settings
+from workbench.config import Launch, Settings
 from workbench.context import HOLDER, Context, start, telling_failures
 from workbench.core.messages import Raised
 from workbench.errors import WorkbenchError
+from workbench.machine import cores
 from workbench.observe.epochs import keep
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import ProcessSet, collect
@@ -20,6 +21,8 @@ from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.select import Bootstrap, find_ranks
 
 T = TypeVar("T")
+
+_RANKS_PER_CORE = 4  # more of them on a core have more time to start
 
 log = logging.getLogger("workbench")
 
@@ -38,8 +41,9 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
         WorkbenchError, ValueError: as ``init()``.
     """
     while True:
-        settings = config.settings()
-        bootstrap = find_ranks(config.launch(), settings, comm)
+        started = config.launch()
+        settings = with_time_to_start(config.settings(), started)
+        bootstrap = find_ranks(started, settings, comm)
         try:
             with telling_failures(bootstrap):
                 there, absent = fitting(process_sets, bootstrap)
@@ -56,6 +60,19 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
             context.absent_sets = absent
             _listen(bootstrap, context)
             return context, sets
+
+
+def with_time_to_start(settings: Settings, started: Launch) -> Settings:
+    """Settings whose deadline of ``init()`` grows with the ranks that share a core, unless somebody has set another.
+
+    Example:
+        >>> with_time_to_start(Settings(), Launch("mpich", rank=0, size=4, local_rank=0, local_size=1)).init_timeout_s
+        120.0
+    """
+    crowd = started.local_size / len(cores()) / _RANKS_PER_CORE
+    if crowd <= 1 or settings.init_timeout_s != Settings.init_timeout_s:
+        return settings
+    return replace(settings, init_timeout_s=settings.init_timeout_s * crowd)
 
 
 def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[ProcessSet], list[ProcessSet]]:
