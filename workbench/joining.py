@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from workbench import config
-from workbench.config import Settings
+from workbench.config import Launch, Settings
 from workbench.context import HOLDER, Context, start, telling_failures
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
 from workbench.errors import LaunchError, WorkbenchError
 from workbench.faults.notebook_hooks import after_a_loss
+from workbench.machine import cores
 from workbench.observe.epochs import keep
 from workbench.observe.timeline import begin_timeline
 from workbench.process_sets import ProcessSet, collect
@@ -24,6 +25,8 @@ from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.select import Bootstrap, find_ranks
 
 T = TypeVar("T")
+
+_RANKS_PER_CORE = 4  # more of them on a core have more time to start
 
 log = logging.getLogger("workbench")
 
@@ -44,8 +47,9 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
     _refuse_beside_another()
     note_member(config.member_file())
     while True:
-        settings = config.settings()
-        bootstrap = find_ranks(config.launch(), settings, comm)
+        started = config.launch()
+        settings = with_time_to_start(config.settings(), started)
+        bootstrap = find_ranks(started, settings, comm)
         try:
             with telling_failures(bootstrap):
                 there, absent = fitting(process_sets, bootstrap)
@@ -79,6 +83,19 @@ def _refuse_beside_another() -> None:
             "init(): this process is in a job already, which goes on in threads that nothing reaches: workbench was "
             f"deleted from sys.modules and imported anew, but the job stayed. {after_a_loss()}"
         )
+
+
+def with_time_to_start(settings: Settings, started: Launch) -> Settings:
+    """Settings whose deadline of ``init()`` grows with the ranks that share a core, unless somebody has set another.
+
+    Example:
+        >>> with_time_to_start(Settings(), Launch("mpich", rank=0, size=4, local_rank=0, local_size=1)).init_timeout_s
+        120.0
+    """
+    crowd = started.local_size / len(cores()) / _RANKS_PER_CORE
+    if crowd <= 1 or settings.init_timeout_s != Settings.init_timeout_s:
+        return settings
+    return replace(settings, init_timeout_s=settings.init_timeout_s * crowd)
 
 
 def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[ProcessSet], list[ProcessSet]]:

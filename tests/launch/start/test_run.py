@@ -589,6 +589,23 @@ def test_the_ranks_end_with_the_launcher(launch: Start, way: str, number: signal
     assert job.gone()
 
 
+@pytest.mark.thorough
+@pytest.mark.timeout(600)
+@BOTH_WAYS
+def test_many_more_ranks_than_cores_are_only_slow(launch: Start, way: str) -> None:
+    """64 ranks, of which each waits for a core most of the time, find each other, reduce and end."""
+    script = """
+    import numpy as np, workbench as hvd
+    hvd.init()
+    for _ in range(100):
+        total = hvd.allreduce(np.full(1000, float(hvd.rank())), op=hvd.Sum, name="total")
+    print(total.min(), total.max())
+    """
+    job = launch("-np", "64", way, script=textwrap.dedent(script))
+    assert job.finish(500)[0] == 0, job.err[-3000:]
+    assert sorted(line.partition(":")[2] for line in job.out.splitlines()) == ["2016.0 2016.0"] * 64
+
+
 # --- workbench.run ------------------------------------------------------------------------------------
 
 

@@ -249,8 +249,9 @@ class WorkersOnHosts:
         """Start the agent that stays, and make it ready for workers."""
         connections = Connections([target], self._processes, self._plan.folder or os.getcwd())
         try:
+            limit_s = max(_START_S, config.start_timeout_s(self._task.env))
             for question, answer in ((Message("", {}), "here"), (self._order(target, seat), "starting")):
-                _, failures = connections.ask({target.name: question}, answer, _START_S)
+                _, failures = connections.ask({target.name: question}, answer, limit_s)
                 if failures:
                     fields = failures[target.name].fields
                     raise LaunchError(f"{target.name}: {fields.get('what') or fields.get('text')}")

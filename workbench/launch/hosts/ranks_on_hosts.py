@@ -169,7 +169,9 @@ class RanksOnHosts:
                 "but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
             )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
-        answers, failures = self._connections.ask(self._orders(seats, folder), "starting", _START_S)
+        answers, failures = self._connections.ask(
+            self._orders(seats, folder), "starting", max(_START_S, self._task.start_timeout_s)
+        )
         if failures:
             name, message = next(iter(failures.items()))
             why = message.fields.get("what") or message.fields.get("text")

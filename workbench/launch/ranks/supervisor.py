@@ -43,6 +43,7 @@ _MPICH = ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS")
 _HOROVOD = tuple(f"HOROVOD_{name}" for name in ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE"))
 BECOME, AGENTS = "--become", "--agents"
 EVENTS, LEAVE = "events", "leave"
+ENDED = b"rank-has-ended"  # the name of a supervisor whose rank has ended
 JOB = "job"  # a file in the job's folder: the ranks' command and environment
 NOT_FOUND = 127
 # SIGPIPE and SIGXFSZ, which this Python ignores and a program expects, and SIGTERM, which an elastic job's supervisors
@@ -124,8 +125,18 @@ def supervise(folder: str, rank: str, command: list[str], env: Mapping[str, str]
     if pid:
         events.write(f"started {rank} {pid}\n".encode())
     code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) if pid else NOT_FOUND
+    _mark()
     events.write(f"ended {rank} {code}\n".encode())
     leave.read()  # nobody writes into it: it ends when the launcher closes it, or dies
+
+
+def _mark() -> None:
+    """Show in the list of processes, where other ranks look for this one's, that it has ended."""
+    try:
+        with open("/proc/self/comm", "wb", 0) as name:
+            name.write(ENDED)
+    except OSError:
+        pass  # not Linux
 
 
 def _start(folder: str, rank: str, command: list[str], env: Mapping[str, str]) -> int:

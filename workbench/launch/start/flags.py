@@ -87,7 +87,11 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--mpi",), "insist on mpiexec"),
         Flag(("--gloo",), "plain processes that talk over Gloo"),
         Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
-        Flag(("--start-timeout",), "seconds until all ranks must run (default: HOROVOD_START_TIMEOUT, or 30)", float),
+        Flag(
+            ("--start-timeout",),
+            "seconds from one rank's start to the next (default: HOROVOD_START_TIMEOUT, or 30)",
+            float,
+        ),
         Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
         Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),

@@ -101,7 +101,7 @@ class _Run:
         self._lost: tuple[str, int] | None = None
         self._lost_hosts: list[HostLost] = []
         self._files: dict[str, bytes] = {}
-        self._begun = time.monotonic()
+        self._begun = self._progressed = time.monotonic()
 
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
         """Start the ranks."""
@@ -146,6 +146,7 @@ class _Run:
                     self._print(rank, stream, data)
                 case Started(rank, _):
                     self._started.add(rank)
+                    self._progressed = now
                 case Ended(rank, code):
                     self._ending.ended(rank, code, now)
                 case HostLost():
@@ -165,8 +166,9 @@ class _Run:
         if task.timeout_s is not None and not ending.late and now - self._begun > task.timeout_s:
             ending.out_of_time(now)
         missing = sorted(ending.running - self._started)
-        if missing and not ending.asked and now - self._begun > task.start_timeout_s:
-            self._fail_to_start(f"Ranks {missing} of {task.n} did not start within {task.start_timeout_s:g} s.")
+        if missing and not ending.asked and now - self._progressed > task.start_timeout_s:
+            since = " after the last one before them" if self._started else ""
+            self._fail_to_start(f"Ranks {missing} of {task.n} did not start within {task.start_timeout_s:g} s{since}.")
 
     def _lose(self) -> None:
         """Mpiexec or a supervisor has ended before its ranks: a rank called MPI_Abort, or somebody killed it."""

@@ -37,7 +37,7 @@ class Task:
         starter: ``mpi``; ``gloo`` for plain processes; or ``auto``: MPI where it works.
         hosts: names and slots; all of them are this machine. MPICH takes several for several hosts.
         mpi_args: further arguments of mpiexec.
-        start_timeout_s: deadline until all ranks run.
+        start_timeout_s: deadline until the first rank runs, and from each to the next.
         timeout_s: deadline of the whole job; None for none.
         files: by name, the contents of that folder at the start; its contents at the end are in the outcome.
     """

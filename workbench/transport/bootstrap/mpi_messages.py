@@ -18,6 +18,7 @@ from workbench.transport.bootstrap.values import decode, encode
 from workbench.transport.host.mpi import keep, until, wait
 
 _LAST_WORDS_S = 5.0
+_LISTEN_S = 0.5  # to somebody who has gone
 _PROBLEM, _VALUE = 1, 2  # tags; 0 is the data plane's, and the numbers from 2 on are those of the exchanges
 
 
@@ -67,9 +68,14 @@ class Messages:
         try:
             self._peers()
         except PeerLostError:
-            self._listen()  # it may have said why
+            with suppress(DeadlineError):  # it may have said why, in a message that is not here yet
+                until(self._nothing_heard, lambda: None, _LISTEN_S)
             raise
         self._listen()
+
+    def _nothing_heard(self) -> bool:
+        self._listen()
+        return False
 
     def give_up(self, problem: str) -> None:
         """Tell the others, and wait a few seconds until each has heard it or has given up as well."""

@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import psutil
 
 from workbench.config import Launch
 from workbench.errors import PeerLostError
-from workbench.machine import has_ended, machine
+from workbench.machine import has_ended, machine, process_state
 
 _LOOK_EVERY_S = 0.25
-# What runs a rank's supervisor: its own file, or under MPICH's gforker the one that unpacks it.
-_KEEPERS = tuple(
-    os.path.join("workbench", "launch", *each) for each in (("ranks", "supervisor.py"), ("start", "gforker.py"))
-)
-_STARTED_S = 5.0  # so old a keeper has started its rank
+_FEW = 16  # of more ranks each looks less often, so that all together do not keep the machine busy
+# The names of processes that stay in the place of a rank that has ended: the supervisor of ``workbench run``, which
+# calls itself so then, and a notebook's stand-in, which sleeps.
+_ENDED = ("rank-has-ended", "sleep")
 _RANK_NAMES = {"mpich": "PMI_RANK", "openmpi": "OMPI_COMM_WORLD_RANK"}
 
 
@@ -62,7 +62,8 @@ class Peers:
         now = time.monotonic()
         if now < self._look_at:
             return
-        self._look_at = now + _LOOK_EVERY_S
+        among = max(len(self._pids), self._siblings.count if self._siblings else 0)
+        self._look_at = now + _LOOK_EVERY_S * max(1.0, among / _FEW)
         for rank, pid in self._pids.items():
             if has_ended(pid):
                 raise lost(f"rank {rank}", f"its process {pid} has ended")
@@ -82,8 +83,8 @@ class Siblings:
     """The processes that mpiexec has started on this machine, before they have told each other their numbers.
 
     They are children of one process, which is this one's nearest ancestor without a rank in its environment. Where it
-    cannot be seen (a container of one's own around each rank) nobody is missed. What has started a rank for us may stay
-    in its place: the keeper of ``workbench run``, without a child then, and a notebook's stand-in, which sleeps.
+    cannot be seen (a container of one's own around each rank) nobody is missed. One that has not been started yet, or
+    not come far, is late and not lost: lost is who was seen and has ended, or left a process in its place that says so.
 
     Args:
         launch: how this process was started.
@@ -93,47 +94,51 @@ class Siblings:
     def __init__(
         self, launch: Launch, parents: Callable[[], list[psutil.Process]] = lambda: psutil.Process().parents()
     ) -> None:
-        self._name, self._launch = _RANK_NAMES.get(launch.launcher, ""), launch
-        self._launcher = self._find(parents) if self._name and launch.size > 1 else None
-        self._most, self._kept = 0, set[int]()
-        if self._launcher and launch.local_size > 1:
-            self._most = launch.local_size
-        elif self._launcher and self._launcher.name().endswith("gforker"):  # it knows of one machine only
-            self._most = launch.size
+        self._name = _RANK_NAMES.get(launch.launcher, "")
+        self._launcher = self._find(parents) if self._name and launch.size > 1 else 0
+        self._ranks: dict[int, int] = {}  # by process
+
+    @property
+    def count(self) -> int:
+        """How many have been seen."""
+        return len(self._ranks)
 
     def ended(self) -> str:
-        """Who of them has ended, or "". Once there were as many as there are ranks here, one fewer is one lost."""
-        if self._launcher is None:
+        """Who of them has ended, or ""."""
+        if not self._launcher or has_ended(self._launcher):
             return ""
-        try:
-            ranks = [rank for child in self._launcher.children() if (rank := self._rank(child)) is not None]
-        except psutil.Error:
-            return ""
-        self._most = max(self._most, len(ranks))
-        if len(ranks) >= self._most:
-            return ""
-        missing = sorted(set(range(self._launch.size)) - set(ranks))
-        return f"rank {missing[0]}" if self._most == self._launch.size and len(missing) == 1 else "a rank"
+        for pid in set(children(self._launcher)) - self._ranks.keys():
+            if (rank := self._rank(pid)) is not None:
+                self._ranks[pid] = rank
+        gone = sorted(rank for pid, rank in self._ranks.items() if self._has_left(pid))
+        if len(gone) > 1:  # one of them may have ended because of the other
+            return "a rank"
+        return f"rank {gone[0]}" if gone else ""
 
-    def _find(self, parents: Callable[[], list[psutil.Process]]) -> psutil.Process | None:
+    def _find(self, parents: Callable[[], list[psutil.Process]]) -> int:
         try:
-            return next((each for each in parents() if self._name not in each.environ()), None)
+            return next((each.pid for each in parents() if self._name not in each.environ()), 0)
         except psutil.Error:
-            return None
+            return 0
 
-    def _rank(self, process: psutil.Process) -> int | None:
+    def _rank(self, pid: int) -> int | None:
         try:
-            if process.name() == "sleep" or self._is_left_alone(process) or has_ended(process.pid):
-                return None
-            return int(process.environ()[self._name])
+            return int(psutil.Process(pid).environ()[self._name])
         except (psutil.Error, KeyError, ValueError, OSError):
             return None
 
-    def _is_left_alone(self, process: psutil.Process) -> bool:
-        """Is it a keeper whose rank has ended? One without a child may be about to start it."""
-        if not any(word.endswith(_KEEPERS) for word in process.cmdline()):
-            return False
-        if process.children():
-            self._kept.add(process.pid)
-            return False
-        return process.pid in self._kept or time.time() - process.create_time() > _STARTED_S
+    def _has_left(self, pid: int) -> bool:
+        name, _, parent = process_state(pid) or ("", "", 0)
+        return parent != self._launcher or name in _ENDED or has_ended(pid)
+
+
+def children(pid: int) -> list[int]:
+    """The processes that one has started. A list in the moment that one ends may lack others."""
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+        return [int(word) for task in tasks for word in (task / "children").read_text().split()]
+    except OSError:  # a kernel that does not list them
+        try:
+            return [child.pid for child in psutil.Process(pid).children()]
+        except psutil.Error:
+            return []

@@ -19,7 +19,7 @@ import hmac
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -99,7 +99,7 @@ class Session:
         """
         found: dict[str, bytes] = {}
         doubts = Doubts(self.board)
-        for _ in looks(self.timeout_s, tick):
+        for _ in looks(self.timeout_s, tick, lambda: len(found)):
             for name in [name for name in names if name not in found]:
                 body = doubts.ask(self.key, f"{self.name}/{name}")
                 if body is not None:
@@ -163,11 +163,15 @@ class Doubts:
         return body
 
 
-def looks(timeout_s: float, tick: Callable[[], None] = lambda: None) -> Any:
-    """Count from 0, with ever longer pauses, until the deadline."""
-    until, pause, count = time.monotonic() + timeout_s, _SHORTEST_S, 0
+def looks(
+    timeout_s: float, tick: Callable[[], None] = lambda: None, progress: Callable[[], int] = lambda: 0
+) -> Iterator[int]:
+    """Count from 0, with ever longer pauses, until nothing has changed in ``progress`` for ``timeout_s``."""
+    until, pause, count, seen = time.monotonic() + timeout_s, _SHORTEST_S, 0, progress()
     while True:
         yield count
+        if (now_seen := progress()) != seen:
+            until, seen = time.monotonic() + timeout_s, now_seen
         if time.monotonic() > until:
             return
         tick()
@@ -198,7 +202,11 @@ def find(
         LaunchError: not all came in time, or a stranger wrote in a rank's stead.
     """
     meeting = _Meeting(board, secret, rank, size, about)
-    for _ in looks(timeout_s, lambda: tick([json.loads(body) if body else None for body in meeting.bodies])):
+
+    def look() -> None:
+        tick([json.loads(body) if body else None for body in meeting.bodies])
+
+    for _ in looks(timeout_s, look, lambda: sum(body is not None for body in meeting.bodies)):
         meeting.collect() if rank == 0 else meeting.read_roll()
         if meeting.met(timeout_s):
             return meeting.session
