@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from itertools import zip_longest
 from typing import Any
@@ -26,19 +27,32 @@ class ProcessSet:
     """Some of the ranks. It holds no more than their numbers; which sets there are is known to the job.
 
     Args:
-        ranks: global ranks, or an mpi4py communicator whose members are meant.
+        ranks_or_comm: global ranks, or an mpi4py communicator whose members are meant.
 
     Attributes:
-        mpi_comm: the communicator, if it was given as one.
+        mpi_comm: the communicator, if it was given as one; else None.
+
+    Raises:
+        ValueError: it is neither.
 
     Example:
         >>> ProcessSet([2, 0])
         ProcessSet(process_set_id=None, ranks=[0, 2], mpi_comm=None)
     """
 
-    def __init__(self, ranks: Iterable[int] | Any) -> None:
-        self.mpi_comm: Any = ranks if hasattr(ranks, "Get_rank") else None
-        self._ranks = None if self.mpi_comm is not None else tuple(sorted({int(rank) for rank in ranks}))
+    mpi_comm: Any = None
+
+    def __init__(self, ranks_or_comm: Iterable[int] | Any) -> None:
+        self._ranks: tuple[int, ...] | None = None
+        if hasattr(ranks_or_comm, "Get_rank"):
+            self.mpi_comm = ranks_or_comm
+            return
+        try:
+            self._ranks = tuple(sorted({operator.index(rank) for rank in ranks_or_comm}))
+        except TypeError:
+            raise ValueError(
+                f"A process set is made of ranks, or of an MPI communicator, not {ranks_or_comm!r}."
+            ) from None
 
     @property
     def process_set_id(self) -> int | None:
@@ -46,6 +60,10 @@ class ProcessSet:
         context = HOLDER.find()
         sets = list(context.sets.members.items()) if context is not None else []
         return next((set_id for set_id, members in sets if members == self._ranks), None)
+
+    @process_set_id.setter
+    def process_set_id(self, value: int | None) -> None:
+        raise ValueError("The job numbers process sets itself: give this one to init() or to add_process_set().")
 
     @property
     def ranks(self) -> list[int] | None:
@@ -71,7 +89,7 @@ class ProcessSet:
 class _Everybody(ProcessSet):
     """All ranks of whatever job is running."""
 
-    @property
+    @property  # type: ignore[misc]  # nobody sets it
     def process_set_id(self) -> int:
         return 0
 

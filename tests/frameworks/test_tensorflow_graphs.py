@@ -251,14 +251,15 @@ def test_slices_in_a_group(run: Callable[..., Any]) -> None:
 
 
 def test_local_and_global_gradients_of_a_tape() -> None:
-    """In two lists: those of local sources are the rank's own, divided by the number of ranks; the others are means."""
+    """Two lists of (source, gradient): local ones are the rank's own by the number of ranks, the others means."""
     rank, n = hvd.rank(), hvd.size()
     kept, shared = tf.Variable(2.0 + rank), tf.Variable(1.0 + rank)
     with tf.GradientTape() as tape:
         loss = kept * kept + shared * shared
     tape = hvd.DistributedGradientTape(tape)
     tape.register_local_source(kept)
-    (own,), (mean,) = tape.get_local_and_global_gradients(loss, [kept, shared])
+    ((first, own),), ((second, mean),) = tape.get_local_and_global_gradients(loss, [kept, shared])
+    assert (first is kept, second is shared) == (True, True)
     np.testing.assert_allclose(own, 2 * (2.0 + rank) / n)
     np.testing.assert_allclose(mean, 2 * (1.0 + (n - 1) / 2))
 

@@ -266,6 +266,38 @@ def test_local_layers(kind: str, n: int, rank: int) -> None:
 
 
 @pytest.mark.ranks(2)
+@pytest.mark.parametrize("mean", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_local_variables_add_up_their_passes(kind: str, mean: bool, n: int, rank: int) -> None:
+    """Every pass of a local variable counts, as of a shared one; the counter of Horovod's suite is where it was."""
+    local, common = tf.Variable([0.0]), tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(adder(kind), backward_passes_per_step=3, average_aggregated_gradients=mean)
+    optimizer.register_local_var(local)
+    if kind == "new":
+        optimizer.build([local, common])
+    for number in range(4):
+        gradient = tf.constant([(rank + 1.0) * 4.0**number])
+        optimizer.apply_gradients([(gradient, local), (gradient, common)])
+    share = 21.0 / (3 if mean else 1)
+    np.testing.assert_allclose(local.numpy(), [share * (rank + 1) / n], rtol=1e-6)
+    np.testing.assert_allclose(common.numpy(), [share * (n + 1) / 2], rtol=1e-6)
+    assert int(optimizer._agg_helper.counter.numpy()) == 1
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_of_a_tape_come_reduced(kind: str, n: int, rank: int) -> None:
+    """``_compute_gradients(loss, variables, tape=tape)``, and applying them does not reduce again."""
+    variable = tf.Variable([0.0])
+    optimizer = hvd.DistributedOptimizer(adder(kind), op=hvd.Sum)
+    with tf.GradientTape() as tape:
+        loss = variable * (rank + 1.0)
+    pairs = optimizer._compute_gradients(loss, [variable], tape=tape)
+    optimizer.apply_gradients(pairs)
+    assert pairs[0][0].numpy() == variable.numpy() == n * (n + 1) / 2
+
+
+@pytest.mark.ranks(2)
 @pytest.mark.parametrize("kind", KINDS)
 def test_process_sets(kind: str, rank: int) -> None:
     """Each set averages over its own ranks."""

@@ -103,6 +103,18 @@ def test_alltoall(rank: int, n: int) -> None:
         assert counts.asnumpy().tolist() == [2 if last else 0] * n
 
 
+def test_alltoall_refuses_as_horovod_does(n: int) -> None:
+    """What does not fit, and splits of another dtype, are MXNet's error, which is a RuntimeError, and a ValueError."""
+    for rows, splits in ((n + 1, None), (n - 1, [1] * n), (n, tensor([1] * n, "float32"))):
+        if (rows, splits) == (n + 1, None) and n == 1:
+            continue
+        for error in (mx.base.MXNetError, RuntimeError, ValueError):
+            with pytest.raises(error, match="splits"):
+                hvd.alltoall(tensor([0.0] * rows), splits)
+    with pytest.raises(mx.base.MXNetError, match="root"):
+        hvd.broadcast(tensor([0.0]), root_rank=n)
+
+
 def test_reducescatter(rank: int, n: int) -> None:
     """Each rank keeps its rows of the sum; where there are fewer rows than ranks, the last get none."""
     whole = np.arange(2.0 * (n + 1)).reshape(n + 1, 2)

@@ -74,7 +74,8 @@ def test_sets_that_overlap_work_at_the_same_time(
 @pytest.mark.ranks(3)
 def test_what_a_set_says_of_itself(rank: int, n: int) -> None:
     """Number, members, size and rank, before it is registered, while it is, and afterwards; on members and others."""
-    one = hvd.ProcessSet([n - 1, 0, 0])
+    one = hvd.ProcessSet(ranks_or_comm=[n - 1, 0, 0])
+    assert (one.mpi_comm, hvd.ProcessSet.mpi_comm, hvd.global_process_set.mpi_comm) == (None, None, None)
     members = sorted({0, n - 1})
     assert (one.ranks, one.process_set_id) == (members, None)
     assert (one.included(), one.size(), one.rank()) == (None, None, None)
@@ -293,3 +294,12 @@ def test_an_optimizer_of_an_earlier_job_gives_way(rank: int, n: int, begin_again
     model(torch.tensor([[float(rank)]])).sum().backward()
     optimizer.step()
     assert model.weight.item() == -(n - 1) / 2
+
+
+def test_what_makes_no_set_is_a_value_error() -> None:
+    """Neither ranks nor a communicator, and a number that the caller gives it, as Horovod's suite tries."""
+    for wrong in (5, None, "ab", [0.5]):
+        with pytest.raises(ValueError, match="made of ranks, or of an MPI communicator"):
+            hvd.ProcessSet(wrong)
+    with pytest.raises(ValueError, match="numbers process sets itself"):
+        hvd.ProcessSet([0]).process_set_id = 10

@@ -16,16 +16,20 @@ from workbench import config
 
 _HERE = "workbench.as_horovod"
 _UTIL = f"{_HERE}.runner_util"
+_UTIL_OF_ALL = f"{_HERE}.util"
 # Horovod's module → ours, asked for a name one after the other; the first is imported at once.
 PARTS: dict[str, tuple[str, ...]] = {
     "horovod": (f"{_HERE}.version", f"{_HERE}.runner"),
     "horovod.common": (f"{_HERE}.version",),
-    "horovod.common.basics": (f"{_HERE}.basics",),
-    "horovod.common.elastic": ("workbench.elastic",),
+    "horovod.common.basics": (f"{_HERE}.basics", "workbench.process_sets"),
+    "horovod.common.elastic": ("workbench.elastic", f"{_HERE}.exceptions"),
     "horovod.common.exceptions": (f"{_HERE}.exceptions",),
-    "horovod.common.process_sets": ("workbench.process_sets",),
-    "horovod.common.util": (f"{_HERE}.util",),
-    **{f"horovod.{name}.compression": (f"workbench.{name}",) for name in ("torch", "tensorflow", "keras", "mxnet")},
+    "horovod.common.process_sets": ("workbench.process_sets", f"{_HERE}.basics", f"{_HERE}.util"),
+    "horovod.common.util": (f"{_HERE}.util", f"{_HERE}.exceptions"),
+    **{
+        f"horovod.{name}.compression": (f"workbench.{name}", "workbench.training.compression")
+        for name in ("torch", "tensorflow", "keras", "mxnet")
+    },
     "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.mxnet.ops", "workbench.api"),
     "horovod.runner": (f"{_HERE}.runner",),
     "horovod.runner.common": (f"{_HERE}.version",),
@@ -36,25 +40,30 @@ PARTS: dict[str, tuple[str, ...]] = {
     "horovod.runner.util": (f"{_HERE}.version",),
     "horovod.runner.util.threads": (_UTIL,),
     "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tensorflow.ops", "workbench.api"),
+    "horovod.tensorflow.util": (f"{_HERE}.tensorflow_util",),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
     "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.api"),
     "horovod.version": (f"{_HERE}.version",),
 }
 # Below these our names are Horovod's.
 _SAME = ("torch", "tensorflow", "keras", "jax", "mxnet", "spark", "ray")
+# A framework's modules have what they import from each other, from horovod.common and from its elastic part, too.
+_ALSO: dict[str, tuple[str, ...]] = {name: (f"workbench.{name}", _UTIL_OF_ALL, "workbench.elastic") for name in _SAME}
+_ALSO["tensorflow"] = (f"{_HERE}.tensorflow_util", *_ALSO["tensorflow"])
 
 
 def targets(name: str) -> tuple[str, ...]:
     """Our modules that stand for Horovod's ``name``; none if there are none.
 
     Example:
-        >>> targets("horovod.torch.functions"), targets("horovod.data")
-        (('workbench.torch.functions',), ())
+        >>> targets("horovod.torch.functions")[:2], targets("horovod.data")
+        (('workbench.torch.functions', 'workbench.torch'), ())
     """
-    if name in PARTS:
-        return PARTS[name]
-    ours = name.replace("horovod", "workbench", 1)
-    return (ours,) if name.split(".")[1] in _SAME and _exists(ours) else ()
+    framework = name.split(".")[1] if "." in name else ""
+    found = PARTS.get(name, ())
+    if not found and framework in _SAME and _exists(ours := name.replace("horovod", "workbench", 1)):
+        found = (ours,)
+    return tuple(dict.fromkeys((*found, *_ALSO.get(framework, ())))) if found else ()
 
 
 def _exists(name: str) -> bool:
@@ -64,7 +73,7 @@ def _exists(name: str) -> bool:
     try:
         return find_spec(name) is not None
     except ModuleNotFoundError as error:
-        if error.name == parent:  # it is a module and no package
+        if error.name in (parent, name):  # it is a module and no package
             return False
         raise  # the framework itself is not installed
 

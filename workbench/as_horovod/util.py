@@ -17,6 +17,9 @@ from workbench.config import changed_environment as env
 
 T = TypeVar("T")
 
+EXTENSIONS = ["tensorflow", "torch", "mxnet"]
+_cache = functools.cache  # Horovod's own decorator; its suites take it from here
+
 
 def get_ext_suffix() -> str:
     """How compiled modules of this Python end."""
@@ -172,6 +175,7 @@ def _order(version: str) -> tuple[list[int], bool]:
 
 
 __all__ = [
+    "EXTENSIONS",
     "ccl_built",
     "check_extension",
     "check_installed_version",

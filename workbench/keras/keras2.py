@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from workbench.keras.flavour import build, is_legacy
 from workbench.keras.wrapper import Distributed
+from workbench.tensorflow.optimizer import Aggregation
 from workbench.tensorflow.tensors import as_it_is
 from workbench.training.bridge import TensorReducer
 
@@ -98,10 +99,17 @@ class Distributed2(Distributed):
         gradients = self._inner.get_gradients(loss, params)
         return gradients if self._scaled() else [each for each, _ in self._reduced(zip(gradients, params, strict=True))]
 
-    def _compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """The legacy optimizer's, reduced."""
-        pairs = self._inner._compute_gradients(*args, **kwargs)
+    def _compute_gradients(self, loss: Any, var_list: Any, grad_loss: Any = None, tape: Any = None) -> Any:
+        """The optimizer's, reduced; those of Keras 2.11 have no ``grad_loss``."""
+        if is_legacy(self._inner):
+            pairs = self._inner._compute_gradients(loss, var_list, grad_loss, tape)
+        else:
+            pairs = self._inner.compute_gradients(loss, var_list, tape)
         return pairs if self._scaled() else self._reduced(pairs)
+
+    @property
+    def _agg_helper(self) -> Aggregation | None:
+        return Aggregation(self._reducer) if self._reducer.passes > 1 else None
 
     def _scaled(self) -> bool:
         """Within a LossScaleOptimizer, which will ask for the reduction when it has taken its factor out again."""

@@ -7,16 +7,30 @@ ignored, because the coordinator sets the order; it is accepted for Horovod comp
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import mxnet as mx
+import numpy as np
 
 from workbench.api import Average, ReduceOp
 from workbench.core.messages import Kind
 from workbench.mxnet.tensors import array_of, fill, new_like
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.calls import Call, choose_op
+
+
+class InvalidArgumentError(ValueError, mx.base.MXNetError):  # type: ignore[misc]  # untyped
+    """Arguments that do not fit: Horovod's scripts catch MXNet's error, which is a RuntimeError."""
+
+
+@contextmanager
+def _as_mxnet_s() -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise InvalidArgumentError(str(error)) from None
 
 
 def allreduce(
@@ -135,14 +149,26 @@ def alltoall(
 
     Returns:
         The rows received; if splits are given, a pair: them, and how many came from each rank (int32).
+
+    Raises:
+        MXNetError: splits of another dtype than int32, or that do not fit the rows; it is a ValueError, too.
     """
-    if isinstance(splits, mx.nd.NDArray):
-        splits = splits.asnumpy()
-    rows = None if splits is None else tuple(int(each) for each in splits)
-    call = Call(Kind.ALLTOALL, name, splits=rows, process_set=process_set)
-    received, counts = call([array_of(tensor)])
+    call = Call(Kind.ALLTOALL, name, splits=_rows_of(splits), process_set=process_set)
+    with _as_mxnet_s():
+        received, counts = call([array_of(tensor)])
     result = new_like(received, tensor)
-    return result if rows is None else (result, mx.nd.array(counts, dtype="int32"))
+    return result if splits is None else (result, mx.nd.array(counts, dtype="int32"))
+
+
+def _rows_of(splits: Any) -> tuple[int, ...] | None:
+    """The splits as numbers; an array must have int32, as Horovod has it."""
+    if splits is None:
+        return None
+    if isinstance(splits, mx.nd.NDArray):
+        if splits.dtype != np.int32:
+            raise InvalidArgumentError(f"splits must be int32, not {np.dtype(splits.dtype)}: splits.astype('int32').")
+        splits = splits.asnumpy()
+    return tuple(int(each) for each in splits)
 
 
 def reducescatter(
@@ -185,18 +211,22 @@ def _reduction(
 def _new(call: Call, tensors: Sequence[Any]) -> list[Any]:
     if not tensors:
         return []
-    arrays = call([array_of(each) for each in tensors])
+    with _as_mxnet_s():
+        arrays = call([array_of(each) for each in tensors])
     return [new_like(array, tensor) for array, tensor in zip(arrays, tensors, strict=True)]
 
 
 def _in_place(call: Call, tensors: Sequence[Any]) -> list[Any]:
     if tensors:
-        for array, tensor in zip(call([array_of(each) for each in tensors]), tensors, strict=True):
+        with _as_mxnet_s():
+            arrays = call([array_of(each) for each in tensors])
+        for array, tensor in zip(arrays, tensors, strict=True):
             fill(tensor, array)
     return list(tensors)
 
 
 __all__ = [
+    "InvalidArgumentError",
     "allgather",
     "allreduce",
     "allreduce_",

@@ -76,6 +76,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         Args:
             target, sources, output_gradients, args, kwargs: as ``tf.GradientTape.gradient`` has them.
         """
+        kwargs.pop("use_generic_names", None)  # of Horovod's own: names by the place in the list
         gradients = super().gradient(target, sources, output_gradients, *args, **kwargs)
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
         names = names_of(variables)
@@ -84,8 +85,8 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
 
     def get_local_and_global_gradients(
         self, target: Any, sources: Any, output_gradients: Any = None, **kwargs: Any
-    ) -> tuple[list[Any], list[Any]]:
-        """As :meth:`gradient`, in two lists: of the sources that are local, and of those that are reduced.
+    ) -> tuple[list[tuple[Any, Any]], list[tuple[Any, Any]]]:
+        """As :meth:`gradient`, in two lists of pairs (source, gradient): the local sources', and the reduced ones.
 
         Args:
             target, sources, output_gradients, kwargs: as there.
@@ -93,8 +94,8 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         variables = tf.nest.flatten(sources)
         made = self.gradient(target, variables, output_gradients, **kwargs)
         local = {id(each) for each in self._local}
-        pairs = list(zip(made, variables, strict=True))
-        return [g for g, v in pairs if id(v) in local], [g for g, v in pairs if id(v) not in local]
+        pairs = list(zip(variables, made, strict=True))
+        return [each for each in pairs if id(each[0]) in local], [each for each in pairs if id(each[0]) not in local]
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name

@@ -64,6 +64,22 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     return distribute(optimizer, reducer)
 
 
+class Aggregation:
+    """How far the passes of a step are; Horovod's optimizers have it as ``_agg_helper``, and suites read it.
+
+    Args:
+        reducer: the optimizer's.
+    """
+
+    def __init__(self, reducer: TensorReducer) -> None:
+        self._reducer, self.backward_passes_per_step = reducer, reducer.passes
+
+    @property
+    def counter(self) -> Any:
+        """A tensor: how many passes have been added up since the last step."""
+        return tf.constant(self._reducer.passed)
+
+
 class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # untyped
     """An optimizer of ``tf.compat.v1.train`` with gradients reduced between ``compute_`` and ``apply_gradients``.
 
@@ -79,6 +95,7 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         super().__init__(name=name or f"Distributed{type(optimizer).__name__}", use_locking=use_locking)
         self._optimizer, self._reducer, self._ready = optimizer, reducer, None
         self._local: list[Any] = []
+        self._agg_helper = Aggregation(reducer) if reducer.passes > 1 else None
 
     def register_local_var(self, var: Any) -> None:
         """The gradient of this variable stays on this rank."""
@@ -119,4 +136,4 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         return self._optimizer.variables(*args, **kwargs)
 
 
-__all__ = ["DistributedOptimizer", "DistributedV1Optimizer"]
+__all__ = ["Aggregation", "DistributedOptimizer", "DistributedV1Optimizer"]

@@ -96,11 +96,11 @@ class TensorReducer:
     ) -> None:
         self._bridge, self._compression, self._options = bridge, compression, options
         self._sparse_as_dense, self._scale_local = sparse_as_dense, scale_local
-        self._lists: dict[tuple[str, ...], GradientList] = {}
+        self._lists: dict[tuple[bool | str, ...], GradientList] = {}
         self._local: set[str] = set()
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
-        GradientList([], **options)  # refuses now what it would refuse in the first step
+        self._latest = GradientList([], **options)  # refuses now what it would refuse in the first step
 
     def keep_local(self, names: Iterable[str]) -> None:
         """The gradients of these variables stay on this rank."""
@@ -119,20 +119,34 @@ class TensorReducer:
         """
         result = list(gradients)
         there = [i for i, name in enumerate(names) if result[i] is not None and name not in self._local]
-        for i, name in enumerate(names):
-            if result[i] is not None and name in self._local and self._scale_local:
+        kept = [i for i, name in enumerate(names) if result[i] is not None and name in self._local]
+        ready = None
+        if there or (kept and self.passes > 1):
+            small = [self._small(gradients[i]) for i in there]
+            own = [self._dense(gradients[i]) for i in kept] if self.passes > 1 else []
+            lists = self._list([names[i] for i in there]), self._list([names[i] for i in kept[: len(own)]], alone=True)
+            made, ready = self._reduce(*lists, [each for each, _ in small], own)
+            for i, each, (_, ctx) in zip(there, made, small, strict=False):
+                result[i] = each if self._bridge.sparse(each) else self._compression.decompress(each, ctx)
+            for i, each in zip(kept, made[len(there) :], strict=False):
+                result[i] = each
+        if self._scale_local:
+            for i in kept:
                 result[i] = self._bridge.scaled(result[i], 1.0 / self._members())
-        if not there:
-            return result, None
-        mine = tuple(names[i] for i in there)
-        if mine not in self._lists:
-            self._lists[mine] = GradientList(mine, lent=self._bridge.lends, **self._options)
-        reduce = self._lists[mine]
-        small = [self._small(gradients[i]) for i in there]
-        reduced, ready = self._reduce(reduce, [each for each, _ in small])
-        for i, each, (_, ctx) in zip(there, reduced, small, strict=True):
-            result[i] = each if self._bridge.sparse(each) else self._compression.decompress(each, ctx)
         return result, ready
+
+    def _list(self, names: Sequence[str], alone: bool = False) -> GradientList:
+        """Of gradients that are reduced, or of those that each rank keeps; the same in each step."""
+        key: tuple[bool | str, ...] = (alone, *names)
+        if key not in self._lists:
+            self._lists[key] = GradientList(names, lent=self._bridge.lends, alone=alone, **self._options)
+        self._latest = self._lists[key] if names else self._latest
+        return self._lists[key]
+
+    @property
+    def passed(self) -> int:
+        """How many of ``passes`` have been added up since the last step; of those that the host has seen."""
+        return self._latest.passed
 
     def _members(self) -> int:
         """How many ranks share what this one computes; a rank outside of the set computes for itself."""
@@ -140,30 +154,43 @@ class TensorReducer:
         return process_set.size() if process_set.included() else 1
 
     def _small(self, gradient: Any) -> tuple[Any, Any]:
-        if self._sparse_as_dense:
-            gradient = self._bridge.dense(gradient)
+        gradient = self._dense(gradient)
         return (gradient, None) if self._bridge.sparse(gradient) else self._compression.compress(gradient)
 
-    def _reduce(self, reduce: GradientList, gradients: Sequence[Any]) -> tuple[list[Any], Any]:
-        """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag."""
-        parts = [self._bridge.sparse(each) or (each,) for each in gradients]
+    def _dense(self, gradient: Any) -> Any:
+        return self._bridge.dense(gradient) if self._sparse_as_dense else gradient
+
+    def _reduce(
+        self, reduce: GradientList, keep: GradientList, gradients: Sequence[Any], own: Sequence[Any]
+    ) -> tuple[list[Any], Any]:
+        """One call to the host; a sparse gradient is two tensors in it, and with several passes there is a flag.
+
+        Args:
+            reduce, keep: for ``gradients``, which are reduced, and for ``own``, which stay on this rank.
+            gradients, own: see there.
+        """
+        parts = [self._bridge.sparse(each) or (each,) for each in (*gradients, *own)]
         tensors = [tensor for part in parts for tensor in part]
         results = [spec for part in parts for spec in self._specs(part)]
         flagged: list[Spec] = [("bool", ())] if self.passes > 1 else []
+        count = len(gradients)
 
         def run(arrays: list[Array]) -> list[Array]:
             given = iter(arrays)
-            reduced = reduce([(next(given), next(given)) if len(part) > 1 else next(given) for part in parts])
-            flag = [np.array(reduced is not None)] if flagged else []
-            if reduced is None:
+            forms = [(next(given), next(given)) if len(part) > 1 else next(given) for part in parts]
+            kept = keep(forms[count:]) if own else []
+            reduced = reduce(forms[:count]) if count else []
+            flag = [np.array(None not in (reduced, kept))] if flagged else []
+            if reduced is None or kept is None:
                 return [*flag, *(np.zeros(each.shape, each.dtype) for each in arrays)]
-            return [*flag, *(array for each in reduced for array in (each if isinstance(each, tuple) else (each,)))]
+            both = [*reduced, *kept]
+            return [*flag, *(array for each in both for array in (each if isinstance(each, tuple) else (each,)))]
 
         made = iter(self._bridge.on_host(run, tensors, [*flagged, *results]))
         ready = next(made) if flagged else None
         return [
             self._bridge.rebuilt(each, next(made), next(made)) if len(part) > 1 else next(made)
-            for each, part in zip(gradients, parts, strict=True)
+            for each, part in zip((*gradients, *own), parts, strict=True)
         ], ready
 
     def _specs(self, part: tuple[Any, ...]) -> list[Spec]:

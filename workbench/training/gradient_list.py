@@ -46,6 +46,7 @@ class GradientList:
         process_set: who takes part; a rank outside of it gets its own gradients back.
         order: tells apart objects that use the same names, if they are used in unlike order.
         lent: large arrays may be reduced where they lie, if they are writeable; after the call nobody looks at them.
+        alone: each rank keeps its own: passes are added up, and nothing is sent.
 
     Raises:
         ValueError: a name twice, another op, or no pass at all.
@@ -68,6 +69,7 @@ class GradientList:
         process_set: ProcessSet = global_process_set,
         order: OrderOfUse | None = None,
         lent: bool = False,
+        alone: bool = False,
     ) -> None:
         if len(set(names)) < len(names):
             raise ValueError(f"Gradients need different names, not {', '.join(names)}.")
@@ -78,6 +80,7 @@ class GradientList:
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
         self._names, self._op, self._set, self._passes = list(names), op, process_set, passes
+        self._alone = alone
         scale = 1.0 / passes if mean else 1.0
         self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
         self._scale, self._order = scale, order
@@ -117,8 +120,13 @@ class GradientList:
             self._left, self._rows = self._passes, {}
             arrays.let_go()
 
+    @property
+    def passed(self) -> int:
+        """How many passes of the present step have been added up."""
+        return self._passes - self._left
+
     def _reduce(self, arrays: _Arrays) -> list[Any]:
-        if not self._set.included():
+        if self._alone or not self._set.included():
             arrays.take_all()
             mine = {name: _merged(rows) for name, rows in self._rows.items()} | arrays.parts()
             return [_scaled(mine[name], self._scale) for name in self._names]
