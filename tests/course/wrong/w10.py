@@ -160,6 +160,13 @@ def scales_the_rate(hvd: Any, job: Any) -> Any:
     return _saved(hvd, job, _accuracy(hvd, job))
 
 
+def takes_another_rate(hvd: Any, job: Any) -> Any:
+    for group in job.optimizer.param_groups:
+        group["lr"] *= 0.5
+    _trained(hvd, job)
+    return _saved(hvd, job, _accuracy(hvd, job))
+
+
 def returns_nothing(hvd: Any, job: Any) -> None:
     _trained(hvd, job)
     _saved(hvd, job, _accuracy(hvd, job))
@@ -229,6 +236,7 @@ WRONG = {
         (prints_on_all, "ranks 0 and 1 print; rank 0 alone should"),
         (evaluates_on_rank_zero, "Rank 1 has left the job"),
         (scales_the_rate, "✗ The weights at the end are those of one process: rank 0: a weight differs by"),
+        (takes_another_rate, "✗ Each step is one of the job's own optimizer, on the mean loss of its samples: one "),
         (returns_nothing, "rank 0 reports None, not a number"),
     ],
     "10.rank_zero": [

@@ -29,7 +29,10 @@ def _train(
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     if options.get("broadcast", True):
         hvd.broadcast_parameters(model.state_dict(), root_rank=0)
-    optimizer: Any = torch.optim.SGD(model.parameters(), lr=options.get("lr", 0.2), momentum=0.9)
+    kind = options.get("kind", torch.optim.SGD)
+    own = {name: options[name] for name in ("betas", "weight_decay") if name in options}
+    own |= {} if "betas" in own else {"momentum": 0.9}
+    optimizer: Any = kind(model.parameters(), lr=options.get("lr", 0.2), **own)
     if options.get("wrap", True):
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     for epoch in range(epochs):
@@ -138,6 +141,16 @@ def learns_too_slowly(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any
     return _accuracy(model, digits)
 
 
+def trains_with_adam(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, kind=torch.optim.Adam, lr=0.01, betas=(0.9, 0.999))
+    return _accuracy(model, digits)
+
+
+def decays_its_weights(hvd: Any, model: Any, digits: Any, batch: Any, epochs: Any) -> Any:
+    _train(hvd, model, digits, batch, epochs, weight_decay=1e-3)
+    return _accuracy(model, digits)
+
+
 WRONG = {
     "13.capstone": [
         (trains_without_hvd, "2 ranks: rank 0 of 2 is rank 0 of 1 to itself; init() makes them meet"),
@@ -153,5 +166,7 @@ WRONG = {
         (trains_on_rank_zero, "2 ranks: rank 1 made 0 training passes in 3 epochs"),
         (reports_its_shard, "✗ All ranks report the accuracy on all test data: 2 ranks: rank 0 reports 0."),
         (learns_too_slowly, "✗ At least 85 % of the unseen digits are read right: 2 ranks: "),
+        (trains_with_adam, "✗ Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples: "),
+        (decays_its_weights, "of the largest weight away from where that leads: is it another optimizer?"),
     ],
 }

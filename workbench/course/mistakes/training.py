@@ -41,6 +41,7 @@ MISTAKES: dict[str, tuple[Mistake, ...]] = {
             ("All ranks report the accuracy",),
             "Right answers can be added up over the ranks, and so can counts. Of which data is yours the share?",
         ),
+        Mistake(("SGD with lr 0.2",), "The text names the optimizer, its rate and its momentum, and nothing else."),
         Mistake(("unseen digits",), "The text names the rate, the momentum and the number of epochs. Compare yours."),
     ),
 }

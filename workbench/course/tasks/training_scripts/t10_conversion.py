@@ -10,7 +10,7 @@ import numpy as np
 from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainTask
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
-from workbench.course.training.trial import Trial, run_job
+from workbench.course.training.trial import Trial, led_to, run_job
 from workbench.training.sampler import ShardedSampler
 
 
@@ -54,8 +54,18 @@ def convert(hvd: Any, job: Any) -> Any:
     ### END SOLUTION
 
 
+def as_asked(alone: behaviour.Seen, ranks: Sequence[behaviour.Seen]) -> str:
+    """Each step is one of the job's own optimizer, on the mean loss of its samples."""
+    far = behaviour.distance(alone.end, led_to("job", alone.batches))
+    if far <= _EQUAL:
+        return ""
+    return f"one process alone ends {far:.1g} of the largest weight away from where train_alone does"
+
+
+_EQUAL = 1e-6
 _TRIAL = Trial(run_job, (2,))
-_LIGHTS = tuple(behaviour.own_device if one is behaviour.threads_fit else one for one in behaviour.LIGHTS)
+_OWN = tuple(behaviour.own_device if one is behaviour.threads_fit else one for one in behaviour.LIGHTS)
+_LIGHTS = (*_OWN, as_asked)
 
 
 # --- what belongs to rank 0 -------------------------------------------------------------------------------
@@ -214,6 +224,9 @@ TASKS = [
                 "What does the loss of the whole batch divide by? op= says what becomes of the gradients.",
             ),
             Mistake(("Every step takes the average",), "Who brings the ranks' gradients together before step()?"),
+            Mistake(
+                ("the job's own optimizer",), "The nine steps leave the optimizer, its rate and the loss as they are."
+            ),
             Mistake(("not a number",), "What does the function return, and on which ranks?"),
             Mistake(
                 ("All ranks report the accuracy",),

@@ -9,7 +9,7 @@ from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
-from workbench.course.training.trial import Trial, run_capstone
+from workbench.course.training.trial import Trial, led_to, run_capstone
 from workbench.training.sampler import batches
 
 ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %
@@ -94,6 +94,16 @@ def good_enough(alone: Seen, ranks: Sequence[Seen]) -> str:
     return f"{ranks[0].measured:.1%} are; does every step move the weights, by lr 0.2 with momentum 0.9?"
 
 
+def as_asked(alone: Seen, ranks: Sequence[Seen]) -> str:
+    """Each step is one of SGD with lr 0.2 and momentum 0.9, on the mean loss of its samples."""
+    far = behaviour.distance(alone.end, led_to("capstone", alone.batches))
+    if far <= _EQUAL:
+        return ""
+    return (
+        f"one process alone ends {far:.1g} of the largest weight away from where that leads: is it another optimizer?"
+    )
+
+
 _BATCH = 72
 _TRIAL = Trial(run_capstone, (2, 3))
 _LIGHTS = (
@@ -106,6 +116,7 @@ _LIGHTS = (
     equal_to_one,
     behaviour.same_accuracy,
     good_enough,
+    as_asked,
 )
 
 TASKS = [
