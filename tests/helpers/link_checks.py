@@ -104,6 +104,22 @@ def messages_that_were_begun_keep_their_order(rank: Rank) -> None:
     assert last[0] == 7.0 + left(link)
 
 
+def a_long_message_goes_in_pieces(rank: Rank) -> None:
+    """Where a library takes so many bytes at once: a longer message, and one of another length back, arrive whole."""
+    link = rank.link
+    if not hasattr(link, "piece_bytes"):
+        return
+    usual, link.piece_bytes = link.piece_bytes, 1001  # no whole number of elements
+    try:
+        for lengths in ((1000, 1000, 1000), (1, 3000, 250), (0, 126, 125)):
+            sent = [np.arange(length) * (r + 1) for r, length in enumerate((*lengths, 7)[: link.size])]
+            got = np.full(len(sent[left(link)]), -1)
+            link.sendrecv(sent[link.rank], right(link), got, left(link))
+            np.testing.assert_array_equal(got, sent[left(link)])
+    finally:
+        link.piece_bytes = usual
+
+
 def what_was_sent_may_be_changed(rank: Rank) -> None:
     """Once ``sendrecv`` has returned, the sender's memory is its own again: what arrives is what it held before."""
     link = rank.link
@@ -200,6 +216,7 @@ LINK_CHECKS = [
     a_half_can_be_left_out,
     messages_keep_their_order,
     messages_that_were_begun_keep_their_order,
+    a_long_message_goes_in_pieces,
     what_was_sent_may_be_changed,
     long_messages_go_both_ways,
     parts_of_arrays_travel,

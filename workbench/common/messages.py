@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 _LONGEST = 1 << 20  # of a line, and of a greeting
-_MOST = 1 << 32  # bytes that may follow a line
+_MOST = 1 << 40  # bytes that may follow a line: a result of run() may be large
 MARK = b"workbench-agent "
 """Begins each line."""
 

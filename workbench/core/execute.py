@@ -141,7 +141,7 @@ def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: T
         source[...] = 0
     with tell(f"{backend.name}_ALLTOALL"):
         backend.collectives.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
-    return out, theirs.astype(np.int32)
+    return out, theirs if theirs.max() > np.iinfo(np.int32).max else theirs.astype(np.int32)
 
 
 def _reducescatter(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:

@@ -157,7 +157,7 @@ def alltoall(
     with _as_mxnet_s():
         received, counts = call([array_of(tensor)])
     result = new_like(received, tensor)
-    return result if splits is None else (result, mx.nd.array(counts, dtype="int32"))
+    return result if splits is None else (result, mx.nd.array(counts, dtype=counts.dtype))
 
 
 def _rows_of(splits: Any) -> tuple[int, ...] | None:

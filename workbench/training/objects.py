@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import io
 import pickle
 from typing import Any
 
@@ -61,7 +60,7 @@ def _dumps(obj: Any) -> bytes:
 
 
 def _loads(data: Any) -> Any:
-    return pickle.load(io.BytesIO(data.tobytes()))
+    return pickle.loads(data.data)
 
 
 broadcast_state = functools.partial(broadcast_object, name="elastic")

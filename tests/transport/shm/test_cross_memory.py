@@ -12,7 +12,7 @@ from memory_world import backends, drawn, serial
 
 from workbench.collectives.reduction import Reduction
 from workbench.transport.base import Backend
-from workbench.transport.shm import collectives, cross_memory
+from workbench.transport.shm import collectives, cross_memory, process_memory
 from workbench.transport.shm.process_memory import read, works
 
 LENGTHS = [5000, 65_537, 300_001]
@@ -37,6 +37,19 @@ def test_sums_are_those_of_one_thread(n: int, op: str, dtype: str, monkeypatch: 
 
     assert backends(n, run, remote=True) == [[True] * len(LENGTHS)] * n
     assert used
+
+
+@pytest.mark.parametrize("at_once", [4096, 99_999, 200_000, 1 << 30])
+def test_what_is_more_than_one_call_moves_is_read_in_several(at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Linux moves two gigabytes at once: with any such limit every byte arrives; no memory is an error."""
+    monkeypatch.setattr(process_memory, "_AT_ONCE_BYTES", at_once)
+    there = np.random.default_rng(1).integers(0, 256, 200_000).astype(np.uint8)
+    for length in (0, 1, 4096, 4097, 200_000):
+        here = np.zeros(length, np.uint8)
+        read(os.getpid(), there.ctypes.data, here)
+        assert here.tobytes() == there[:length].tobytes()
+    with pytest.raises(OSError, match="0 of 8192 bytes were read: Bad address"):
+        read(os.getpid(), 1 << 46, np.empty(8192, np.uint8))
 
 
 @pytest.mark.parametrize("n", [2, 3])

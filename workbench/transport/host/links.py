@@ -37,6 +37,22 @@ def link_backend(link: Channel, ranks: Sequence[int] | None = None) -> Backend:
     return Backend(link.name, link.rank, members, LinkCollectives(link), PrivateMemory(), life, HOST, link)
 
 
+def pieces(array: Array | None, nbytes: int) -> list[Array]:
+    """An array in pieces of at most so many bytes, whole elements each; all of a shorter one, and of None nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> [piece.tolist() for piece in pieces(np.arange(5, dtype=np.int16), nbytes=5)]
+        [[0, 1], [2, 3], [4]]
+    """
+    if array is None:
+        return []
+    if array.nbytes <= nbytes:
+        return [array]
+    flat, step = array.reshape(-1), max(1, nbytes // array.itemsize)
+    return [flat[low : low + step] for low in range(0, len(flat), step)]
+
+
 class LinkCollectives:
     """See :class:`workbench.transport.base.Collectives`; for the arrays of any library that heeds numpy's functions."""
 

@@ -17,7 +17,7 @@ from mpi4py import MPI
 from workbench.config import Settings
 from workbench.errors import DeadlineError
 from workbench.transport.base import Array, Backend, Reduction, Traffic
-from workbench.transport.host.links import LinkCollectives, link_backend
+from workbench.transport.host.links import LinkCollectives, link_backend, pieces
 from workbench.transport.polling import poll
 
 if TYPE_CHECKING:
@@ -91,9 +91,11 @@ class MpiLink:
 
     Attributes:
         tick: called amid a long wait; the engine puts its own here.
+        piece_bytes: a longer message goes in pieces, for MPI before version 4 counts bytes in 31 bits; on all ranks.
     """
 
     name = "MPI"
+    piece_bytes = 1 << 30
 
     def __init__(self, comm: MPI.Intracomm, timeout_s: float = 300.0) -> None:
         self.comm, self.timeout_s = comm, timeout_s
@@ -109,10 +111,10 @@ class MpiLink:
         """Begin both, the receive first; the result waits for the end. If a wait fails, all that was begun is void."""
         requests: list[MPI.Request] = []
         self._begun.append(requests)
-        if recv is not None:
-            requests.append(self.comm.Irecv([recv, MPI.BYTE], source, DATA))
-        if send is not None:
-            requests.append(self.comm.Isend([send, MPI.BYTE], dest, DATA))
+        for piece in pieces(recv, self.piece_bytes):
+            requests.append(self.comm.Irecv([piece, MPI.BYTE], source, DATA))
+        for piece in pieces(send, self.piece_bytes):
+            requests.append(self.comm.Isend([piece, MPI.BYTE], dest, DATA))
         return lambda: self._finish(requests)
 
     def _finish(self, requests: list[MPI.Request]) -> None:

@@ -8,11 +8,14 @@ have given up the collective, and use the memory for something else.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 
 import numpy as np
 
 from workbench.transport.base import Array
+
+_AT_ONCE_BYTES = 1 << 30  # Linux moves at most 0x7ffff000 in one call, and says how many it has moved
 
 
 class _Piece(ctypes.Structure):
@@ -30,12 +33,15 @@ def read(pid: int, address: int, out: Array) -> None:
     Raises:
         OSError: it is not allowed, or there is no such process or memory.
     """
-    here, there = _Piece(out.ctypes.data, out.nbytes), _Piece(address, out.nbytes)
-    one, none = ctypes.c_ulong(1), ctypes.c_ulong(0)
-    moved = _libc.process_vm_readv(pid, ctypes.byref(here), one, ctypes.byref(there), one, none)
-    if moved != out.nbytes:
-        error = ctypes.get_errno() if moved < 0 else 0
-        raise OSError(error, f"process {pid}: {moved} of {out.nbytes} bytes were read: {os.strerror(error)}")
+    one, none, done = ctypes.c_ulong(1), ctypes.c_ulong(0), 0
+    while done < out.nbytes:
+        length = min(_AT_ONCE_BYTES, out.nbytes - done)
+        here, there = _Piece(out.ctypes.data + done, length), _Piece(address + done, length)
+        moved = _libc.process_vm_readv(pid, ctypes.byref(here), one, ctypes.byref(there), one, none)
+        if moved <= 0:
+            error = ctypes.get_errno() if moved < 0 else errno.EFAULT
+            raise OSError(error, f"process {pid}: {done} of {out.nbytes} bytes were read: {os.strerror(error)}")
+        done += moved
 
 
 def works(pid: int, address: int, expected: bytes) -> bool:
