@@ -328,7 +328,7 @@ def host_environment(env: Mapping[str, str], seat: Seat, first: Seat | None = No
     """
     loopback = {name for name, text in mpi.LOOPBACK.items() if env.get(name) == text}
     found = {name: text for name, text in env.items() if name not in loopback}
-    found |= dict.fromkeys(loopback - {"OMPI_MCA_btl"}, seat.interface)
+    found |= dict.fromkeys(loopback - mpi.NO_TCP.keys(), seat.interface)
     if "NCCL_SOCKET_IFNAME" in loopback:
         found["NCCL_SOCKET_IFNAME"] = f"={seat.interface}"  # without = it would take eth0.1 for eth0, too
     found.setdefault("OMPI_MCA_btl_tcp_if_include", seat.interface)

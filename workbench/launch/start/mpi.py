@@ -33,12 +33,17 @@ VENDORS = {
     "MVAPICH": "MPICH",
 }
 
-# Ranks of one machine need no network. MPICH's UCX and libfabric, Gloo and NCCL keep to loopback; Open MPI's own way
-# over TCP, which would listen everywhere, is left out: it has another one through memory.
-LOOPBACK = dict.fromkeys(
-    ("UCX_NET_DEVICES", "FI_TCP_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
-    "lo0" if sys.platform == "darwin" else "lo",
-) | {"OMPI_MCA_btl": "^tcp"}
+# Ranks of one machine need no network. MPICH's UCX and libfabric, Gloo and NCCL keep to loopback. The ways over TCP of
+# UCX and of Open MPI are left out, for both have others through memory: UCX would keep each stranger's connection, and
+# a rank may have so many open files; Open MPI would listen everywhere.
+NO_TCP = {"OMPI_MCA_btl": "^tcp", "UCX_TLS": "^tcp"}
+LOOPBACK = (
+    dict.fromkeys(
+        ("UCX_NET_DEVICES", "FI_TCP_IFACE", "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"),
+        "lo0" if sys.platform == "darwin" else "lo",
+    )
+    | NO_TCP
+)
 
 # UCX catches SIGHUP to write a debug report, and the process lives on.
 _ENDED_BY_SIGHUP = {"UCX_DEBUG_SIGNO": "0"}

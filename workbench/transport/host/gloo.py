@@ -7,9 +7,10 @@ A process group of our own, made directly and not registered, so a script's own
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import TimeoutError
 from datetime import timedelta
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +22,8 @@ from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.torch_store import dist
 from workbench.transport.host.background import Worker, background, patient
-from workbench.transport.host.hang_up import hang_up
-from workbench.transport.host.links import link_backend
+from workbench.transport.host.hang_up import hang_up, stop_listening
+from workbench.transport.host.links import link_backend, pieces
 
 if TYPE_CHECKING:
     from workbench.transport.bootstrap.store import StoreBootstrap
@@ -35,6 +36,7 @@ def connect(bootstrap: StoreBootstrap | ElasticBootstrap, settings: Settings) ->
     with bootstrap.telling_why():
         link = connected(session, bootstrap.rank, bootstrap.size, limit_s, bootstrap.look)
         link.verify(session.key, session.timeout_s, bootstrap.look)
+    link.stop_listening()
     return link_backend(link)
 
 
@@ -47,18 +49,20 @@ class SealedStore(dist.Store):  # type: ignore[misc]  # Any
         tick: called amid long waits; it may raise to end them.
 
     Attributes:
-        values: what stood in it, as far as this process saw it.
+        values: what stood in it, as far as this process saw it; ``own``: what this process wrote.
     """
 
     def __init__(self, session: Session, name: str, tick: Callable[[], None]) -> None:
         super().__init__()
         self._session, self._name, self._tick = session, name, tick
         self.values: list[bytes] = []
+        self.own: list[bytes] = []
 
     def set(self, key: str, value: Any) -> None:
         """Write."""
         self.values.append(bytes(value))
-        self._session.write(f"{self._name}/{key}", self.values[-1])
+        self.own.append(bytes(value))
+        self._session.write(f"{self._name}/{key}", bytes(value))
 
     def get(self, key: str) -> bytes:
         """Wait and read."""
@@ -98,7 +102,7 @@ def connected(session: Session, rank: int, size: int, timeout_s: float, tick: Ca
         raise
     except RuntimeError as error:
         raise LaunchError(f"init(): Gloo could not connect the ranks: {str(error).splitlines()[0]}") from None
-    return GlooLink(group, rank, size, timeout_s, lambda: hang_up(store.values))
+    return GlooLink(group, rank, size, timeout_s, store.values, store.own)
 
 
 class GlooLink:
@@ -108,18 +112,27 @@ class GlooLink:
         group: the ranks'.
         rank, size: this rank and the number of ranks.
         timeout_s: deadline of one message.
-        interrupt: ends whatever waits for a message. Gloo offers no way: its group's ``abort`` does nothing for them.
+        notes: in which the ranks have told each other where they listen. Gloo offers no way to end what waits for a
+            message, for its group's ``abort`` does nothing, nor to close its listener.
+        own: those of them that are this rank's.
     """
 
     name = "GLOO"
+    piece_bytes = 256 << 20  # of one message; on all ranks
 
     def __init__(
-        self, group: Any, rank: int, size: int, timeout_s: float = 300.0, interrupt: Callable[[], None] = lambda: None
+        self,
+        group: Any,
+        rank: int,
+        size: int,
+        timeout_s: float = 300.0,
+        notes: Sequence[bytes] = (),
+        own: Sequence[bytes] = (),
     ) -> None:
         self.rank, self.size = rank, size
         self.tick: Callable[[], None] = lambda: None
         self._timeout_s, self._worker = timeout_s, Worker("workbench-gloo")
-        self._group, self._interrupt = group, interrupt
+        self._group, self._notes, self._own = group, notes, own
         self._landing = torch.empty(0, dtype=torch.uint8)
 
     def verify(self, key: bytes, timeout_s: float, tick: Callable[[], None]) -> None:
@@ -157,12 +170,20 @@ class GlooLink:
                     "in its stead. Start the job again."
                 )
 
+    def stop_listening(self) -> None:
+        """All have connected: Gloo would keep the connections of strangers, and a process may have so many files."""
+        stop_listening(self._own)
+
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        """Send and receive at the same time.
+        """Send and receive at the same time, in pieces: what lands is copied, and needs no more memory than a piece.
 
         Raises:
             PeerLostError: the connection broke, or nothing came within the deadline.
         """
+        for out, into in zip_longest(*(pieces(each, self.piece_bytes) for each in (send, recv))):
+            self._piece(out, dest, into, source)
+
+    def _piece(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
         works, landing = [], self._land(recv)
         try:
             if landing is not None:
@@ -187,7 +208,7 @@ class GlooLink:
 
     def close(self, clean: bool = True) -> None:
         """Drop the connections; if not all ranks do, also end the wait that the worker's thread may be in."""
-        self._worker.end(self._interrupt if not clean else lambda: None)
+        self._worker.end((lambda: hang_up(self._notes)) if not clean else lambda: None)
         self._group = None
 
 
