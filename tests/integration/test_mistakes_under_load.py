@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from cells import START, N, collect, send, works
+from cells import CELL_S, START, N, collect, send, works
 
 from workbench import cluster
 
@@ -150,9 +150,11 @@ class Run:
                 )
 
     def start(self) -> None:
-        """A cell that is busy itself: imports."""
-        assert collect(send(self.up, START)) == {}
-        assert collect(send(self.up, "import torch")) == {}
+        """Cells that are busy themselves: they import."""
+        for code in (START, "import torch"):
+            results = send(self.up, code)
+            self.up.client.wait(results, timeout=10 * CELL_S)
+            assert collect(results) == {}
 
     def repair(self, how: str) -> None:
         """The engines are as before."""
@@ -169,7 +171,7 @@ def test_random_mistakes_under_load() -> None:
     with cluster.up(N, quiet=True, timeout_s=120.0) as up, busy(LOAD):
         run = Run(up)
         run.start()
-        for _ in range(MISTAKES):
+        for number in range(1, MISTAKES + 1):
             mistake, who = dice.choice(CATALOGUE), dice.randrange(N)
             if dice.random() < 0.2:
                 seconds = dice.choice([1.0, 1.5, 3.0])
@@ -188,6 +190,7 @@ def test_random_mistakes_under_load() -> None:
             except AssertionError as error:
                 run.wrong.append(f"after {mistake.code!r} on rank {who}: {error}")
                 run.repair("rescue")
-    took = sorted(seconds for seconds, _ in run.seconds)
-    print(f"{MISTAKES} mistakes, {len(took)} cells: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s")
+            took = sorted(seconds for seconds, _ in run.seconds)
+            cells = f"{len(took)} cells: median {took[len(took) // 2]:.1f} s, longest {took[-1]:.1f} s"
+            print(f"{number} mistakes, {cells}; wrong: {len(run.wrong)}", flush=True)
     assert not run.wrong, "\n\n".join(run.wrong)

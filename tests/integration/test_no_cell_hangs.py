@@ -212,28 +212,28 @@ def whole_view(up: cluster.Cluster, code: str) -> list[Any]:
     ("late", "sends"), [(3, whole_view), (2, send), once_more(0, whole_view), once_more(1, whole_view)]
 )
 def test_an_engine_that_begins_late_is_waited_for(
-    engines: cluster.Cluster, late: int, sends: Send, capsys: pytest.CaptureFixture[str]
+    engines: cluster.Cluster, late: int, sends: Send, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is stopped, and gets its cell seconds after the others: it is named, and nobody is told that it is idle."""
+    said: list[str] = []
+    monkeypatch.setattr("builtins.print", lambda *words, **_: said.append(" ".join(map(str, words))))
     pid = engines.pids()[late]
     os.kill(pid, signal.SIGSTOP)
     try:
-        results, said = sends(engines, "totals = hvd.allreduce(x, op=hvd.Sum).tolist()"), ""
-        while "does not run" not in said:
-            said += capsys.readouterr().out
+        results = sends(engines, "totals = hvd.allreduce(x, op=hvd.Sum).tolist()")
+        while not any(f"engine {late} does not run: its process {pid} is stopped" in line for line in said):
             assert not any(each.ready() for each in results)
             time.sleep(0.05)
     finally:
         os.kill(pid, signal.SIGCONT)
-    assert f"engine {late} does not run: its process {pid} is stopped" in said
     assert collect(results) == {}
     assert engines.client[:].pull("totals", block=True) == [[6.0] * 3] * N
 
 
-def test_an_engine_that_is_late_twice(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_engine_that_is_late_twice(engines: cluster.Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     """It raised in its last cell, and begins the next one late: that error is not the next cell's."""
     assert set(run(engines, "if rank == 1:\n    1 / 0")) == {1}
-    test_an_engine_that_begins_late_is_waited_for(engines, 1, whole_view, capsys)
+    test_an_engine_that_begins_late_is_waited_for(engines, 1, whole_view, monkeypatch)
 
 
 # --- Ctrl-C -------------------------------------------------------------------------------------------
