@@ -10,13 +10,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.common.text import count
 from workbench.launch.doctor.finding import Finding, Severity
 from workbench.launch.start import gforker, mpi
+from workbench.launch.start.shared_memory import CURE, most_ranks
 
 PYTHON = (3, 10)
 FULL_BYTES = 100 * 10**6  # a disk with less is as good as full
 SCARCE_BYTES = 10**9
-SHM_BYTES = 64 * 10**6  # the shared memory that a container gets where nobody asked for more
+SHM_BYTES = 256 * 10**6  # a container gets 64 MB where nobody asked for more, which DataLoader workers soon fill
 _WITHOUT = "workbench run does without; for a notebook's engines:"
 
 
@@ -140,11 +142,14 @@ def disk(name: str, path: str, free_bytes: int, writable: bool = True) -> Findin
 
 def shared_memory(free_bytes: int | None) -> Finding:
     """Is there room in /dev/shm, which ranks and DataLoader workers share? None: the system has no such disk."""
+    if free_bytes is None and sys.platform == "linux":
+        return Finding(Severity.WARNING, "/dev/shm", "it is not there, or cannot be written", CURE)
     if free_bytes is None:
         return Finding(Severity.OK, "/dev/shm", "none on this system")
-    text = f"{_size(free_bytes)} free"
+    fit = count(most_ranks(free_bytes), "rank")
+    text = f"{_size(free_bytes)} free: room for {fit} of MPI"
     if free_bytes < SHM_BYTES:
-        cure = "Remove files that dead ranks left there; a container gets more with --shm-size=1g."
+        cure = f"Remove files that dead ranks left there. {CURE}"
         return Finding(Severity.WARNING, "/dev/shm", text, cure)
     return Finding(Severity.OK, "/dev/shm", text)
 

@@ -21,7 +21,7 @@ import workbench.errors
 from workbench import config
 from workbench.common.extras import cure
 from workbench.errors import LaunchError
-from workbench.launch.start import cores, gforker
+from workbench.launch.start import cores, gforker, shared_memory
 
 # Text in `mpiexec --version` or MPI_Get_library_version() → vendor. The first hit counts: Intel MPI and Cray
 # name MPICH or Hydra as well.
@@ -222,9 +222,11 @@ def command(
         words: further words for mpiexec.
 
     Raises:
-        LaunchError: as :func:`find_mpiexec`.
+        LaunchError: as :func:`find_mpiexec`, or there is too little shared memory.
     """
     path = find_mpiexec(mpiexec)
+    if why := shared_memory.problem(n):
+        raise LaunchError(why)
     vendor = mpiexec_vendor(path)
     if vendor != "MPICH":
         return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0, words=words), *words]
