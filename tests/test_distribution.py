@@ -124,6 +124,46 @@ print(wb.__file__, importlib.metadata.version(sys.argv[1]), sums)
     assert {"run", "doctor", "grade"} <= set(re.findall(r"[\w-]+", said))
 
 
+ADDS = """
+import numpy as np
+import workbench as hvd
+hvd.init()
+sums = [float(hvd.allreduce(np.full(n, hvd.rank() + 1.0), op=hvd.Sum).sum()) for n in (3, 300_000)]
+print(hvd.rank(), hvd.size(), hvd.broadcast(np.arange(2) + hvd.rank(), root_rank=1).tolist(), sums)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parallel
+@pytest.mark.parametrize("words", [(), ("--gloo",), ("--min-np", "2")], ids=["run", "gloo", "elastic"])
+def test_numpy_alone_is_enough_for_two_ranks(clean_python: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """Without an mpiexec and without torch, ranks of one machine find each other and talk over our own ways."""
+    script = tmp_path / "adds.py"
+    script.write_text(ADDS)
+    here = ["env", f"PATH={clean_python.parent}:/usr/bin:/bin"]
+    said = run([*here, clean_python.with_name("workbench"), "run", "-np", "2", *words, clean_python, script], tmp_path)
+    lines = sorted(line.partition(":")[2] for line in said.splitlines())
+    assert lines == [f"{rank} 2 [1, 2] [9.0, 900000.0]" for rank in range(2)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "extra"), [("torch", "torch"), ("tensorflow", "tensorflow"), ("keras", "tensorflow"), ("jax", "jax")]
+)
+def test_a_missing_extra_names_itself(clean_python: Path, module: str, extra: str, tmp_path: Path) -> None:
+    """The import says which package is missed, and the command that installs it."""
+    code = f"""
+try:
+    import workbench.{module}
+except ModuleNotFoundError as error:
+    print(error.name, error)
+"""
+    said = run([clean_python, "-c", code], tmp_path)
+    assert said.startswith(f"{module} workbench.{module} needs {module}")
+    assert f"pip install '{PROJECT['name']}[{extra}]'" in said
+    assert extra in PROJECT["optional-dependencies"]
+
+
 def test_one_name_and_one_version() -> None:
     """The package, CITATION.cff and the newest release in CHANGELOG.md, if there is one, agree with pyproject.toml."""
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())

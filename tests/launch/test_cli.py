@@ -484,10 +484,12 @@ def cut(data: bytes, places: Sequence[int]) -> list[bytes]:
 def test_lines_do_not_depend_on_how_they_arrive(data: bytes, places: list[int]) -> None:
     """However the bytes are cut, the same lines come out, each with one end, and not a byte is lost."""
     lines = Lines()
-    found = [line for piece in cut(data, places) for line in lines.feed(piece)]
+    found = [lines.feed(piece) for piece in cut(data, places)]
     rest = lines.rest()
     assert b"".join([*found, rest]) == data
-    assert found + [rest] * bool(rest) == data.splitlines(keepends=True)
+    assert [line for each in [*found, rest] for line in each.splitlines(keepends=True)] == data.splitlines(
+        keepends=True
+    )
 
 
 def printed(story: Sequence[tuple[int, str, bytes]], **options: object) -> tuple[list[str], Printer]:

@@ -3,6 +3,11 @@
 Every verb works at once and within ``jit``, on arrays and on pytrees.
 """
 
+from workbench.common.extras import cure as _cure
+from workbench.common.extras import need as _need
+
+_need("workbench.jax", "jax", install=_cure("jax"))
+
 from workbench.common.moved import moved
 from workbench.jax import elastic
 from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter

@@ -12,6 +12,11 @@ Keras 3 runs on TensorFlow, torch and JAX. Keras 2 is ``keras`` beside TensorFlo
 TF_USE_LEGACY_KERAS=1 makes it ``tf.keras``; see :mod:`workbench.keras.flavour`.
 """
 
+from workbench.common.extras import cure as _cure
+from workbench.common.extras import need as _need
+
+_need("workbench.keras", "keras", install=_cure("tensorflow"))
+
 from workbench.common.moved import moved
 from workbench.keras import callbacks, elastic
 from workbench.keras.backend import Compression

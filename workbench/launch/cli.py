@@ -112,7 +112,13 @@ def main(words: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
+    _open_streams()
     args = parser().parse_args(words)
+    try:
+        os.getcwd()
+    except OSError as error:
+        say(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
+        return 1
     try:
         code: int = args.handle(args)
     except (LaunchError, ValueError) as error:
@@ -127,6 +133,17 @@ def main(words: Sequence[str] | None = None) -> int:
         return code
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
     return code
+
+
+def _open_streams() -> None:
+    """Open what this process was started without (``>&-``), or the next file that is opened takes its place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as this process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
 def _check_build(args: argparse.Namespace) -> int:

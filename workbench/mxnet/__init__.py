@@ -4,6 +4,10 @@ MXNet is retired software: its last release is 1.9.1, which wants numpy 1.23. ``
 that it needs, ``.venv-legacy``, from the pins in ``.ci/legacy.txt``.
 """
 
+from workbench.common.extras import need as _need
+
+_need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs Python up to 3.11 and numpy 1.23")
+
 from workbench.common.moved import moved
 from workbench.mxnet import ops
 from workbench.mxnet.functions import broadcast_parameters

@@ -4,6 +4,11 @@ Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v
 :mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, with Keras 2 or 3.
 """
 
+from workbench.common.extras import cure as _cure
+from workbench.common.extras import need as _need
+
+_need("workbench.tensorflow", "tensorflow", install=_cure("tensorflow"))
+
 from workbench.common.moved import moved
 from workbench.tensorflow import elastic
 from workbench.tensorflow.functions import (

@@ -1,5 +1,10 @@
 """Distributed training with PyTorch: ``import workbench.torch as hvd``."""
 
+from workbench.common.extras import cure as _cure
+from workbench.common.extras import need as _need
+
+_need("workbench.torch", "torch", install=_cure("torch"))
+
 from workbench.built import has_gpu
 from workbench.common.moved import moved
 from workbench.torch import autograd, elastic, ops

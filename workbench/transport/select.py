@@ -6,12 +6,14 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from workbench.common.extras import cure, has
 from workbench.config import BACKENDS, Launch, Settings
 from workbench.errors import LaunchError
 from workbench.transport.base import Backend
 from workbench.transport.bootstrap.base import Bootstrap, SingleBootstrap
 from workbench.transport.bootstrap.launcher_around import sign_of_others
 from workbench.transport.bootstrap.mpi import MpiBootstrap
+from workbench.transport.bootstrap.store import StoreBootstrap
 from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.hierarchical import hierarchical_backend
 from workbench.transport.host.mpi_process import mpi_process
@@ -36,8 +38,8 @@ def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = 
         comm: a communicator to use instead of the world's.
 
     Raises:
-        LaunchError: MPI's mpiexec and library do not match, the store cannot be reached, or this process would be alone
-            though a launcher has started it among others.
+        LaunchError: MPI's mpiexec and library do not match, the store cannot be reached, torch is missed, or this
+            process would be alone though a launcher has started it among others.
     """
     found = _find_ranks(launch, settings, comm)
     if found.size == 1 and launch.launcher == "none" and comm is None and (sign := sign_of_others()):
@@ -60,7 +62,7 @@ def _find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None) 
     if launch.launcher == "elastic":
         return ElasticBootstrap(launch, settings)
     if launch.launcher in ("torchrun", "slurm"):
-        return _in_a_store(launch, settings)
+        return StoreBootstrap(launch, settings)
     if launch.launcher in _MPI_LAUNCHERS and launch.size > 1:
         raise LaunchError(
             "WORKBENCH_BACKEND=gloo, but mpiexec started these ranks: unset it, or start them with torchrun."
@@ -68,17 +70,6 @@ def _find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None) 
     if settings.backend == "mpi":
         return MpiBootstrap(launch, settings, None)
     return SingleBootstrap()
-
-
-def _in_a_store(launch: Launch, settings: Settings) -> Bootstrap:
-    try:
-        from workbench.transport.bootstrap.store import StoreBootstrap
-    except ImportError:
-        raise LaunchError(
-            f"{launch.size} ranks were started without MPI ({launch.launcher}); they can talk over Gloo, which "
-            "comes with torch: pip install torch, or start them with mpiexec."
-        ) from None
-    return StoreBootstrap(launch, settings)
 
 
 def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
@@ -99,6 +90,11 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
 
 
 def _flat(name: str, bootstrap: Bootstrap, settings: Settings) -> Backend:
+    if name == "gloo" and not has("torch"):
+        raise LaunchError(
+            f"Gloo comes with torch, which is not installed in this Python: {cure('torch')}. Without "
+            "WORKBENCH_BACKEND=gloo (HOROVOD_CPU_OPERATIONS) the ranks talk over shared memory and TCP."
+        )
     found: Backend = import_module(f"workbench.transport.host.{name}").connect(bootstrap, settings)
     return found
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import itertools
 import random
 import re
 import tracemalloc
@@ -11,9 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from workbench.launch.ranks.output import Lines, Printer, labelled
+from workbench.launch.ranks.output import Printer, labelled
 
-_END = re.compile(rb"\r?\n|\r")
 LONG = 3_000_000
 
 
@@ -53,20 +51,6 @@ def chunks(data: bytes, chance: random.Random) -> Iterator[bytes]:
         n = chance.choice((1, 2, 7, 100))
         yield data[:n]
         data = data[n:]
-
-
-@pytest.mark.parametrize("seed", range(40))
-def test_lines_do_not_depend_on_how_they_were_read(seed: int) -> None:
-    """Whatever the parts in which a text was read: lines come whole, in order, and CR LF is one end."""
-    chance = random.Random(seed)
-    text = bytes(chance.choices(b"ab\r\n", k=300))
-    lines, found = Lines(), []
-    for part in chunks(text, chance):
-        whole = lines.feed(part)
-        assert not whole or whole.endswith((b"\r", b"\n"))
-        found.append(whole)
-    assert b"".join([*found, lines.rest()]) == text
-    assert all(not (before.endswith(b"\r") and after.startswith(b"\n")) for before, after in itertools.pairwise(found))
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -304,6 +304,28 @@ def test_a_signal_ends_a_job_whose_output_nobody_takes(tmp_path: Path, text: str
         assert job.wait(30) == 143
 
 
+def test_without_an_output_the_job_runs(launch: Start, tmp_path: Path) -> None:
+    """``>&-`` and ``2>&-``: what would be printed is lost, no file of the launcher takes its place, no traceback."""
+    script = f"from pathlib import Path\nprint('lost')\nPath({str(tmp_path)!r}, 'ran').touch()\n"
+    (tmp_path / "script.py").write_text(script)
+    line = f"{sys.executable} -m workbench.launch.cli run -np 1 python script.py"
+    for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
+        job = launch(head=["bash", "-c", f"exec {line} {closed}"], command=[""])
+        assert job.finish()[0] == 0, job.err
+        assert "Traceback" not in job.err
+        assert (tmp_path / "ran").exists()
+        (tmp_path / "ran").unlink()
+
+
+def test_a_deleted_working_directory_is_said(launch: Start) -> None:
+    """In a sentence, with what to do."""
+    line = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m workbench.launch.cli run -np 1 true"
+    job = launch(head=["bash", "-c", line], command=[""])
+    assert job.finish()[0] == 1
+    assert job.err.startswith("workbench: The working directory cannot be used")
+    assert "Traceback" not in job.err
+
+
 FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 # Prints for a while, and says in a file that it came to its end.
 CHATTERS = (

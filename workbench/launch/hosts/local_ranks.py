@@ -9,10 +9,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.start import mpi
+from workbench.launch.start import mpi, shared_memory
 from workbench.launch.start.binding import bind
 from workbench.launch.start.gpus import pin
 from workbench.launch.start.starters import THREADS, launcher_variables
@@ -56,6 +57,8 @@ class LocalRanks:
         files.write(folder, files.unlisted(about["files"], data))
         command = files.command(folder, about["command"])
         if about["starter"] == "mpi":
+            if why := shared_memory.problem(n):
+                raise LaunchError(why)
             places = {"HOROVOD_CROSS_RANK": about["host"], "HOROVOD_CROSS_SIZE": about["hosts"]}
             self._processes.env |= {name: str(number) for name, number in places.items()}
             (folder / supervisor.JOB).write_bytes(marshal.dumps([command, self._processes.env]))

@@ -68,9 +68,9 @@ def _python() -> list[str]:
 
 def _aside(data: bytes) -> int:
     """A descriptor of a file with this data, which has no name and can be inherited."""
-    if hasattr(os, "memfd_create"):
+    try:
         file = os.memfd_create("workbench", 0)
-    else:
+    except (AttributeError, OSError):  # not Linux, or a sandbox forbids it
         import tempfile
 
         with tempfile.TemporaryFile() as nameless:

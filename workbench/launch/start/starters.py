@@ -14,6 +14,7 @@ from pathlib import Path
 
 import workbench.errors
 from workbench import config
+from workbench.common.extras import has
 from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.start import mpi
@@ -23,7 +24,7 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 _PORTS = range(20000, 32000)
 
 RENDEZVOUS_FILE = "rendezvous"
-"""The rendezvous file in the job's folder, for ranks without MPI."""
+"""The rendezvous in the job's folder, for ranks without MPI."""
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
         except LaunchError as error:
             if task.starter == "mpi":
                 raise
-            say(f"No MPI ({error}) So the ranks are plain processes, and talk over Gloo.")
+            how = "Gloo" if has("torch") else "shared memory and TCP"
+            say(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
         else:
             return [Process("mpiexec", [*starter, *supervised], common)]
     common |= _common(task, folder)
@@ -119,15 +121,18 @@ def idle_hosts(who: str) -> str:
 
 
 def _common(task: Task, folder: Path) -> dict[str, str]:
-    """The ranks' rendezvous: a file in the job's folder, which no other user can open."""
+    """The ranks' rendezvous: a folder in the job's, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
     found = {
         "WORKBENCH_RENDEZVOUS_FILE": str(folder / RENDEZVOUS_FILE),
         "WORKBENCH_SECRET": secrets.token_hex(32),
     }
+    backend = config.settings(task.env).backend
     gloo = ["HOROVOD_CONTROLLER", "HOROVOD_CPU_OPERATIONS"]
-    return found | dict.fromkeys(gloo[: 2 if config.settings(task.env).backend in ("auto", "gloo") else 1], "gloo")
+    # Without torch there is no Gloo: who has not insisted on it gets our own ways.
+    insists = backend == "gloo" or (backend == "auto" and has("torch"))
+    return found | dict.fromkeys(gloo[: 2 if insists else 1], "gloo")
 
 
 def launcher_variables(

@@ -10,11 +10,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench import config
+from workbench.common.extras import cure, has
 from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
-from workbench.errors import WorkbenchError
+from workbench.errors import LaunchError, WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import given_up, look_for_idle, unless_given_up
+from workbench.transport.bootstrap.file_board import FileBoard
 from workbench.transport.bootstrap.peers import Peers, namespace
 from workbench.transport.bootstrap.rendezvous import Board, find
 from workbench.transport.bootstrap.shared_secret import SecretFile
@@ -30,10 +32,15 @@ def _board(launch: Launch, timeout_s: float) -> Board:
     """Where the ranks of this launch find each other."""
     if launch.board:
         return TcpBoard(launch.address, launch.board, config.secret(), launch.rank, launch.size, timeout_s)
+    if launch.file:
+        return FileBoard(launch.file)
+    if not has("torch"):
+        raise LaunchError(
+            f"{launch.launcher} started {launch.size} ranks, which meet in a store of torch's: {cure('torch')}. Ranks "
+            "that `workbench run` or mpiexec starts do without."
+        )
     from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
 
-    if launch.file:
-        return StoreBoard(dist.FileStore(launch.file, -1), "the job's own file", timeout_s)
     where, local = f"{launch.address}:{launch.port}", launch.local_size == launch.size
     store = open_store(launch.address, launch.port, launch.rank, launch.size, timeout_s, launch.agent, local)
     return StoreBoard(dist.PrefixStore(f"workbench/{launch.attempt}", store), where, timeout_s)
@@ -45,7 +52,8 @@ class StoreBootstrap:
     comm = None
 
     def __init__(self, launch: Launch, settings: Settings) -> None:
-        self.backend = "sockets" if launch.board else "gloo"
+        # Gloo comes with torch; ranks that `workbench run` has started do without, over TCP.
+        self.backend = "sockets" if launch.board or not has("torch") else "gloo"
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
         timeout_s = settings.init_timeout_s

@@ -1,0 +1,55 @@
+"""Packages that are not needed by all: who misses one is told what to install."""
+
+from __future__ import annotations
+
+import sys
+from importlib.util import find_spec
+
+DISTRIBUTION = "data-parallel-workbench"
+
+
+def has(module: str) -> bool:
+    """Can it be imported? It is not.
+
+    Example:
+        >>> has("json"), has("no_such_module")
+        (True, False)
+    """
+    return module in sys.modules or find_spec(module) is not None
+
+
+def cure(extra: str) -> str:
+    """The command that installs an extra.
+
+    Example:
+        >>> cure("torch")
+        "pip install 'data-parallel-workbench[torch]'"
+    """
+    return f"pip install '{DISTRIBUTION}[{extra}]'"
+
+
+def need(who: str, *modules: str, install: str) -> None:
+    """See to it that modules are there, before their first import fails far from its cause.
+
+    Args:
+        who: needs them.
+        modules: their names.
+        install: what to do, such as :func:`cure`.
+
+    Raises:
+        ModuleNotFoundError: one is not.
+
+    Example:
+        >>> need("workbench.torch", "no_such_module", install=cure("torch"))
+        Traceback (most recent call last):
+        ModuleNotFoundError: workbench.torch needs no_such_module, which is not installed in this Python: pip install \
+'data-parallel-workbench[torch]'
+    """
+    for module in modules:
+        if not has(module):
+            raise ModuleNotFoundError(
+                f"{who} needs {module}, which is not installed in this Python: {install}", name=module
+            )
+
+
+__all__ = ["cure", "has", "need"]
