@@ -89,7 +89,7 @@ def _has_met_others() -> bool:
     by_torch = "torch.distributed.distributed_c10d"  # which sets a hook that stays
     starts_ranks = {"torch.distributed.run", "torch.distributed.launcher"} & sys.modules.keys()
     return bool(
-        (mpi and mpi.Is_initialized())
+        (mpi and mpi.Is_initialized() and (mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() > 1))
         or (jax and jax.global_state.client)
         or getattr(sys.excepthook, "__module__", "") == by_torch
         or (by_torch in sys.modules and sys.modules[by_torch].is_initialized())
