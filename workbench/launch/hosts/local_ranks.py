@@ -139,7 +139,7 @@ def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
     env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
     if not about["threads"]:
         env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
-    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else by_slurm(n, JobGpus(**about["slurm"])))
+    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else by_slurm(n, JobGpus(**about.get("slurm", {}))))
 
 
 def _is_own(name: str) -> bool:
