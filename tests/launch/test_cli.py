@@ -301,6 +301,52 @@ def test_hosts_and_slots(tmp_path: Path) -> None:
     assert hosts.read(str(path)) == hosts.parse("localhost:2, 127.0.0.1:3,node7:1")
 
 
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("[fd00::1]:2", ("fd00::1", 2)),
+        ("[fd00::1]", ("fd00::1", 1)),
+        ("fd00::1", ("fd00::1", 1)),
+        ("fd00::1 slots=3", ("fd00::1", 3)),
+        ("node7 slots=2 max_slots=4", ("node7", 2)),
+        ("node7 max-slots=4 slots = 2", ("node7", 2)),
+        ("node7 max_slots=4", ("node7", 1)),
+    ],
+)
+def test_every_way_to_write_a_host(text: str, found: tuple[str, int], tmp_path: Path) -> None:
+    """IPv6 addresses, with brackets where slots follow a colon; and MPI's words in a file."""
+    path = tmp_path / "hosts"
+    path.write_text(f"\n{text}\n")
+    assert hosts.read(str(path)) == hosts.parse(text) == [found]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("node7 slots two", "'node7 slots two' is no host: write name:slots"),
+        ("node7 slots=0", "'node7 slots=0' has 0 slots, so no rank can be there"),
+        ("[node7]:2", "'[node7]:2' is no host"),
+    ],
+)
+def test_what_is_no_host_is_named_with_its_line(text: str, said: str, tmp_path: Path) -> None:
+    """Nothing is dropped silently."""
+    path = tmp_path / "hosts"
+    path.write_text(f"localhost:2\n{text}\n")
+    with pytest.raises(LaunchError, match=re.escape(f"{path}, line 2: {said}")):
+        hosts.read(str(path))
+
+
+def test_options_of_other_programs_may_begin_like_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``--sbatch "--array=0-2"``, as a shell hands it over; the ranks' own command is left as it is."""
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["slurm", "--sbatch", "--array=0-2", "job.sbatch", "true", "--sbatch", "--x"]) == 0
+    text = (tmp_path / "job.sbatch").read_text()
+    assert "#SBATCH --array=0-2\n" in text
+    assert text.endswith("workbench run -np 1 true --sbatch --x\n")
+    assert cli.parsed(["run", "-np", "2", "--mpi-args", "-v", "true"]).mpi_args == "-v"
+    assert cli.parsed(["run", "-np", "2", "prog", "--mpi-args", "-v"]).command == ["prog", "--mpi-args", "-v"]
+
+
 def test_a_script_prints_hosts(tmp_path: Path) -> None:
     """Its lines are hosts, with the slots that are given for those without."""
     script = tmp_path / "discover"

@@ -5,16 +5,18 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from hosts import Hosts
+from hosts import SYSTEM_PATH, Hosts
 from running import environment
 from test_launchers import RIGHT, SCRIPT
 from test_run_in_slurm import WORKBENCH, called, folders, lines
@@ -23,6 +25,7 @@ from thorough import once_more
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
 RUN = [WORKBENCH, "run", "-H", "wb1:2,wb2:2"]
+CALLED = "INPUT ! -i lo -p tcp ! --dport 22 --syn -j"
 WAYS = pytest.mark.parametrize("way", [[], ["--mpi"]], ids=["tcp", "mpi"])
 
 
@@ -138,6 +141,8 @@ def test_ranks_that_end_at_once(hosts: Hosts) -> None:
         (["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
         (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
         (["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
+        (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "There is no key /nonexist that can be read here"),
+        (["-H", "wb1:1,wb2:0"], "'wb2:0' has 0 slots"),
         (["-H", "wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
         (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no one interface among eth7"),
     ],
@@ -146,6 +151,36 @@ def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) ->
     """One message names the host and what to do, and nothing is left running."""
     done = called(hosts, WORKBENCH, "run", *words, "true")
     assert (done.returncode, said in done.stderr) == (0 if not said else 1, True), done.stderr
+
+
+def test_a_host_whose_python_starts_slowly(hosts: Hosts, tmp_path: Path) -> None:
+    """It is waited for, visibly, to the start's deadline: on a cold file system Python takes long."""
+    (tmp_path / "slow.pth").write_text("import time; time.sleep(7)\n")
+    at_start = next(Path(sysconfig.get_path("purelib")).glob("*.pth"))
+    assert hosts.run(1, "mount", "--bind", str(tmp_path / "slow.pth"), str(at_start)).returncode == 0
+    done = called(hosts, *RUN, "sh", "-c", "echo $RANK $(hostname)")
+    assert (done.returncode, lines(done.stdout)) == (0, ["0 wb1", "1 wb1", "2 wb2", "3 wb2"]), done.stderr
+    assert re.search(r"waiting for hosts since \d+ s, for \d+ s more: wb2: it is starting Python", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("OUTPUT -p tcp ! --sport 22 -m length --length 1400:65535 -j DROP", "small packets arrive, and large ones do"),
+        (f"{CALLED} REJECT --reject-with icmp-port-unreachable", "connection refused"),
+        once_more(f"{CALLED} REJECT --reject-with icmp-host-prohibited", "no route to host"),
+        once_more(f"{CALLED} REJECT --reject-with tcp-reset", "connection refused"),
+        once_more(f"{CALLED} DROP", "no answer within"),
+    ],
+)
+def test_what_a_network_keeps_back(rule: str, said: str, hosts: Hosts) -> None:
+    """A way that loses large packets, and a firewall that drops or rejects, between the hosts' own ports."""
+    if not shutil.which("iptables", path=SYSTEM_PATH):
+        pytest.skip("a firewall needs the package iptables")
+    assert hosts.run(1, "iptables", "-A", *rule.split()).returncode == 0
+    done = called(hosts, *RUN, "true")
+    assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    assert ("the MTU of the whole way" in done.stderr) == ("large" in said), done.stderr
 
 
 def test_keys_that_are_not_accepted(hosts: Hosts) -> None:

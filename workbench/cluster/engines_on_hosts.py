@@ -28,7 +28,7 @@ import workbench.config
 from workbench.cluster import engine_commands
 from workbench.cluster.engines_here import Engines, Say
 from workbench.cluster.recovery import are
-from workbench.cluster.reservation import SHORT_S, Held, ShortTime
+from workbench.cluster.reservation import Held, ShortTime
 from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
@@ -94,10 +94,10 @@ class OnHosts:
         if not self.reservation:
             return []
         try:
-            line, left_s = self.reservation.line(), self.reservation.left_s()
+            line, left_s, short_s = self.reservation.line(), self.reservation.left_s(), self.reservation.short_s()
         except LaunchError as error:  # the engines run, whether Slurm answers or not
             return [str(error)]
-        if self.reservation.ended() or left_s is None or left_s > SHORT_S:
+        if self.reservation.ended() or left_s is None or left_s > short_s:
             return [line]
         return [line, "its time is nearly over: save what you need"]
 

@@ -37,11 +37,11 @@ class Wish:
     """What a notebook asks for: the arguments of ``cluster.up``, see there; and in full those that name the hosts.
 
     Args:
-        slurm: ``nodes``, ``tasks_per_node``, ``time``, ``gpus_per_task``, ``cpus_per_task``; ``partition``,
-            ``account``, ``reservation``, which ``workbench.toml`` may say instead; ``name``; ``options``, a list of
-            sbatch's; and ``queue_timeout_s``: a request that waits for longer is cancelled, by default after 600 s.
-            While it waits, place and reason are shown; Ctrl-C cancels it. In a notebook that runs in a Slurm job
-            itself, that job's hosts are taken.
+        slurm: ``nodes``, ``tasks_per_node``, ``time``, ``gpus_per_node``, ``gpus_per_task``, ``cpus_per_task``;
+            ``partition``, ``account``, ``reservation``, which ``workbench.toml`` may say instead; ``name``;
+            ``options``, a list of sbatch's; and ``queue_timeout_s``: a request that waits for longer is cancelled, by
+            default after 600 s. While it waits, place and reason are shown; Ctrl-C cancels it. In a notebook that runs
+            in a Slurm job itself, that job's hosts are taken.
         ray: ``cpus`` and ``gpus`` of each engine, ``strategy`` and ``timeout_s``, see
             :class:`workbench.ray.engines.Request`. The kernel is connected to the cluster, by ``ray.init()``.
         k8s: ``script``, which prints the pods that are ready, one ``host:slots`` a line; the chart's by default. The

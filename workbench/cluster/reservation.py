@@ -26,7 +26,7 @@ from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Srun
 from workbench.launch.ranks.watchdog import Leftovers, Watchdog
 from workbench.launch.site import Site
-from workbench.launch.slurm.allocation import ask, tasks_per_node
+from workbench.launch.slurm.allocation import ask, job_gpus, tasks_per_node
 from workbench.launch.slurm.batch import ENDED, Wanted, look, options, submit
 
 QUEUE_TIMEOUT_S = 600.0
@@ -79,7 +79,8 @@ def request(asked: Mapping[str, Any], site: Site) -> Request:
     if unknown := [name for name in asked if name not in (*known, *_SITE, "queue_timeout_s")]:
         names = ", ".join([*known, *_SITE, "queue_timeout_s"])
         raise LaunchError(f"slurm: {unknown[0]!r} is not known. There are: {names}.")
-    for name, least in (("nodes", 1), ("tasks_per_node", 1), ("gpus_per_task", 0), ("cpus_per_task", 0)):
+    least_of = {"nodes": 1, "tasks_per_node": 1, "gpus_per_task": 0, "gpus_per_node": 0, "cpus_per_task": 0}
+    for name, least in least_of.items():
         if type(asked.get(name, least)) is not int or asked.get(name, least) < least:
             raise LaunchError(f"slurm: {name}={asked[name]!r}, but it must be a whole number, {least} or more.")
     wanted = Wanted(output="/dev/null", **{name: asked[name] for name in known if name in asked})
@@ -100,6 +101,9 @@ class Held(Protocol):
 
     def left_s(self) -> float | None:
         """Seconds until they go; None where there is no limit."""
+
+    def short_s(self) -> float:
+        """So few seconds before that a warning is due."""
 
     def ended(self) -> str:
         """Why they are no more; "" while they are there."""
@@ -138,6 +142,11 @@ class Reservation:
             LaunchError: Slurm does not answer.
         """
         return seconds(self._left())
+
+    def short_s(self) -> float:
+        """:data:`SHORT_S`, but half the time of a job that is shorter than twice that."""
+        limit_s = seconds(ask(["squeue", "-h", "-j", self.number, "-o", "%l"], missing=_GONE).strip())
+        return SHORT_S if limit_s is None else min(SHORT_S, limit_s / 2)
 
     def _left(self) -> str:
         return ask(["squeue", "-h", "-j", self.number, "-o", "%L"], missing=_GONE).strip()
@@ -199,17 +208,17 @@ class ShortTime:
             return
         first, self._due = not self._due, time.monotonic() + _AGAIN_S
         try:
-            left_s = self._reservation.left_s()
+            left_s, short_s = self._reservation.left_s(), self._reservation.short_s()
         except LaunchError:
             return
-        if left_s is None or left_s < SHORT_S:
+        if left_s is None or left_s < short_s:
             self._due = math.inf
             if left_s and not first:
                 self._say(
                     f"{self._reservation.line().partition(' on ')[0]} ends in {spelled(left_s)}: save what you need"
                 )
         else:
-            self._due = time.monotonic() + left_s - SHORT_S + 1.0
+            self._due = time.monotonic() + left_s - short_s + 1.0
 
 
 def reserve(asked: Request, say: Callable[[str], None]) -> Reservation:
@@ -250,7 +259,8 @@ def around(asked: Mapping[str, Any]) -> Reservation | None:
     names = ask(["scontrol", "show", "hostnames", config.batch_hosts()[1]]).split()
     tasks = tasks_per_node(config.batch_tasks(), len(names))
     each = [asked["tasks_per_node"]] * len(names) if "tasks_per_node" in asked else tasks
-    found = [Target(name, slots, Srun()) for name, slots in zip(names, each, strict=True)]
+    shell = Srun(gpus=job_gpus(number))
+    found = [Target(name, slots, shell) for name, slots in zip(names, each, strict=True)]
     return Reservation(number, found[: asked.get("nodes", len(found))])
 
 
@@ -276,7 +286,8 @@ def _wait(number: str, timeout_s: float, say: Callable[[str], None]) -> None:
 def _targets(number: str, slots: int) -> list[Target]:
     listed = ask(["squeue", "-h", "-j", number, "-o", "%N"]).strip()
     names = ask(["scontrol", "show", "hostnames", listed]).split()
-    return [Target(name, slots, Srun(int(number))) for name in names]
+    shell = Srun(int(number), job_gpus(number))
+    return [Target(name, slots, shell) for name in names]
 
 
 def seconds(text: str) -> float | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -35,6 +36,9 @@ examples:
   workbench run -np 4 python train.py --epochs 3
   workbench run -np 2 --as-horovod python horovod_script.py
   workbench run -np 2 --gloo -- python -m package.train"""
+
+
+_TAKE_OPTIONS = ("--sbatch", "--mpi-args", "--binding-args")  # of another program, as one text
 
 
 def parser() -> argparse.ArgumentParser:
@@ -84,8 +88,14 @@ def _add_slurm(commands: Any) -> None:
         usage="workbench slurm [options] FILE COMMAND …",
     )
     slurm.add_argument("file", metavar="FILE", help="the script: it is written anew")
-    numbers = {"nodes": (1, "nodes"), "tasks-per-node": (1, "ranks on each"), "gpus-per-task": (0, "GPUs of each rank")}
-    for name, (default, text) in {**numbers, "cpus-per-task": (0, "cores of each rank")}.items():
+    numbers = {
+        "nodes": (1, "nodes"),
+        "tasks-per-node": (1, "ranks on each"),
+        "gpus-per-node": (0, "GPUs of each node: its ranks see all of them"),
+        "gpus-per-task": (0, "GPUs that each rank sees alone, which then exchange nothing directly (P2P, CUDA IPC)"),
+        "cpus-per-task": (0, "cores of each rank"),
+    }
+    for name, (default, text) in numbers.items():
         slurm.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
     slurm.add_argument("--time", default="", metavar="TIME", help="limit of the job: 30:00 is half an hour")
     slurm.add_argument("--name", default="workbench", help="of the job")
@@ -113,7 +123,7 @@ def main(words: Sequence[str] | None = None) -> int:
         The exit code.
     """
     _open_streams()
-    args = parser().parse_args(words)
+    args = parsed(sys.argv[1:] if words is None else words)
     try:
         os.getcwd()
     except OSError as error:
@@ -144,6 +154,17 @@ def _open_streams() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as this process
     sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command line. argparse takes the text after ``--sbatch`` for the next option where it begins like one."""
+    joined, pairs = list(words), range(1, len(words))
+    while at := next((i for i in pairs if joined[i - 1] in _TAKE_OPTIONS and joined[i].startswith("-")), 0):
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+            return parser().parse_args(joined)  # such words may be part of the ranks' command
+        joined[at - 1 : at + 1] = [f"{joined[at - 1]}={joined[at]}"]
+        pairs = range(1, len(joined))
+    return parser().parse_args(joined)
 
 
 def _check_build(args: argparse.Namespace) -> int:
@@ -188,9 +209,14 @@ def _slurm(args: argparse.Namespace) -> int:
         raise LaunchError(
             "First options, then a file, then a command: workbench slurm --nodes 2 my.sbatch python train.py"
         )
-    if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.cpus_per_task) < 0:
+    if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.gpus_per_node, args.cpus_per_task) < 0:
         raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
-    names = ("nodes", "tasks_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
+    if args.gpus_per_task:
+        say(
+            "--gpus-per-task: each rank sees its own GPU alone, so GPUs of a host exchange nothing directly (P2P, CUDA "
+            f"IPC). --gpus-per-node {args.gpus_per_task * args.tasks_per_node} gives as many and lets them."
+        )
+    names = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
     wanted = batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
     activate = Path(sys.executable).parent / "activate"
     text = batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
@@ -274,7 +300,7 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
     from workbench.launch.start.starters import Task, check_command, choose, environment
 
     here = all(isinstance(target.shell, Here) for target in targets)
-    env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus) if args.gpus and here else {})
+    env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
     env = with_flags(env, flags.variables(args))
     check_command(flags.command(args), env)
     return Task(
@@ -289,9 +315,17 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
 
 
 def _pinned(n: int, asked: str) -> dict[str, str]:
-    from workbench.launch.start.gpus import pin
+    if not asked and not (config.batch_job() and config.visible_gpus()):
+        return {}
+    from workbench.launch.start.gpus import by_slurm, pin
 
-    return dict(pin(n, asked).env)
+    if asked:
+        return dict(pin(n, asked).env)
+    from workbench.launch.slurm.allocation import gpus_here
+
+    job = gpus_here()
+    job.check(dict.fromkeys(job.hosts, n))
+    return by_slurm(n, job)
 
 
 if __name__ == "__main__":

@@ -113,6 +113,10 @@ class RayPlaces:
         """There is no limit."""
         return None
 
+    def short_s(self) -> float:
+        """None is due."""
+        return 0.0
+
     def ended(self) -> str:
         """Why the places are no more; "" while they are there. A node that is lost is told by the engines."""
         if not ray.is_initialized():

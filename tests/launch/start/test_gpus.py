@@ -124,13 +124,13 @@ def test_a_batch_jobs_gpus_are_dealt_out_and_no_others(tmp_path: Path, monkeypat
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
     pins = pin(3, "auto")
     assert pins.gpus == ((D, "H200"), (B, "H200"), (D, "H200"))
-    assert pins.env == {"WORKBENCH_GPUS": f"GPU-{D},GPU-{B},GPU-{D}"}
+    assert pins.env == {"WORKBENCH_GPUS": f"GPU-{D};GPU-{B};GPU-{D}"}
     assert pins.line().endswith("; ranks 0, 2 share one")
     assert pin(1, [1]).gpus == ((B, "H200"),)
     with pytest.raises(LaunchError, match=r"there are 2 GPUs, 0 = H200 \(GPU-9e3d"):
         pin(2, 3)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1f,MIG-2e")
-    assert pin(2, "auto") == Pins((("MIG-1f", "MIG"), ("MIG-2e", "MIG")), {"WORKBENCH_GPUS": "MIG-1f,MIG-2e"})
+    assert pin(2, "auto") == Pins((("MIG-1f", "MIG"), ("MIG-2e", "MIG")), {"WORKBENCH_GPUS": "MIG-1f;MIG-2e"})
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert pin(2, "auto") == Pins(("", ""), {})
 
@@ -155,7 +155,7 @@ def test_none_and_all_where_there_are_some(tmp_path: Path, monkeypatch: pytest.M
 
 # --- how it gets there --------------------------------------------------------------------------------
 
-LISTED = {supervisor.GPUS: "GPU-a,MIG-b,GPU-c"}
+LISTED = {supervisor.GPUS: "GPU-a;MIG-b;GPU-c"}
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 import textwrap
 from pathlib import Path
@@ -164,3 +165,29 @@ def test_scripts_find_their_numbers(jobs: Runner, tmp_path: Path, way: list[str]
     openmpi = like and "--min-np" not in way
     expected = [f"{rank} 2 {rank} 2 " + (f"{rank} 2 {rank} 2" if openmpi else "- - - -") for rank in range(2)]
     assert sorted(line.split(":", 1)[1] for line in job.out(0).splitlines()) == expected, job.report()
+
+
+# Rank 1 is ended by SIGTERM as soon as it is about to print why it ends; rank 0 was ended before.
+ALL_ARE_ENDED = """
+import os, signal, sys, threading, time
+import numpy as np, workbench as hvd
+def end_when_lost():
+    while not hasattr(sys, "last_value"):
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGTERM)
+hvd.init()
+hvd.barrier()
+if hvd.rank() == 0:
+    os.kill(os.getpid(), signal.SIGTERM)
+threading.Thread(target=end_when_lost, daemon=True).start()
+while True:
+    hvd.allreduce(np.ones(10000))
+"""
+
+
+@BOTH_WAYS
+def test_ranks_that_are_all_ended_do_not_blame_each_other(jobs: Runner, tmp_path: Path, way: list[str]) -> None:
+    """As a batch system ends a job: SIGTERM to one rank after the other. No rank tells that it has lost one."""
+    job = run(jobs, *way, "python", script(tmp_path, ALL_ARE_ENDED))
+    assert job.code == 128 + signal.SIGTERM, job.report()
+    assert "PeerLostError" not in job.err(0), job.report()

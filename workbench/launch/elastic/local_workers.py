@@ -18,7 +18,7 @@ class LocalWorkers:
 
     Args:
         about: ``tag``, ``folder``, ``host`` (its name), ``slots`` (for so many the cores are shared out), ``command``,
-            ``env``, ``threads`` (does ``env`` say how many?), ``gpus``, ``files`` (name and length of each).
+            ``env``, ``threads`` (does ``env`` say how many?), ``gpus``, ``slurm``, ``files``: as for the ranks.
         data: those files' contents, one behind the other.
 
     Attributes:

@@ -6,6 +6,7 @@ stays. That takes a second or more, so a thread does it while the job goes on.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import queue
 import secrets
@@ -24,14 +25,13 @@ from workbench.errors import LaunchError
 from workbench.launch.elastic.workers_here import Heard, Place
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
-from workbench.launch.hosts.rehearsal import Seat, rehearse
+from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse
 from workbench.launch.hosts.remote_shell import Shell
 from workbench.launch.ranks import files, job_folder
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.starters import Task
 
-_START_S = 30.0
 _END_S = 3.0  # deadline of the agents' last words
 
 
@@ -174,7 +174,7 @@ class WorkersOnHosts:
     def stop(self) -> list[LauncherEvent | Heard]:
         """See :class:`Workers`."""
         if self._opening:
-            self._opening.join(_START_S)
+            self._opening.join(LIMIT_S)
             list(self._take_opened(starts=False))
         rest: list[LauncherEvent | Heard] = []
         for name, host in self._hosts.items():
@@ -229,10 +229,20 @@ class WorkersOnHosts:
         os.write(self._ring, b"!")
 
     def _rehearse(self, targets: Sequence[Target]) -> dict[str, Seat]:
+        plan = self._plan
+        plan.slurm_gpus().check({target.name: target.slots for target in targets})
         connections = Connections(targets, self._processes, self._plan.folder or os.getcwd())
         try:
-            plan = self._plan
-            seats, _ = rehearse(connections, self._task.command, plan.networks, plan.ports, grows=True)
+            limit_s = max(LIMIT_S, self._task.start_timeout_s)
+            seats, _ = rehearse(
+                connections,
+                self._task.command,
+                plan.networks,
+                plan.ports,
+                grows=True,
+                limit_s=limit_s,
+                runs=bool(self._hosts),
+            )
         finally:
             connections.close()
         for seat in seats:
@@ -249,7 +259,7 @@ class WorkersOnHosts:
         """Start the agent that stays, and make it ready for workers."""
         connections = Connections([target], self._processes, self._plan.folder or os.getcwd())
         try:
-            limit_s = max(_START_S, config.start_timeout_s(self._task.env))
+            limit_s = max(LIMIT_S, self._task.start_timeout_s)
             for question, answer in ((Message("", {}), "here"), (self._order(target, seat), "starting")):
                 _, failures = connections.ask({target.name: question}, answer, limit_s)
                 if failures:
@@ -274,6 +284,7 @@ class WorkersOnHosts:
             "env": host_environment(self._task.env, seat),
             "threads": config.omp_threads() > 0,
             "gpus": self._plan.gpus,
+            "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
             "silence_s": self._silence_s,
             "files": files.listed(self._task.files),
         }

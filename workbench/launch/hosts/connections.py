@@ -8,15 +8,16 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.launch.hosts.remote_shell import Here, Shell, agent_script, explain
+from workbench.launch.hosts.remote_shell import COMING, Here, Shell, agent_script, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _CHUNK = 1 << 16
 _STILL_HERE_S = 5.0  # how often an agent hears that its launcher lives, and says that it does; at least
+_STILL_WAITING_S = 1.0
 _KILLED_WITHIN_S = 3.0  # an agent that does not answer
 GONE = "gone"
 """The kind of the message that stands for an agent's end; its fields are ``what`` and ``cure``."""
@@ -47,7 +48,7 @@ class _Connection:
         self.into, self.outof = process.stdin.fileno(), process.stdout.fileno()
         self.pending = bytearray()
         self.gone = False
-        self.heard, self.pid = time.monotonic(), 0
+        self.heard, self.pid, self.coming = time.monotonic(), 0, False
         os.set_blocking(self.into, False)
 
 
@@ -132,7 +133,11 @@ class Connections:
             self.say(name, Message("still here", {}))
 
     def ask(
-        self, questions: Mapping[str, Message], answer: str, limit_s: float
+        self,
+        questions: Mapping[str, Message],
+        answer: str,
+        limit_s: float,
+        waiting: Callable[[Mapping[str, str]], None] = lambda missing: None,
     ) -> tuple[dict[str, Message], dict[str, Message]]:
         """Ask agents, and wait for an answer from each.
 
@@ -140,6 +145,7 @@ class Connections:
             questions: by host; no message, where only the answer is waited for, is one of kind "".
             answer: the kind of message that is waited for.
             limit_s: deadline.
+            waiting: called about once a second, with what is known of each host that has not answered.
 
         Returns:
             The answers by host, and for those that gave none, the ``gone`` or ``failed`` message.
@@ -151,18 +157,27 @@ class Connections:
         answers, early = dict[str, Message](), list[tuple[str, Message]]()
         failures = {name: self._farewell(self._open[name]) for name in questions if self._open[name].gone}
         while len(answers) + len(failures) < len(questions) and (left_s := until - time.monotonic()) > 0:
-            for name, message in self.hear(left_s):
+            for name, message in self.hear(min(left_s, _STILL_WAITING_S)):
                 if message.kind == answer:
                     answers[name] = message
                 elif message.kind in (GONE, "failed"):
                     failures[name] = message
                 else:  # a quick host's ranks write and end before a slow host has answered
                     early.append((name, message))
+            waiting({name: self._state(name) for name in questions.keys() - answers.keys() - failures.keys()})
         self.early += early
         for name in questions.keys() - answers.keys() - failures.keys():
-            what = f"it did not answer within {limit_s:.0f} s"
-            failures[name] = Message(GONE, {"what": what, "cure": "Is it overloaded, or its file system slow?"})
+            what = f"{self._state(name)}, and did not answer within {limit_s:.0f} s"
+            cure = "Is it overloaded, its file system slow, an MTU on the way too small? More time: --start-timeout"
+            failures[name] = Message(GONE, {"what": what, "cure": cure})
         return answers, failures
+
+    def _state(self, name: str) -> str:
+        """How far an agent has come, as a sentence about its host begins."""
+        connection = self._open[name]
+        if connection.pid:
+            return "it is at work"
+        return "it is starting Python" if connection.coming else "it is being connected to"
 
     def close(self) -> None:
         """Close all pipes; an agent that still runs takes it as the end."""
@@ -187,6 +202,8 @@ class Connections:
         except MessageError as error:
             self._drop(connection)
             return [Message(GONE, {"what": f"what came from it was {error}", "cure": "Does its login shell print?"})]
+        connection.coming |= any(message.kind == COMING for message in found)
+        found = [message for message in found if message.kind != COMING]
         for message in found:
             if message.kind == "here":
                 connection.pid = int(message.fields["pid"])

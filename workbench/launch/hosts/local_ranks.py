@@ -13,9 +13,10 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.slurm.allocation import JobGpus
 from workbench.launch.start import mpi, shared_memory
 from workbench.launch.start.binding import bind
-from workbench.launch.start.gpus import pin
+from workbench.launch.start.gpus import by_slurm, pin
 from workbench.launch.start.starters import THREADS, launcher_variables
 
 # What belongs to a host or a login, and is no other host's.
@@ -31,7 +32,8 @@ class LocalRanks:
     Args:
         about: ``tag``, ``folder``, ``ranks`` (the numbers of this host's), ``size`` (of the job), ``host`` and
             ``hosts`` (its number among how many), ``starter``, ``command``, ``env``, ``threads`` (does ``env`` say how
-            many?), ``bind``, ``gpus``, ``files`` (name and length of each).
+            many?), ``bind``, ``gpus``, ``slurm`` (:class:`~workbench.launch.slurm.allocation.JobGpus`), ``files`` (name
+            and length of each).
         data: those files' contents, one behind the other.
 
     Attributes:
@@ -133,14 +135,14 @@ def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
     """The launcher's environment, with what is this host's own.
 
     Args:
-        about: ``env``, ``threads`` and ``gpus``, see :class:`LocalRanks`.
+        about: ``env``, ``threads``, ``gpus`` and ``slurm``, see :class:`LocalRanks`.
         n: how many ranks share the cores.
     """
     env = {name: text for name, text in about["env"].items() if not _is_own(name)}
     env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
     if not about["threads"]:
         env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
-    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else {})
+    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else by_slurm(n, JobGpus(**about.get("slurm", {}))))
 
 
 def _is_own(name: str) -> bool:

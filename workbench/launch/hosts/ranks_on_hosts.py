@@ -20,19 +20,18 @@ from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.rehearsal import Seat, rehearse, way_back
-from workbench.launch.hosts.remote_shell import Here, Srun, Ssh
+from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse, way_back
+from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Here, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.slurm.allocation import allocation
+from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
 from workbench.launch.start.starters import Task
 
-_START_S = 30.0
 _END_S = 3.0  # deadline of the agents' last words
 _SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
 
@@ -76,6 +75,11 @@ class Plan:
             raise LaunchError(f"{n} ranks do not fit the {slots} slots of {names}.")
         return found
 
+    def slurm_gpus(self) -> JobGpus:
+        """Those of the Slurm job that the hosts belong to, unless the user has said which GPU each rank sees."""
+        found = (target.shell.gpus for target in self.targets if isinstance(target.shell, Srun))
+        return JobGpus() if self.gpus else next(found, JobGpus())
+
 
 def find_hosts(
     listed: str, file: str, n: int | None, ssh: Ssh | None = None, script: str = "", slots: int = 1
@@ -96,13 +100,17 @@ def find_hosts(
         LaunchError: hosts are named in two ways, one is named wrongly or twice, there are too few slots, or the script
             or Slurm does not answer.
     """
+    if ssh and ssh.identity and not os.access(os.path.expanduser(ssh.identity), os.R_OK):
+        raise LaunchError(f"There is no key {ssh.identity} that can be read here (--ssh-identity-file).")
     if sum(map(bool, (listed, file, script))) > 1:
         raise LaunchError("Name the hosts in one way: -H, --hostfile or --host-discovery-script.")
     if listed or file or script:
         named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
         return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
-    return [Target(name, slots, Srun()) for name, slots in allocation(n)]
+    around = allocation(n)
+    shell = Srun(gpus=job_gpus(config.batch_job())) if around else Srun()
+    return [Target(name, slots, shell) for name, slots in around]
 
 
 def ranks_on(
@@ -155,7 +163,7 @@ class RanksOnHosts:
         self._connections = Connections(self._targets, self._processes, plan.folder or os.getcwd())
         self._seats: list[Seat] = []
         self._files = dict(task.files)
-        self._silence_s = silence_s(task.env)
+        self._silence_s, self._limit_s = silence_s(task.env), max(LIMIT_S, task.start_timeout_s)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
@@ -169,9 +177,7 @@ class RanksOnHosts:
                 "but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
             )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
-        answers, failures = self._connections.ask(
-            self._orders(seats, folder), "starting", max(_START_S, self._task.start_timeout_s)
-        )
+        answers, failures = self._connections.ask(self._orders(seats, folder), "starting", self._limit_s)
         if failures:
             name, message = next(iter(failures.items()))
             why = message.fields.get("what") or message.fields.get("text")
@@ -190,7 +196,11 @@ class RanksOnHosts:
             LaunchError: as :func:`workbench.launch.hosts.rehearsal.rehearse`.
         """
         begun = time.monotonic()
-        seats, warnings = rehearse(self._connections, self._task.command, self._plan.networks, self._plan.ports)
+        self._plan.slurm_gpus().check({name: len(ranks) for name, ranks in self._ranks.items()})
+        plan = self._plan
+        seats, warnings = rehearse(
+            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, say=say
+        )
         for line in warnings:
             say(line)
         if verbose:
@@ -224,6 +234,7 @@ class RanksOnHosts:
             "threads": config.omp_threads() > 0,
             "bind": config.settings(self._task.env).bind,
             "gpus": self._plan.gpus,
+            "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
             "silence_s": self._silence_s,
             "files": files.listed(self._files),
         }
@@ -249,6 +260,10 @@ class RanksOnHosts:
         by_ssh = "" if isinstance(first, Srun) else str(ssh)
         if isinstance(first, Srun) and first.job:
             self._processes.env["SLURM_JOB_ID"] = str(first.job)  # in which srun, called by mpiexec, is to start
+        if isinstance(first, Srun) and first.gpus.hosts:
+            env = {name: text for name, text in self._processes.env.items() if name not in GPU_REQUESTS}
+            gpus = sum(first.gpus.hosts.get(seat.name, 0) for seat in seats)
+            self._processes.env = env | ({"SLURM_GPUS": str(gpus)} if gpus else {"SLURM_GRES": "none"})
         command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")

@@ -1,4 +1,8 @@
-"""Can one host connect to another? Each opens a :class:`Port`, and connects to those of all others (:func:`reach`)."""
+"""Can one host connect to another? Each opens a :class:`Port`, and connects to those of all others (:func:`reach`).
+
+A guest is told a word, and then bytes that fill packets of every usual size. Where the word comes and these do not, the
+network loses large packets: an MTU on the way is smaller than the hosts believe, and nobody tells them.
+"""
 
 from __future__ import annotations
 
@@ -17,6 +21,8 @@ from workbench.common.ports import family_of, listen
 
 _LOOK_S = 0.05
 _GUESTS = 256  # that are told the word in one go
+SMALL_ONLY = "small packets arrive, and large ones do not"
+_FILLING = b"." * (16 << 10)  # more than a jumbo frame, and less than a socket takes without a reader
 
 
 class Place(NamedTuple):
@@ -53,7 +59,9 @@ class Port:
             for _ in range(_GUESTS):
                 guest, _ = self._socket.accept()
                 with guest:
+                    guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # the word in a packet of its own
                     guest.sendall(self.word.encode())
+                    guest.sendall(_FILLING)
 
     @contextlib.contextmanager
     def greeting(self) -> Iterator[None]:
@@ -93,6 +101,7 @@ def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) 
         By host what went wrong; "" where nothing did.
     """
     found: dict[str, str] = {}
+    heard = dict.fromkeys(places, b"")
     until = time.monotonic() + limit_s
     with selectors.DefaultSelector() as waiting, contextlib.ExitStack() as stack:
         if own:
@@ -107,20 +116,34 @@ def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) 
             waiting.register(sock, selectors.EVENT_READ, host)
         while len(found) < len(places) and (left_s := until - time.monotonic()) > 0:
             for key, _ in waiting.select(left_s):
-                if own and key.data is None:
+                host = key.data
+                if own and host is None:
                     own.greet()
-                else:
-                    found[key.data] = _heard(key.fileobj, places[key.data].word)
+                    continue
+                why = _hear(key.fileobj, heard, host, places[host].word.encode() + _FILLING)
+                if why is not None:
+                    found[host] = why
                     waiting.unregister(key.fileobj)
-    return dict.fromkeys(places, f"no answer within {limit_s:g} s") | found
+    for host in places.keys() - found.keys():
+        found[host] = f"{SMALL_ONLY} within {limit_s:g} s" if heard[host] else f"no answer within {limit_s:g} s"
+    return {host: found[host] for host in places}
 
 
-def _heard(sock: Any, word: str) -> str:
+def _hear(sock: Any, heard: dict[str, bytes], host: str, right: bytes) -> str | None:
+    """Read on; what is wrong, "" when all has come, None while there is more to come."""
     try:
-        said = sock.recv(64).decode(errors="replace")
+        # Why a connection failed the socket says once, and to read from it may then say something else.
+        if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
+            return os.strerror(error).lower()
+        said = sock.recv(1 << 16)
+    except BlockingIOError:
+        return None
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "" if said == word else f"another program answers there ({said!r})"
+    heard[host] += said
+    if said and right.startswith(heard[host]):
+        return "" if heard[host] == right else None
+    return f"another program answers there ({heard[host][:64].decode(errors='replace')!r})"
 
 
-__all__ = ["Place", "Port", "reach"]
+__all__ = ["SMALL_ONLY", "Place", "Port", "reach"]

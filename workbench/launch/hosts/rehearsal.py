@@ -13,7 +13,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,10 +22,13 @@ from workbench.common.text import plural
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
-from workbench.launch.hosts.reach import Place, Port
+from workbench.launch.hosts.reach import SMALL_ONLY, Place, Port
 from workbench.launch.hosts.remote_shell import Here
 
-_LIMIT_S, _HOSTS_PER_S = 5.0, 50
+LIMIT_S = 30.0
+"""So long a host may take, unless ``--start-timeout`` gives more."""
+_HOSTS_PER_S = 50
+_SAY_AFTER_S = 3.0  # who is still waited for
 _REACH_S = 2.0
 _LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
 _CLOCKS_S = 30.0
@@ -81,6 +84,9 @@ def rehearse(
     networks: Sequence[str] = (),
     ports: tuple[int, int] = (0, 0),
     grows: bool = False,
+    limit_s: float = LIMIT_S,
+    say: Callable[[str], None] = lambda line: None,
+    runs: bool = False,
 ) -> tuple[list[Seat], list[str]]:
     """Try everything.
 
@@ -90,6 +96,9 @@ def rehearse(
         networks: names of interfaces, of which one is to be used; any where there are none.
         ports: the first and the last that may be listened on; (0, 0): any.
         grows: other hosts may come later, so a host that is alone needs an address that they reach.
+        limit_s: deadline of the whole.
+        say: gets a line where a host is waited for.
+        runs: the job does already, on other hosts.
 
     Returns:
         The hosts, in the order of the connections, and warnings.
@@ -97,7 +106,7 @@ def rehearse(
     Raises:
         LaunchError: something is wrong; the text names each host and what to do.
     """
-    rehearsal = _Rehearsal(connections)
+    rehearsal = _Rehearsal(connections, limit_s, say, runs)
     facts = rehearsal.facts(words)
     warnings = rehearsal.compare(facts)
     places = rehearsal.choose(facts, networks, grows)
@@ -117,10 +126,11 @@ def _by_name(host: str, interfaces: Sequence[Sequence[str]], networks: Sequence[
 
 
 class _Rehearsal:
-    def __init__(self, connections: Connections) -> None:
-        self._connections = connections
+    def __init__(self, connections: Connections, limit_s: float, say: Callable[[str], None], runs: bool) -> None:
+        self._connections, self._say, self._runs = connections, say, runs
+        self._begun = self._said = time.monotonic()
         self._names = [target.name for target in connections.targets]
-        self._until = time.monotonic() + _LIMIT_S + len(self._names) / _HOSTS_PER_S
+        self._until = time.monotonic() + limit_s + len(self._names) / _HOSTS_PER_S
         self._problems: list[Problem] = []
 
     def facts(self, words: Sequence[str]) -> dict[str, Any]:
@@ -174,6 +184,10 @@ class _Rehearsal:
                 if why:
                     address, port, _ = doors[other]
                     cure = f"A firewall? Let {name} in there; WORKBENCH_PORTS=40000-40100 says at which ports"
+                    if SMALL_ONLY in why:
+                        cure = (
+                            f"Give {places[other][0]} the MTU of the whole way (ping -M do -s 1472 {address}; ip link)"
+                        )
                     what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
                     self._problems.append(Problem(other, what, f"{cure}, --network-interface by which network."))
         self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
@@ -181,7 +195,7 @@ class _Rehearsal:
 
     def _ask(self, questions: Mapping[str, Message], answer: str) -> dict[str, Message]:
         limit_s = max(1.0, self._until - time.monotonic())
-        answers, failures = self._connections.ask(questions, answer, limit_s)
+        answers, failures = self._connections.ask(questions, answer, limit_s, self._waiting)
         for name in self._names:
             if name in failures:
                 fields = failures[name].fields
@@ -190,6 +204,17 @@ class _Rehearsal:
         self._raise()
         return {name: answers[name] for name in questions}
 
+    def _waiting(self, missing: Mapping[str, str]) -> None:
+        """Say who is waited for: soon, then ever less often."""
+        now = time.monotonic()
+        if missing and now - self._said > max(_SAY_AFTER_S, self._said - self._begun):
+            self._said = now
+            names = sorted(missing)
+            more = f" and {len(names) - _MOST_LINES} more" if len(names) > _MOST_LINES else ""
+            states = "; ".join(f"{name}: {missing[name]}" for name in names[:_MOST_LINES])
+            left_s = max(0.0, self._until - now)
+            self._say(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
+
     def _raise(self) -> None:
         if not self._problems:
             return
@@ -197,7 +222,8 @@ class _Rehearsal:
         if len(lines) > _MOST_LINES:
             lines[_MOST_LINES:] = [f"… and {len(lines) - _MOST_LINES} more"]
         between = "\n  " if len(lines) > 1 else " "
-        raise LaunchError(between.join(["The rehearsal failed, and nothing was started:", *lines]))
+        what = "is not joined by new hosts" if self._runs else "was not started"
+        raise LaunchError(between.join([f"The rehearsal failed, and the job {what}:", *lines]))
 
 
 def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, int]) -> str:
@@ -222,7 +248,7 @@ def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, 
     places = {"here": Place(address, port.number, port.word)}
     questions = {seat.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for seat in seats}
     with port.greeting():
-        answers, failures = connections.ask(questions, "reached", _LIMIT_S)
+        answers, failures = connections.ask(questions, "reached", LIMIT_S)
     said = {name: message.fields["found"]["here"] for name, message in answers.items()}
     said |= {name: message.fields.get("what", "no answer") for name, message in failures.items()}
     for name, why in said.items():
@@ -375,4 +401,4 @@ def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[st
     return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["Problem", "Seat", "differences", "facing", "rehearse", "suspicions", "way_back"]
+__all__ = ["LIMIT_S", "Problem", "Seat", "differences", "facing", "rehearse", "suspicions", "way_back"]

@@ -10,14 +10,23 @@ from __future__ import annotations
 import re
 import shlex
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from workbench.common.messages import Message, encode
 from workbench.launch.hosts.facts import HOME
+from workbench.launch.slurm.allocation import JobGpus
 
+COMING = "coming"
+"""The kind of the message by which the shell says that it starts Python, which may take long: a cold file system."""
 _AGENT = "from workbench.launch.hosts.agent import main; main()"
 _CLIENT = "from workbench.executors.client import start; start()"
 _NO_FOLDER, _NO_PYTHON, _NO_PACKAGE = 96, 97, 98
 _SSH_FAILED = 255
+# What srun would take over from the job: for one agent that is another number of GPUs than for all tasks of a host.
+GPU_REQUESTS = (
+    *("SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET", "SLURM_GPUS_PER_TASK", "SLURM_NTASKS_PER_GPU"),
+    *("SLURM_TRES_PER_TASK", "SLURM_GRES", "SLURM_STEP_GRES", "SLURM_GPU_BIND"),
+)
 _SAME = "Install the same environment at the same place on all hosts."
 
 
@@ -70,15 +79,31 @@ class Srun:
 
     Args:
         job: its number; 0 for the job around this process.
+        gpus: of the job. The agent has all those of its host, and deals them out to its ranks.
     """
 
     job: int = 0
+    gpus: JobGpus = field(default_factory=JobGpus)
 
     def command(self, host: str, script: str) -> list[str]:
         """Run a shell's script on a host."""
+        unset = [word for name in GPU_REQUESTS for word in ("-u", name)] if self.gpus.hosts else []
         alone = ["--nodes=1", "--ntasks=1", f"--nodelist={host}", "--overlap", "--mpi=none", "--unbuffered"]
         alone += [f"--jobid={self.job}"] if self.job else []
-        return ["srun", *alone, "--cpu-bind=none", "--quiet", "--", "sh", "-c", script]
+        if self.gpus.hosts:
+            mine = self.gpus.hosts.get(host, 0)
+            alone += [f"--gpus={mine}" if mine else "--gres=none"]
+        return [
+            *(["env", *unset] if unset else []),
+            "srun",
+            *alone,
+            "--cpu-bind=none",
+            "--quiet",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ]
 
     def trial(self, host: str) -> list[str]:
         """What a user may try by hand, in the same job."""
@@ -132,6 +157,7 @@ def agent_script(folder: str) -> str:
         f"cd {shlex.quote(folder)} 2>/dev/null || exit {_NO_FOLDER}; "
         f"test -x {python} || exit {_NO_PYTHON}; "
         f"test -r {home}/workbench/launch/hosts/agent.py || exit {_NO_PACKAGE}; "
+        f"printf '%s\\n' {shlex.quote(encode(Message(COMING, {})).decode().rstrip())}; "
         f"exec {python} -I -c {shlex.quote(there)}"
     )
 
@@ -152,7 +178,7 @@ _SSH_SAYS = (
     ("Too many authentication failures", "it accepts no key of this user", "Name the right one: --ssh-identity-file"),
     ("Could not resolve hostname", "there is no host of this name", "Is it spelled as in DNS or /etc/hosts?"),
     ("Connection refused", "no sshd listens there", "Start it, or name its port: --ssh-port"),
-    ("timed out", "it does not answer", "Is it up, and on this network? Does a firewall keep ssh away?"),
+    ("timed out", "it does not answer", "Is it up, and on this network? Does a firewall keep ssh away, or an MTU?"),
     ("No route to host", "there is no way to it", "Is it up, and on this network?"),
     ("Network is unreachable", "there is no way to it", "Is it on this network?"),
     ("No such file or directory", "ssh is not here", "Install it: apt-get install openssh-client"),

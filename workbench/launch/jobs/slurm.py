@@ -24,7 +24,7 @@ def wanted(job: Job) -> batch.Wanted:
     return batch.Wanted(
         nodes=job.workers,
         tasks_per_node=job.slots,
-        gpus_per_task=job.gpus,
+        gpus_per_node=job.gpus * job.slots,
         cpus_per_task=job.cpus,
         time=job.time,
         name=job.name,

@@ -9,6 +9,9 @@ Python imports this by its name at each start, for ``workbench run`` puts its fo
 ``sitecustomize`` further back on the path is run as well.
 
 A script that ends well and never called ``init()`` is told so: the ranks have not trained together.
+
+A rank that has lost another holds its traceback back for a moment. A batch system that ends a job sends SIGTERM to all
+processes, one after the other, and the last need not tell that they have lost the first.
 """
 
 from __future__ import annotations
@@ -21,16 +24,19 @@ import importlib.util
 import os
 import sys
 import threading
+import time
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # this runs at each start of Python
     from collections.abc import Callable, Mapping
+    from types import TracebackType
     from typing import NoReturn
 
 _ALONE = (
     "workbench: this script has ended without init(): each of the {} ranks has run it alone, and sent nothing. "
     "To train together, call init() at its start: import workbench.torch as hvd; hvd.init()"
 )
+_ALL_ENDED_WITHIN_S = 0.5
 _codes: list[object] = []  # of a SystemExit that nobody caught
 
 
@@ -83,12 +89,24 @@ def _has_met_others() -> bool:
     by_torch = "torch.distributed.distributed_c10d"  # which sets a hook that stays
     starts_ranks = {"torch.distributed.run", "torch.distributed.launcher"} & sys.modules.keys()
     return bool(
-        (mpi and mpi.Is_initialized())
+        (mpi and mpi.Is_initialized() and (mpi.Is_finalized() or mpi.COMM_WORLD.Get_size() > 1))
         or (jax and jax.global_state.client)
         or getattr(sys.excepthook, "__module__", "") == by_torch
         or (by_torch in sys.modules and sys.modules[by_torch].is_initialized())
         or starts_ranks
     )
+
+
+def _hold_back() -> None:
+    """Before an uncaught PeerLostError is printed, wait whether this process is ended, too."""
+    show = sys.excepthook
+
+    def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if kind.__name__ == "PeerLostError":
+            time.sleep(_ALL_ENDED_WITHIN_S)
+        show(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 def _watch() -> None:
@@ -107,6 +125,7 @@ def _watch() -> None:
 
     env = dict(os.environ)
     pid, ranks, member = os.getpid(), _ranks(env), env.get("WORKBENCH_MEMBER", "")
+    _hold_back()
     sys.exit = _marking(sys.exit)
     if quitter := getattr(builtins, "exit", None):
         type(quitter).__call__ = _marking(type(quitter).__call__)

@@ -62,13 +62,13 @@ def pinned(env: Mapping[str, str]) -> dict[str, str]:
     Of the list of cores it hears nothing: that is for :func:`bind`.
 
     Example:
-        >>> pinned({"WORKBENCH_GPUS": "GPU-a,GPU-b", "MPI_LOCALRANKID": "1"})
+        >>> pinned({"WORKBENCH_GPUS": "GPU-a;GPU-b", "MPI_LOCALRANKID": "1"})
         {'MPI_LOCALRANKID': '1', 'CUDA_VISIBLE_DEVICES': 'GPU-b'}
     """
     mine = {name: text for name, text in env.items() if name != CORES}
     if listed := mine.pop(GPUS, ""):
         local_rank = next((int(env[name]) for name in LOCAL_RANK_NAMES if env.get(name)), 0)
-        mine["CUDA_VISIBLE_DEVICES"] = listed.split(",")[local_rank]
+        mine["CUDA_VISIBLE_DEVICES"] = listed.split(";")[local_rank]
     return mine
 
 

@@ -9,10 +9,13 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+import socket
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from workbench import config
+from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.start.hosts import Hosts
 
@@ -57,6 +60,94 @@ def tasks_per_node(text: str, nodes: int) -> list[int]:
     return found if len(found) == nodes else [1] * nodes
 
 
+@dataclass(frozen=True)
+class JobGpus:
+    """The GPUs of a Slurm job.
+
+    Args:
+        hosts: by host, how many it has; empty for a job without any.
+        per_task: so many has each task of its own; 0: a host's tasks see all of them.
+        tasks_per_gpu: … and so many tasks have them together.
+    """
+
+    hosts: Mapping[str, int] = field(default_factory=dict)
+    per_task: int = 0
+    tasks_per_gpu: int = 1
+
+    def deal(self, ranks: int, visible: Sequence[str]) -> list[str]:
+        """By local rank the GPUs that it sees, as in CUDA_VISIBLE_DEVICES; nothing where each sees all of them.
+
+        Example:
+            >>> JobGpus({"a": 4}, per_task=2).deal(2, ["0", "1", "2", "3"])
+            ['0,1', '2,3']
+        """
+        firsts = [rank // self.tasks_per_gpu * self.per_task for rank in range(ranks)]
+        return [",".join(visible[first : first + self.per_task]) for first in firsts] if self.per_task else []
+
+    def check(self, ranks: Mapping[str, int]) -> None:
+        """See to it that each rank has its GPUs.
+
+        Args:
+            ranks: by host, how many there are.
+
+        Raises:
+            LaunchError: a rank would have none, or share one though nobody has said so; it names each host.
+        """
+        short = []
+        for host, n in ranks.items() if self.hosts else ():
+            needed = -(-n // self.tasks_per_gpu) * (self.per_task or 1)
+            if (given := self.hosts.get(host, 0)) < needed:
+                short.append(f"{host} has {count(given, 'GPU')} for {count(n, 'rank')}, which need {needed}")
+        if short:
+            raise LaunchError(
+                f"In this Slurm job {'; '.join(short)}. Ask Slurm for as many on each host, --gpus-per-node, or start "
+                "fewer ranks. Where ranks are to share a GPU: workbench run --gpus auto; where each is to see all GPUs "
+                "of its host: --gpus all."
+            )
+
+
+def job_gpus(number: str) -> JobGpus:
+    """The GPUs that Slurm has given to a job, whatever words asked for them.
+
+    Raises:
+        LaunchError: Slurm does not answer.
+    """
+    said = ask(["scontrol", "show", "job", "-d", number])
+    hosts: dict[str, int] = {}
+    for names, resources in re.findall(r"^\s+Nodes=(\S+) .*\bGRES=(\S*)", said, re.MULTILINE):
+        found = gpu_count(resources)
+        for host in ask(["scontrol", "show", "hostnames", names]).split():
+            hosts[host] = hosts.get(host, 0) + found
+    if not any(hosts.values()):
+        return JobGpus()
+    per_task = re.search(r"TresPerTask=(\S+)", said)
+    together = re.search(r"NtasksPerTRES=(\d+)", said)
+    share = int(together[1]) if together and int(together[1]) else 0
+    return JobGpus(hosts, gpu_count(per_task[1]) if per_task else min(1, share), share or 1)
+
+
+def gpus_here() -> JobGpus:
+    """Those that the Slurm job around this process has given to it, on this host; none where Slurm does not answer."""
+    visible = [word for word in (config.visible_gpus() or "").split(",") if word]
+    try:
+        job = job_gpus(config.batch_job())
+    except LaunchError:
+        return JobGpus()
+    return replace(job, hosts={socket.gethostname(): len(visible)}) if job.hosts else job
+
+
+def gpu_count(resources: str) -> int:
+    """How many GPUs Slurm's text names.
+
+    Example:
+        >>> gpu_count("gpu:a100:2(IDX:0-1),gpu:1g.5gb:1(IDX:2)"), gpu_count("gres/gpu=3"), gpu_count("cpu:2,gres:gpu")
+        (3, 3, 1)
+    """
+    plain = re.sub(r"\([^)]*\)", "", resources)
+    found = re.findall(r"(?:^|[,:/])gpu(?=$|[,:=])(?:[:=](?!\d+(?:,|$))[^,:=]+)?(?:[:=](\d+))?", plain)
+    return sum(int(number or 1) for number in found)
+
+
 def ask(command: list[str], missing: str = "") -> str:
     """What a command of Slurm's says.
 
@@ -80,4 +171,4 @@ def ask(command: list[str], missing: str = "") -> str:
     return done.stdout
 
 
-__all__ = ["allocation", "ask", "tasks_per_node"]
+__all__ = ["JobGpus", "allocation", "ask", "gpu_count", "gpus_here", "job_gpus", "tasks_per_node"]

@@ -29,6 +29,8 @@ class Wanted:
 
     Args:
         nodes, tasks_per_node, gpus_per_task, cpus_per_task: per job, node, and rank; 0 CPUs: as Slurm has it.
+        gpus_per_node: on each node; every rank there sees all of them. Better than ``gpus_per_task``, with which a rank
+            sees its own alone: GPUs that do not see each other exchange nothing directly (P2P, CUDA IPC).
         time: its limit: ``30:00`` is half an hour; "": as Slurm has it.
         name: of the job.
         output: its file; ``%j`` is the job's number.
@@ -38,6 +40,7 @@ class Wanted:
     nodes: int = 1
     tasks_per_node: int = 1
     gpus_per_task: int = 0
+    gpus_per_node: int = 0
     cpus_per_task: int = 0
     time: str = ""
     name: str = "workbench"
@@ -55,12 +58,12 @@ def script(wanted: Wanted, site: Site, activate: str, command: Sequence[str]) ->
         command: of each rank.
 
     Example:
-        >>> print(script(Wanted(2, 2, 1), Site(modules=("cuda",)), "", ["python", "train.py"]))
+        >>> print(script(Wanted(2, 2, gpus_per_node=2), Site(modules=("cuda",)), "", ["python", "train.py"]))
         #!/bin/bash -l
         #SBATCH --job-name=workbench
         #SBATCH --nodes=2
         #SBATCH --ntasks-per-node=2
-        #SBATCH --gpus-per-task=1
+        #SBATCH --gpus-per-node=2
         #SBATCH --output=workbench-%j.out
         <BLANKLINE>
         module load cuda
@@ -88,6 +91,7 @@ def options(wanted: Wanted, site: Site) -> list[str]:
         "job-name": wanted.name,
         "nodes": wanted.nodes,
         "ntasks-per-node": wanted.tasks_per_node,
+        "gpus-per-node": wanted.gpus_per_node,
         "gpus-per-task": wanted.gpus_per_task,
         "cpus-per-task": wanted.cpus_per_task,
         "time": wanted.time,

@@ -3,7 +3,7 @@
 ::
 
     what is asked for ─┐
-    nvidia-smi ────────┼─► assign: a uuid per local rank ─► WORKBENCH_GPUS=GPU-a,GPU-b      one text for all ranks
+    nvidia-smi ────────┼─► assign: a uuid per local rank ─► WORKBENCH_GPUS=GPU-a;GPU-b      one text for all ranks
     CUDA_VISIBLE_DEVICES ┘                                        │ each rank, before its command
                                                                   └─► CUDA_VISIBLE_DEVICES=GPU-b      its own one
 
@@ -23,6 +23,7 @@ from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.doctor import probes
 from workbench.launch.ranks.supervisor import GPUS, LOCAL_RANK_NAMES
+from workbench.launch.slurm.allocation import JobGpus
 
 Gpu = tuple[str, str]
 """(uuid as torch writes it, without GPU-; name)"""
@@ -32,7 +33,7 @@ Asked = int | str | Sequence[int | str] | None
 _LOCAL_RANK = "".join(f"${{{name}:-" for name in LOCAL_RANK_NAMES) + "0" + "}" * len(LOCAL_RANK_NAMES)
 TAKE_MINE = (
     f'if [ -n "${{{GPUS}-}}" ]; then local_rank={_LOCAL_RANK}; '
-    f'CUDA_VISIBLE_DEVICES=$(echo "${GPUS}" | cut -d, -f$((local_rank + 1))); '
+    f'CUDA_VISIBLE_DEVICES=$(echo "${GPUS}" | cut -d";" -f$((local_rank + 1))); '
     f"export CUDA_VISIBLE_DEVICES; unset {GPUS}; fi; "
 )
 """Words of the shell, which a rank's command follows."""
@@ -84,9 +85,20 @@ def pin(n: int, asked: Asked = None) -> Pins:
     return Pins(tuple((uuid, names.get(uuid, "MIG")) if uuid else "" for uuid in uuids), _variables(uuids, asked))
 
 
+def by_slurm(n: int, job: JobGpus) -> dict[str, str]:
+    """What gives each of ``n`` ranks of this host the GPUs that Slurm was asked to give it.
+
+    Args:
+        n: how many ranks.
+        job: the job's GPUs; this host's are in CUDA_VISIBLE_DEVICES.
+    """
+    dealt = job.deal(n, [word for word in (config.visible_gpus() or "").split(",") if word])
+    return {GPUS: ";".join(dealt)} if any(dealt) else {}
+
+
 def _variables(uuids: Sequence[str], asked: Asked) -> dict[str, str]:
     if any(uuids):
-        return {GPUS: ",".join(for_cuda(uuid) for uuid in uuids)}
+        return {GPUS: ";".join(for_cuda(uuid) for uuid in uuids)}
     return {"CUDA_VISIBLE_DEVICES": ""} if _means_none(asked) else {}
 
 

@@ -16,24 +16,32 @@ from workbench.launch.ranks.process_tree import ProcessTree
 Hosts = list[tuple[str, int]]
 
 _DISCOVERY_S = 20.0
-_LINE = re.compile(r"([^\s:]+)(?:(?::|\s+slots\s*=\s*)(\d+))?")
+# A name, an IPv4 address, [fd00::1] or fd00::1; then :2, or what files of MPI's say. An IPv6 address with slots needs
+# its brackets, for its last part could be their number.
+_LINE = re.compile(
+    r"(?:\[(?P<v6>[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%\w+)?)\]|(?P<bare>[0-9A-Fa-f]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(?:%\w+)?)"
+    r"|(?P<name>[^\s:\[\]]+))(?::(?P<slots>\d+))?(?P<words>(?:\s+(?:slots|max[_-]slots)\s*=\s*\d+)*)"
+)
+_WORD = re.compile(r"(slots|max[_-]slots)\s*=\s*(\d+)")
 
 
 def parse(text: str) -> Hosts:
     """Names and slots; one slot where none are given.
 
     Raises:
-        LaunchError: a part is neither ``host`` nor ``host:slots``.
+        LaunchError: a part is neither ``host`` nor ``host:slots``, or has no slots.
 
     Example:
-        >>> parse("localhost:2,127.0.0.1")
-        [('localhost', 2), ('127.0.0.1', 1)]
+        >>> parse("localhost:2,127.0.0.1,[fd00::1]:4")
+        [('localhost', 2), ('127.0.0.1', 1), ('fd00::1', 4)]
     """
-    return [_parse_one(part.strip()) for part in text.split(",")]
+    return [_parse_one(part.strip(), least=1) for part in text.split(",")]
 
 
 def read(path: str) -> Hosts:
     """The same from a file with a host per line, as ``host slots=2`` or ``host:2``; # begins a comment.
+
+    Of MPI's words ``max_slots=4`` may follow: an upper bound, which no job here passes, for it keeps to its slots.
 
     Raises:
         LaunchError: the file cannot be read, or as :func:`parse`.
@@ -42,7 +50,14 @@ def read(path: str) -> Hosts:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise LaunchError(f"The host file {path} cannot be read: {error.strerror}.") from None
-    return [_parse_one(words) for line in lines if (words := line.partition("#")[0].strip())]
+    found = []
+    for number, line in enumerate(lines, 1):
+        if words := line.partition("#")[0].strip():
+            try:
+                found.append(_parse_one(words, least=1))
+            except LaunchError as error:
+                raise LaunchError(f"{path}, line {number}: {error}") from None
+    return found
 
 
 def discover(script: str, slots: int = 1, limit_s: float = _DISCOVERY_S) -> Hosts:
@@ -95,11 +110,28 @@ def _run_script(words: list[str], limit_s: float) -> tuple[int, str, str]:
         return process.returncode, out.decode(errors="replace"), said
 
 
-def _parse_one(text: str, slots: int = 1) -> tuple[str, int]:
+def _parse_one(text: str, slots: int = 1, least: int = 0) -> tuple[str, int]:
+    """A host and its slots.
+
+    Args:
+        text: as it was written.
+        slots: where it names none.
+        least: so many it must have. What a script prints may have none at the moment.
+
+    Raises:
+        LaunchError: it is no host, or has too few slots.
+    """
     found = _LINE.fullmatch(text)
     if found is None:
-        raise LaunchError(f"{text[:200]!r} is no host: write name:slots, such as localhost:2.")
-    return found[1], int(found[2] or slots)
+        raise LaunchError(
+            f"{text[:200]!r} is no host: write name:slots, such as localhost:2 or [fd00::1]:2; in a file also "
+            "name slots=2 max_slots=4."
+        )
+    words = {name.replace("-", "_"): int(number) for name, number in _WORD.findall(found["words"])}
+    number = int(found["slots"] or words.get("slots", min(slots, words.get("max_slots", slots))))
+    if number < least:
+        raise LaunchError(f"{text[:200]!r} has {number} slots, so no rank can be there: leave it out, or give it some.")
+    return found["v6"] or found["bare"] or found["name"], number
 
 
 def check(hosts: Hosts, n: int) -> None:

@@ -105,8 +105,9 @@ class _Run:
         self._begun = self._progressed = time.monotonic()
 
     def start(self, say: Callable[[str], None], verbose: bool) -> None:
-        """Start the ranks."""
+        """Start the ranks. Their own deadline begins when all hosts have been asked for theirs."""
         self._ranks.start(say, verbose)
+        self._progressed = time.monotonic()
 
     def attend(self) -> None:
         """Handle events until all ranks have ended, or are to be killed."""
