@@ -12,7 +12,7 @@ from typing import Any
 from workbench import config
 from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
-from workbench.errors import WorkbenchError
+from workbench.errors import LaunchError, WorkbenchError
 from workbench.machine import machine
 from workbench.transport.bootstrap.base import given_up, look_for_idle, unless_given_up
 from workbench.transport.bootstrap.peers import Peers, namespace
@@ -30,7 +30,13 @@ def _board(launch: Launch, timeout_s: float) -> Board:
     """Where the ranks of this launch find each other."""
     if launch.board:
         return TcpBoard(launch.address, launch.board, config.secret(), launch.rank, launch.size, timeout_s)
-    from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
+    try:
+        from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
+    except ModuleNotFoundError as error:
+        raise LaunchError(
+            f"Gloo, torchrun and srun without MPI need torch, and there is no module {error.name!r}: pip install "
+            "'data-parallel-workbench[torch]'. Without torch leave --gloo and use_gloo out: numpy alone is enough."
+        ) from error
 
     if launch.file:
         return StoreBoard(dist.FileStore(launch.file, -1), "the job's own file", timeout_s)
