@@ -267,3 +267,17 @@ def test_without_chaos_nothing_of_it_is_loaded() -> None:
     job = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=50, check=True)
     assert job.stdout.strip() == "[]"
     assert "kill" in ACTS
+
+
+def test_a_state_that_never_comes_is_named() -> None:
+    """At the end of the job, with what to do: the faults behind it have waited for it."""
+    from workbench.launch.chaos import with_chaos
+    from workbench.launch.start.starters import Task
+
+    said: list[str] = []
+    with with_chaos("at=delay:between-reduction-and-step:1:2,delays=3", Task(2, ["true"], {}), True, said.append):
+        pass
+    assert said[-1].startswith("chaos: 0 of 4 faults happened; the next would have been at=delay:between-reduction")
+    assert "rank 1 did not pass 'between reduction and step' 2 time(s)" in said[-1]
+    assert "only optimizers of torch" in said[-1]
+    assert "states=" in said[-1]

@@ -204,3 +204,24 @@ def test_verbs_on_values(n: int, rank: int) -> None:
     assert hvd.reducescatter(np.arange(float(n)), op=hvd.Sum).numpy().tolist() == [n * rank]
     with pytest.raises(RuntimeError, match="does not support eager execution"):
         hvd.broadcast_global_variables(0)
+
+
+def test_models_of_an_estimator_are_bytes(tmp_path: Path) -> None:
+    """A compiled model, its weights and its rate go to the ranks and back in Keras' own formats."""
+    from workbench.spark.keras.files import load_weights, model_bytes, model_of, scale_rate, weights_bytes
+
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    for optimizer in (keras.optimizers.Adam(0.25), keras.optimizers.legacy.Adam(0.25)):
+        model.compile(hvd.DistributedOptimizer(optimizer), "mse")
+        x, y = np.ones((2, 3), np.float32), np.ones((2, 2), np.float32)
+        model.train_on_batch(x, y)
+        again = model_of(model_bytes(model), None)
+        np.testing.assert_array_equal(again.predict_on_batch(x), model.predict_on_batch(x))
+        scale_rate(model.optimizer, 2.0)
+        assert float(np.asarray(model.optimizer.learning_rate)) == 0.5
+        content = weights_bytes(model)
+        before = model.get_weights()
+        model.train_on_batch(x, y)
+        load_weights(model, content)
+        for mine, theirs in zip(model.get_weights(), before, strict=True):
+            np.testing.assert_array_equal(mine, theirs)

@@ -28,7 +28,7 @@ STATES = (
     "in commit",
     "in join",
 )
-COMMIT, JOIN = STATES[4:]
+STEP, COMMIT, JOIN = STATES[3:]
 KILL, STOP, DELAY, CUT = ACTS = ("kill", "stop", "delay", "cut")
 """SIGKILL; SIGSTOP and, some time later, SIGCONT; a pause of the thread alone; the end of its connections to others."""
 _USUAL_S = {STOP: 1.0, DELAY: 0.25}

@@ -24,8 +24,21 @@ _TRAP = (
 )
 
 
+class Variables(list[Any]):
+    """An optimizer's variables: Keras 3 has a list, and scripts of earlier Keras call ``optimizer.variables()``."""
+
+    def __call__(self) -> Variables:
+        """The same."""
+        return self
+
+
 class Distributed3(Distributed):
     """Reduces in ``apply`` and ``stateless_apply``; see :class:`~workbench.keras.wrapper.Distributed`."""
+
+    @property
+    def variables(self) -> Variables:
+        """The optimizer's own; they may be called for, too."""
+        return Variables(self._inner.variables)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "loss_scale_factor" and value is None:  # LossScaleOptimizer does so to what it is put around

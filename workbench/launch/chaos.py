@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from workbench import config
-from workbench.common.chaos import parse
+from workbench.common.chaos import STEP, Fault, parse
 from workbench.common.text import count
 from workbench.launch.start.starters import Task
 
@@ -41,8 +41,16 @@ def with_chaos(text: str | None, task: Task, elastic: bool, say: Callable[[str],
             yield dataclasses.replace(task, env={**task.env, "WORKBENCH_CHAOS": chaos.text})
         finally:
             done = len(list(Path(folder).iterdir()))
-            rest = f"; the next would have been {plan[done].words}" if done < len(plan) else ""
-            say(f"chaos: {done} of {count(len(plan), 'fault')} happened{rest}.")
+            say(f"chaos: {done} of {count(len(plan), 'fault')} happened{_why(plan[done]) if done < len(plan) else '.'}")
+
+
+def _why(fault: Fault) -> str:
+    """What the next fault waited for: those behind it had no chance."""
+    only = ", and only optimizers of torch pass it" if fault.state == STEP else ""
+    return (
+        f"; the next would have been {fault.words}, but rank {fault.rank} did not pass {fault.state!r} {fault.nth} "
+        f"time(s) after the last fault{only}. Faults behind it had no chance: leave this state out with states="
+    )
 
 
 @contextlib.contextmanager

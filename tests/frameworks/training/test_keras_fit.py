@@ -323,3 +323,12 @@ def jax_step(model: Any, optimizer: Any, x: Any, y: Any, how: str) -> None:
     for some, values in zip(variables, (trainable, other, state), strict=True):
         for variable, value in zip(some, values, strict=True):
             variable.assign(value)
+
+
+def test_variables_of_the_optimizer_may_be_called_for() -> None:
+    """Scripts of earlier Keras say ``optimizer.variables()``; Keras 3 has a list."""
+    plain = keras.optimizers.Adam()
+    plain.build([keras.Variable(np.ones(2))])
+    optimizer = hvd.DistributedOptimizer(plain)
+    for found in (optimizer.variables, optimizer.variables()):
+        assert [each.path for each in found] == [each.path for each in plain.variables]

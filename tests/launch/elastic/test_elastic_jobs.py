@@ -169,8 +169,9 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     """The script's hosts are followed: two names of this machine, one of which comes and goes."""
     hosts = tmp_path / "hosts"
     hosts.write_text("localhost:1\n")
-    words = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}"]
-    job = start(*words, steps=700)
+    words = ["--min-np", "1", "--max-np", "3", "--host-discovery-script", f"cat {hosts}", "--reset-limit", "2"]
+    told = 'state._host_messages.empty() or print("told of hosts", flush=True)'
+    job = start(*words, steps=700, trouble=told)
     job.wait_for("begins with 1 at 0")
     hosts.write_text("localhost:1\n127.0.0.1:2\n")
     job.wait_for("begins with 3 at")
@@ -178,7 +179,8 @@ def test_hosts_join_and_leave(start: Start, tmp_path: Path) -> None:
     job.wait_for("begins with 1 at (?!0)")
     text = job.end()
     assert job.code == 0, text
-    assert done(text)[0] in ("700 700 [1, 2, 3]", "700 700 [1, 3]"), text
+    assert done(text)[0] == "700 700 [1, 3]", text
+    assert text.index("told of hosts") < text.index("epoch 2 begins"), "as soon as they are found"
     assert "2 workers will leave at the next commit" in text
 
 

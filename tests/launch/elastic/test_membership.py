@@ -85,6 +85,27 @@ def test_a_newcomer_waits_for_the_next_commit() -> None:
     assert ranks(out) == {0: (0, 3), 1: (1, 3), 2: (2, 3)}
 
 
+def test_newcomers_of_one_step_cost_one_reset() -> None:
+    """Members are called when all that were started at once have come or are lost, or have been waited for enough."""
+    for last in ("comes", "is lost", "is late"):
+        made = job(2)
+        made.started(2, "b", batch=7)
+        made.started(3, "b", batch=7)
+        assert [(m.fields["timestamp"], m.fields["what"]) for _, m in made.say_started()] == [(0, ADDED)] * 2
+        assert made.came(2, LIKE) == []
+        assert made.awaits_followers()
+        if last == "comes":
+            out = made.came(3, LIKE)
+        else:
+            out = made.gone(3, "killed") if last == "is lost" else made.announce(late=True)
+        assert kinds(out) == [(0, "changed"), (1, "changed")]
+        assert all(m.fields["timestamp"] > 0 for _, m in out)
+        assert not made.awaits_followers()
+        assert made.announce(late=True) == []
+        made.came(0, LIKE)
+        assert len(ranks(made.came(1, LIKE))) == (4 if last == "comes" else 3)
+
+
 def test_no_more_than_there_is_room_for() -> None:
     """A newcomer too many disturbs nobody, and gets the place of the next one that is lost."""
     made = job(2, most=2)

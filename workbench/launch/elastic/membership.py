@@ -19,7 +19,8 @@ An *epoch* is one membership of the job: some workers, each with a rank.
    the lowest stays until others have come; if no others are on their way, all leave. Then, and when all were lost at
    once, the job is *left*, and no epoch begins any more.
 5. Who comes when a member has ended well, and no other is left, is sent away.
-6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries.
+6. Nobody waits for a worker that was started but has not come: it may need a minute to import its libraries. Members
+   are told at once that some were started, and called when those have come: together, for each epoch is a reset.
 
 Until the first epoch begins, all that were started are waited for. Engines of a notebook outlive their job: when no
 member is left, those that live begin another one in the same way (``anew``).
@@ -53,6 +54,8 @@ class Worker:
         member: does it belong to the epoch?
         leaving: the next epoch is to begin without it.
         trained: has it what was trained? Who joins later gets it in its first sync.
+        batch: those that were started at once have the same number; -1: nobody else was.
+        announced: have members been called to meet it?
     """
 
     host: str
@@ -61,6 +64,8 @@ class Worker:
     member: bool = False
     leaving: bool = False
     trained: bool = False
+    batch: int = -1
+    announced: bool = False
 
 
 class Membership:
@@ -108,10 +113,15 @@ class Membership:
 
     # --- events ---------------------------------------------------------------------------------------
 
-    def started(self, worker: int, host: str) -> Out:
+    def started(self, worker: int, host: str, batch: int = -1) -> Out:
         """The launcher has started a worker."""
-        self._workers[worker] = Worker(host)
+        self._workers[worker] = Worker(host, batch=batch)
         return []
+
+    def say_started(self) -> Out:
+        """Tell the members that workers were started; they train on until these have come."""
+        fields = {"epoch": self.epoch, "timestamp": 0, "what": ADDED}  # so early a time is known already: no reset
+        return [(each, Message("changed", fields)) for each in self._members() if self._workers[each].about is None]
 
     def hear(self, worker: int, message: Message) -> Out:
         """What a worker has said.
@@ -145,8 +155,8 @@ class Membership:
         if why := self._unlike(about.get("like", {})):
             del self._workers[worker]
             return [(worker, Message("refused", {"why": why})), *self._go_on()]
-        one.about, one.number = about, number
-        return ([] if one.member else self._announce_newcomer()) + self._go_on()
+        one.about, one.number, one.announced = about, number, False
+        return ([] if one.member else self.announce()) + self._go_on()
 
     def withdrew(self, worker: int) -> Out:
         """A worker is in no epoch, and waits for none: its ``init()`` has failed. It may come again."""
@@ -154,7 +164,7 @@ class Membership:
         if one is None:
             return []
         one.about = None
-        told = self._lose(worker, "its init() has failed or was interrupted") if one.member else []
+        told = self._lose(worker, "its init() has failed or was interrupted") if one.member else self.announce()
         one.member = False
         return told + self._go_on()
 
@@ -195,7 +205,7 @@ class Membership:
         one = self._workers.pop(worker, None)
         if one is None:
             return []
-        return (self._lose(worker, why) if one.member else []) + self._go_on()
+        return (self._lose(worker, why) if one.member else self.announce()) + self._go_on()
 
     def ended(self, worker: int) -> Out:
         """A worker has ended well. If it belonged to the epoch, the job is finished, and nobody comes in its place."""
@@ -205,6 +215,20 @@ class Membership:
         if one.member:
             self.finished.add(worker)
         return self._go_on()  # members that train still find it missing, and come without it
+
+    def announce(self, late: bool = False) -> Out:
+        """Call the members to meet newcomers, if there is room for them.
+
+        Args:
+            late: those that were started with them have been waited for long enough.
+        """
+        new = [one for one in self._newcomers() if not one.announced and (late or not self._has_followers(one))]
+        staying = [each for each in self._members() if not self._workers[each].leaving]
+        if not new or (self.most and len(staying) >= self.most):
+            return []
+        for one in new:
+            one.announced = True
+        return self._tell_members(ADDED)
 
     def leave(self, workers: Iterable[int]) -> Out:
         """The next epoch is to begin without these; its members are told to come at their next commit."""
@@ -228,6 +252,10 @@ class Membership:
         members = self._members()
         waits = [each for each in members if self._workers[each].about is None]
         return waits if len(waits) < len(members) or (not members and self._came()) else []
+
+    def awaits_followers(self) -> bool:
+        """Are newcomers here, of whom nobody was told because others were started with them?"""
+        return any(not one.announced and self._has_followers(one) for one in self._newcomers())
 
     def stands(self) -> bool:
         """Does nobody train, though some want to?"""
@@ -280,10 +308,13 @@ class Membership:
         message = Message("changed", {"epoch": self.epoch, "timestamp": self._changes, "what": what})
         return [(each, message) for each in self._members() if self._workers[each].about is None]
 
-    def _announce_newcomer(self) -> Out:
-        """Members come to meet a newcomer for whom there is room."""
-        staying = [each for each in self._members() if not self._workers[each].leaving]
-        return self._tell_members(ADDED) if not self.most or len(staying) < self.most else []
+    def _newcomers(self) -> list[Worker]:
+        return [one for one in self._workers.values() if one.about is not None and not one.member]
+
+    def _has_followers(self, one: Worker) -> bool:
+        """Were others started with it that have not come yet?"""
+        others = self._workers.values() if one.batch >= 0 else ()
+        return any(each.batch == one.batch and each.about is None and not each.member for each in others)
 
     def _unlike(self, like: Mapping[str, Any]) -> str:
         """What keeps a newcomer from taking part with those that are here; "" if nothing does."""

@@ -32,6 +32,8 @@ from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
 
 _LOOK_S = 0.25
+_TOGETHER_S = 10.0
+"""So long a newcomer waits for those that were started with it; the members train meanwhile."""
 _REASON_S = 5.0  # between two looks at why nothing goes on
 GRACE_S = 25.0
 """From SIGTERM to SIGKILL: Slurm's and Kubernetes' own grace is 30 s."""
@@ -90,6 +92,7 @@ class ElasticRun:
         self._failure, self._finished = "", dict[int, int]()  # ranks, by worker, of those that ended well
         self._reason_at = time.monotonic() + _REASON_S
         self._short_since: float | None = None
+        self._batches, self._together_since = 0, float("inf")
 
     def attend(self) -> None:
         """Until all have ended."""
@@ -175,12 +178,16 @@ class ElasticRun:
         """Start workers in free slots, unless the job is about to end."""
         if self._closing or (not self._next and self._slots.total < self._limits.least):
             return
-        for host, slot in self._slots.free(now):
+        free = self._slots.free(now)
+        self._batches += 1
+        if free:
+            self._send(self._members.say_started())
+        for host, slot in free:
             worker, self._next = self._next, self._next + 1
             self._slots.take(worker, host, slot)
             self._printer.add(worker, host if len(self._slots.hosts) > 1 else "")
             self._ending.running.add(worker)
-            self._send(self._members.started(worker, host))
+            self._send(self._members.started(worker, host, self._batches))
             number, total = self._slots.before(host) + slot, min(self._slots.total, self._limits.most or math.inf)
             self._workers.start(worker, Place(host, slot, number, number, int(total), self._slots.hosts[host].slots))
 
@@ -254,6 +261,9 @@ class ElasticRun:
         stuck = why and (self._members.stands() or not self._next)
         self._short_since = (self._short_since or now) if stuck else None
         self._silence.look(self._members.awaited(), now)
+        self._together_since = min(self._together_since, now) if self._members.awaits_followers() else float("inf")
+        if now - self._together_since > _TOGETHER_S:
+            self._send(self._members.announce(late=True))
         if stuck and now >= self._reason_at:
             self._reason_at = now + _REASON_S
             if now - (self._short_since or now) > _REASON_S:

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from workbench.errors import WorkbenchError
-from workbench.keras.flavour import keras
+from workbench.keras.flavour import LEGACY, keras, number_or_array
 
 _MODEL, _WEIGHTS = "model.keras", "model.weights.h5"
 
@@ -26,7 +26,7 @@ def model_bytes(model: Any) -> bytes:
         raise WorkbenchError("The model has no weights yet: begin it with keras.Input(shape), or call it once.")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, _MODEL)
-        model.save(path, include_optimizer=False)
+        model.save(path, **({} if LEGACY else {"include_optimizer": False}))  # Keras 2 has no choice in this format
         return path.read_bytes()
 
 
@@ -62,7 +62,7 @@ def load_weights(model: Any, content: bytes) -> None:
 def scale_rate(optimizer: Any, factor: float) -> None:
     """Multiply the learning rate. One that is a schedule stays as it is."""
     if not isinstance(optimizer.get_config()["learning_rate"], dict):
-        rate = float(keras.ops.convert_to_numpy(optimizer.learning_rate))
+        rate = float(number_or_array(optimizer.learning_rate))
         optimizer.learning_rate = rate * factor
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 import workbench.keras as hvd
-from workbench.keras.flavour import keras
+from workbench.keras.flavour import build, keras, number_or_array
 from workbench.spark.common.shards import Share
 from workbench.spark.common.spec import Spec
 from workbench.spark.keras.files import load_weights, model_of, scale_rate, shaped, weights_bytes
@@ -92,7 +92,7 @@ def compiled(parts: Parts, spec: Spec, distributed: bool) -> Any:
         loss_weights=list(spec.loss_weights) if spec.loss_weights else None,
         metrics=parts.metrics or None,
     )
-    optimizer.build(model.trainable_variables)
+    build(optimizer, model.trainable_variables)
     return model
 
 
@@ -133,7 +133,7 @@ def _callbacks(spec: Spec, parts: Parts, model: Any, folder: str) -> list[Any]:
     rate = None if isinstance(model.optimizer.get_config()["learning_rate"], dict) else model.optimizer.learning_rate
     for each in parts.callbacks:
         if isinstance(each, hvd.callbacks.LearningRateScheduleCallback) and rate is not None:
-            each.initial_lr = float(keras.ops.convert_to_numpy(rate))
+            each.initial_lr = float(number_or_array(rate))
     found = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback(), *parts.callbacks]
     if hvd.rank() != 0 or find_spec("tensorboard") is None:
         found = [each for each in found if not isinstance(each, keras.callbacks.TensorBoard)]
