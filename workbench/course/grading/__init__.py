@@ -18,8 +18,8 @@ What holds
     passes only if what it returns, and what it asks of ``comm``, is right. There is no row to forge.
 
     *Ranks.* What has passed is called once more (``fresh.py``): its ranks are drawn at random into two processes that
-    know nothing of each other, with numbers that are made when it is graded. So what a rank leaves in a global for another
-    one, and what is known of the cases beforehand, gives no points; messages and bytes are counted there, too.
+    know nothing of each other, with numbers that are made when it is graded. So what a rank leaves in a global for
+    another one, and what is known of the cases beforehand, gives no points; messages and bytes are counted there, too.
 
     *Trainings* (``10.convert``, ``13.capstone``, and what says ``live=True``): each rank is a process, with the
     function, the definitions and imports that it names, and nothing else of the notebook. It makes its model from a
