@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import ModuleType
 
 import nbformat
 import psutil
@@ -23,9 +24,9 @@ def write(path: Path, *cells: str) -> str:
     return str(path)
 
 
-def graded(path: Path, *cells: str, step_s: float = 10.0, **limits: int) -> NotebookResult:
+def graded(path: Path, *cells: str, step_s: float = 10.0, deadline_s: float = 60.0, **limits: int) -> NotebookResult:
     """The sheet of a notebook of these cells."""
-    return Grading(read(write(path, SETUP, *cells)), How(60.0, step_s, limits=limits)).run()
+    return Grading(read(write(path, SETUP, *cells)), How(deadline_s, step_s, limits=limits)).run()
 
 
 def state(sheet: NotebookResult, name: str = "03.ring_allreduce") -> str:
@@ -40,3 +41,19 @@ def living(word: str) -> list[int]:
         if word in (one.info["cmdline"] or []) and one.info["status"] != psutil.STATUS_ZOMBIE:
             found.append(one.pid)
     return found
+
+
+def imports(name: str) -> str:
+    """What a lesson imports for a solution: the names of the reference's module that it uses."""
+    reference = task(name).reference
+    ahead, lines = [reference.__code__], []
+    while ahead:
+        code = ahead.pop()
+        ahead += [one for one in code.co_consts if isinstance(one, type(code))]
+        for used in code.co_names:
+            value = reference.__globals__.get(used)
+            if isinstance(value, ModuleType):
+                lines.append(f"import {value.__name__} as {used}")
+            elif value is not None and getattr(value, "__module__", "") != "builtins":
+                lines.append(f"from {reference.__module__} import {used}")
+    return "\n".join(lines)

@@ -28,7 +28,7 @@ from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
 from workbench.course.judging.deadline import within
 from workbench.course.judging.real_ranks import Engines
-from workbench.course.judging.task import CommTask, is_blank
+from workbench.course.judging.task import CommTask, inserted, is_blank
 from workbench.course.predictions import book
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.explain import replay
@@ -242,11 +242,11 @@ def solution(name: str) -> None:
         return
     entry.seen = True
     BOARD.save(name)
-    shell = _shell()
+    shell, cell = _shell(), f"{inserted(name)}\n{todo.cell(solved=True)}"
     if shell is None:
-        print(todo.cell(solved=True))
+        print(cell)
     else:
-        shell.set_next_input(todo.cell(solved=True), replace=False)
+        shell.set_next_input(cell, replace=False)
         print("The solution is in the cell below.")
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
+from submissions import imports
 from wrong_answers import wrong_answers
 
 from workbench.course.grading.apart.process import NotebookProcess
@@ -98,22 +98,6 @@ def test_wrong_answers_fail_as_they_do_in_one_process(lesson: str, tmp_path: Pat
                 unlike.append((name, answer.__name__, apart, beside))
             assert process.answers(2.0)
     assert unlike == []
-
-
-def imports(name: str) -> str:
-    """What a lesson imports for a solution: the names of the reference's module that it uses."""
-    reference = task(name).reference
-    ahead, lines = [reference.__code__], []
-    while ahead:
-        code = ahead.pop()
-        ahead += [one for one in code.co_consts if isinstance(one, type(code))]
-        for used in code.co_names:
-            value = reference.__globals__.get(used)
-            if isinstance(value, ModuleType):
-                lines.append(f"import {value.__name__} as {used}")
-            elif value is not None and getattr(value, "__module__", "") != "builtins":
-                lines.append(f"from {reference.__module__} import {used}")
-    return "\n".join(lines)
 
 
 LONG = {"07.best_threshold", "16.schedule"}  # several seconds each; test_wrong_answers has these lessons, too

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import inspect
+import io
+import re
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from right_answers import right_answers
 
-from workbench.course import build
-from workbench.course.grading.flags import flags
+from workbench.course import build, exercise
+from workbench.course.grading.flags import flags, used
 from workbench.course.tasks import names, task
 
+SOLUTION = "is the course's own solution, as solution() inserts it"
 KNOWN = {name: task(name) for name in names()}
 FUNCTION = '@exercise("03.ring_allreduce")\ndef f(comm, x):\n    return {}'
 
@@ -48,8 +57,52 @@ def test_a_cell_that_python_cannot_read_is_no_obstacle() -> None:
 
 @pytest.mark.parametrize("path", sorted((build.ROOT / "lessons").glob("[0-9]*.py")), ids=lambda path: path.name[:2])
 def test_honest_notebooks_have_no_flags(path: Path) -> None:
-    """No lesson as it is handed out, nor with its solutions, is suspicious."""
-    for notebook in filter(None, (build.read(path, kind) for kind in ("exercises", "solutions"))):
+    """No lesson as it is handed out is suspicious; one with its solutions has no flag but that they are these."""
+    for kind in ("exercises", "solutions"):
+        notebook = build.read(path, kind)
+        if notebook is None:
+            continue
         cells = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
         here = {name: task(name) for name in names() if name.startswith(path.name[:2])}
-        assert flags(cells, here, KNOWN) == {}
+        found = [flag for several in flags(cells, here, KNOWN).values() for flag in several]
+        assert set(found) <= ({SOLUTION} if kind == "solutions" else set())
+
+
+@pytest.mark.parametrize(
+    "name", ["03.ring_allreduce", "04.average_gradients", "08.ring_time", "11.clip", "13.capstone"]
+)
+def test_the_cell_that_solution_inserts_is_flagged(name: str) -> None:
+    """Whatever its length: it says in its first line where it is from."""
+    exercise.BOARD.entry(name).attempts = 1
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exercise.solution(name)
+    assert SOLUTION in flags([printed.getvalue()], {name: task(name)}, KNOWN)[name]
+
+
+def test_a_long_solution_is_known_without_its_comments_and_by_other_names() -> None:
+    """The first line taken away, a comment added, a variable renamed: it is the same program; half of it is not."""
+    name = "03.ring_allreduce"
+    cell = task(name).cell(solved=True)
+    here = {name: task(name)}
+    for changed in (cell, re.sub(r"\bchunks\b", "parts", cell).replace("    return", "    # my own\n    return")):
+        assert SOLUTION in flags([changed], here, KNOWN)[name]
+    assert flags([cell.replace("return", "comm.barrier()\n    return")], here, KNOWN) == {}
+
+
+@pytest.mark.parametrize(("name", "answer"), [one for one in right_answers() if not task(one[0]).live])
+def test_right_answers_are_nobody_s_solution(name: str, answer: Callable[..., Any]) -> None:
+    """Answers that others have written are not taken for the course's own."""
+    lines = textwrap.dedent(inspect.getsource(answer))
+    found = flags([f'@exercise("{name}")\n{lines}'], {name: task(name)}, KNOWN).get(name, [])
+    assert SOLUTION not in found
+
+
+def test_ranks_that_say_nothing_are_flagged() -> None:
+    """With hvd as with comm: who asks for no more than its number has told the others nothing."""
+    for name, own, sent in (
+        ("03.ring_allreduce", {"comm.now"}, {"comm.sendrecv"}),
+        ("11.validate", {"hvd.rank", "hvd.size"}, {"hvd.rank", "hvd.allreduce"}),
+    ):
+        assert any("no message" in flag for flag in used(task(name), own, passed=True))
+        assert used(task(name), sent, passed=True) == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from submissions import graded, state
+from right_answers import right_answers
+from submissions import graded, imports, state
 
 from workbench.course.grading import fresh
 from workbench.course.judging.task import CommTask
@@ -179,3 +181,44 @@ def test_every_exercise_of_ranks_has_numbers_of_its_own() -> None:
     """All but one, whose numbers are counts: its ranks are in two processes, too."""
     without = [name for name in names() if isinstance(task(name), CommTask) and fresh.varied(task(name)) is None]
     assert without == ["11.accuracy"]
+
+
+OF_RANKS = [name for name in names() if task(name).of_ranks and not task(name).live]
+
+
+def answers() -> list[Any]:
+    """Parameters: lessons with the cells that hand in their right answers, one after the other."""
+    found: dict[str, list[tuple[str, str]]] = {}
+    for name, answer in right_answers():
+        if name in OF_RANKS:
+            found.setdefault(name[:2], []).append((name, answer.__name__))
+    return [pytest.param(lesson, several, id=lesson) for lesson, several in found.items()]
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+def test_every_solution_passes_in_two_processes(tmp_path: Path) -> None:
+    """No exercise needs what its ranks have in common, and none of its solutions is flagged for it."""
+    cells = [cell for name in OF_RANKS for cell in (imports(name), task(name).cell(solved=True))]
+    named = [f'cause("{name}", "{task(name).right}")' for name in OF_RANKS if task(name).asks_cause]
+    sheet = graded(tmp_path / "kim.ipynb", *cells, "from workbench.course.cards import cause", *named, deadline_s=250.0)
+    found = {name: (state(sheet, name), sheet.exercises[name].text) for name in OF_RANKS}
+    assert found == dict.fromkeys(OF_RANKS, ("✓", ""))
+    flagged = {flag for name in OF_RANKS for flag in sheet.exercises[name].flags}
+    assert flagged <= {"is the course's own solution, as solution() inserts it"}
+
+
+@pytest.mark.slow
+@pytest.mark.thorough
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(("lesson", "several"), answers())
+def test_right_answers_pass_in_two_processes(lesson: str, several: list[tuple[str, str]], tmp_path: Path) -> None:
+    """Also those that are unlike the official one."""
+    source = (Path(__file__).resolve().parents[1] / "right" / f"r{lesson}.py").read_text()
+    for name, answer in several:
+        handed_in = f'exercise("{name}")({answer})'
+        named = f'from workbench.course.cards import cause\ncause("{name}", "{getattr(task(name), "right", "")}")'
+        sheet = graded(tmp_path / f"{answer}.ipynb", source, handed_in + f'  # @exercise("{name}")', named)
+        assert (state(sheet, name), sheet.exercises[name].text) == ("✓", ""), answer
+        assert not any("message" in flag or "process" in flag for flag in sheet.exercises[name].flags)

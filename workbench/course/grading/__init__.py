@@ -17,6 +17,10 @@ What holds
     (``apart/worker.py``). Nothing from it is unpickled. So whatever a notebook replaces in its own process, a function
     passes only if what it returns, and what it asks of ``comm``, is right. There is no row to forge.
 
+    *Ranks.* What has passed is called once more (``fresh.py``): its ranks are drawn at random into two processes that
+    know nothing of each other, with numbers that are made when it is graded. So what a rank leaves in a global for
+    another one, and what is known of the cases beforehand, gives no points; messages and bytes are counted there, too.
+
     *Trainings* (``10.convert``, ``13.capstone``, and what says ``live=True``): each rank is a process, with the
     function, the definitions and imports that it names, and nothing else of the notebook. It makes its model from a
     seed, says what its hooks have seen, and its collectives are made by the judge (``live/served.py``). After the
@@ -37,8 +41,12 @@ What does not hold
       like are flagged (``flags.py``); a flag can be avoided by who knows how.
     - What a function does to its arguments is told by its own process. A notebook that changes this package's code in
       its process can hide that its function changes the caller's array.
-    - The ranks of one function share a process, but for trainings. One that leaves its numbers in a global for the
-      others needs no message; where none was sent, it is flagged.
+    - The ranks of one function share two processes, but for trainings. Who finds out in each run which ranks are beside
+      him, and tells the others alone, has written the algorithm for these.
+    - Functions for ``hvd``, and those of one process, get the same numbers each time: who knows the cases may have
+      written down the results. Where ranks have sent no message, it is flagged.
+    - The course's own solution is known again by its text, if it has five statements or more, and by the line that
+      ``solution()`` writes above it. Who writes it anew has written it.
     - A training may send something else than gradients, such as all its images, and compute everything everywhere. The
       result is right then. The judge looks for each rank's gradient in the messages of some steps, and flags it.
     - Without Landlock and without ``--sandbox`` a notebook can read, change and delete the files of its user: another

@@ -7,13 +7,18 @@ run, by the judge.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
-from workbench.course.grading.live.source import definition, needed, statements
-from workbench.course.judging.task import CommTask, Task
+from workbench.course.grading.live.source import Definition, definition, needed, statements
+from workbench.course.judging.task import CommTask, Task, inserted
 
 _TASKS = "workbench.course.tasks"
 _COLLECTIVES = "workbench.collectives"
+_LONG, _VERY_LONG = 5, 8  # statements
+_NAME = re.compile(r"(?<![\w.])[A-Za-z_]\w*")
+_ALONE = {"rank", "size", "local_rank", "local_size", "cross_rank", "cross_size", "is_initialized", "init", "shutdown"}
+_ALONE |= {"now", "members", "compute", "fingerprint", "poll", "synchronize"}
 _DOORS = {"gc", "ctypes", "importlib", "__import__", "eval", "exec", "meta_path"}
 
 
@@ -36,19 +41,59 @@ def flags(cells: Sequence[str], here: Mapping[str, Task], known: Mapping[str, Ta
     for name, task in here.items():
         function = definition(body, name)
         own = needed(body, function) if function is not None else []
-        mine = [*for_all, *_ready_made(own, function, task), *_doors(own)]
+        copied = _copied(function, task) or any(inserted(name) in cell for cell in cells)
+        whole = ["is the course's own solution, as solution() inserts it"] if copied else []
+        mine = [*for_all, *whole, *_ready_made(own, function, task), *_doors(own)]
         if mine:
             found[name] = list(dict.fromkeys(mine))
     return found
 
 
 def used(task: Task, calls: Collection[str], passed: bool) -> list[str]:
-    """Flags of what a function has asked of ``comm`` while it ran."""
+    """Flags of what a function has asked of ``comm`` or ``hvd`` while it ran."""
     wanted = [call for call in sorted(calls) if call in task.asks_for]
     found = [f"calls {call}(), which was to be written" for call in wanted]
-    if passed and isinstance(task, CommTask) and not any(call.startswith("comm.") for call in calls):
+    if passed and task.of_ranks and not task.live and not any(map(_sends, calls)):
         found.append("its ranks have sent no message: do they share a variable?")
     return found
+
+
+def _sends(call: str) -> bool:
+    """Does a call tell another rank anything?"""
+    kind, _, verb = call.partition(".")
+    return kind in ("comm", "hvd") and verb not in _ALONE
+
+
+def _copied(function: Definition | None, task: Task) -> bool:
+    """Is a function the course's own solution, but for comments and, if it is long, for the names in it?
+
+    Two people may write the same few lines, and a card's repair is one line.
+    """
+    if function is None or task.asks_cause:
+        return False
+    (own,) = (one for one in ast.parse(task.solution()).body if isinstance(one, ast.FunctionDef))
+    length = sum(isinstance(node, ast.stmt) for one in _body(own) for node in ast.walk(one))
+    if length < _LONG:
+        return False
+    return _text(function, length >= _VERY_LONG) == _text(own, length >= _VERY_LONG)
+
+
+def _body(function: Definition) -> list[ast.stmt]:
+    """Without the docstring."""
+    first = function.body[0]
+    says = isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant) and isinstance(first.value.value, str)
+    return function.body[says:]
+
+
+def _text(function: Definition, renamed: bool) -> str:
+    """A function's body; its own names by the order in which they occur, if they may be others."""
+    text = "\n".join(map(ast.unparse, _body(function)))
+    if not renamed:
+        return text
+    own = {one.arg for one in function.args.args}
+    own |= {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    numbers: dict[str, str] = {}
+    return _NAME.sub(lambda at: numbers.setdefault(at[0], f"_{len(numbers)}") if at[0] in own else at[0], text)
 
 
 def _imports(body: Sequence[ast.stmt]) -> dict[str, str]:

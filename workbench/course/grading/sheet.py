@@ -34,6 +34,7 @@ from workbench.course.judging.task import Task
 _LONGEST = 2000
 _MOST_STATEMENTS = 1_000_000
 _PING_S = 2.0
+_SPARE = 2.0  # times the cells' own time is left, or they do not run again
 ENDED = "ended the whole process: os._exit(), a signal or a crash"
 
 
@@ -78,6 +79,8 @@ class Sheet:
         self._causes: dict[str, set[str]] = {}
         self._process: NotebookProcess | None = None
         self._second: NotebookProcess | None = None  # with other ranks of the same functions
+        self._cells_s = 0.0  # that they took
+        self._timer = threading.Timer(0.0, lambda: None)  # ends the exercise that is being judged
         self._seen: list[str] = []  # flags of the exercise that is being judged
 
     def run(self) -> None:
@@ -125,8 +128,10 @@ class Sheet:
             return self._process
         while time.monotonic() < self._until:
             self._stop()
+            begun = time.monotonic()
             self._process = NotebookProcess(self.order.folder, self.order.sandbox, self.order.limits)
             if self._cells(self._process):
+                self._cells_s = time.monotonic() - begun
                 return self._process
         return None
 
@@ -152,15 +157,19 @@ class Sheet:
 
     def _beside(self) -> NotebookProcess | None:
         """A second process that has run the cells; None if it has not come through them as the first one has."""
-        if self._second is not None:
+        if self._second is not None or self._process is None:
             return self._second
+        if self._until - time.monotonic() < _SPARE * self._cells_s:
+            return None
         second = NotebookProcess(self.order.folder, self.order.sandbox, self.order.limits)
+        second.spare, self._process.spare = [self._process.pid], [second.pid]
         second.begin(self.order.cells, self.order.stops)
         while (event := second.event(self._until - time.monotonic())) is not None and event[0] != "gone":
             if event[0] == "ready":
                 self._second = second
                 return second
         second.stop()
+        self._process.spare = []
         return None
 
     def _unbounded(self, what: str) -> None:
@@ -213,12 +222,21 @@ class Sheet:
 
     @contextmanager
     def _deadline(self, process: NotebookProcess, limit_s: float) -> Iterator[None]:
-        timer = threading.Timer(limit_s, process.stop, [f"did not end within {limit_s:.3g} s"])
-        timer.start()
+        self._count(process, limit_s)
         try:
             yield
         finally:
-            timer.cancel()
+            self._timer.cancel()
+
+    def _count(self, process: NotebookProcess, limit_s: float) -> None:
+        """From now on."""
+        self._timer.cancel()
+        self._timer = threading.Timer(limit_s, self._end, [process, f"did not end within {limit_s:.3g} s"])
+        self._timer.start()
+
+    def _end(self, process: NotebookProcess, why: str) -> None:
+        for one in filter(None, (process, self._second)):
+            one.stop(why)
 
     def _verdict(self, name: str, process: NotebookProcess, limit_s: float) -> tuple[str, str]:
         """What becomes of an exercise: ``passed``, ``failed`` or ``not done``; and the first red line."""
@@ -235,9 +253,13 @@ class Sheet:
             return "failed", f'cause: it is repaired, but what was wrong is not named: cause("{name}", …)'
         return state, text
 
-    def _in_two(self, task: Task, function: LearnersFunction) -> Callable[..., Any]:
-        """The function in two processes, which divide the ranks among them."""
+    def _in_two(
+        self, task: Task, function: LearnersFunction, process: NotebookProcess, limit_s: float
+    ) -> Callable[..., Any]:
+        """The function in two processes, which divide the ranks among them. Their start is not the exercise's time."""
+        self._timer.cancel()
         second = self._beside()
+        self._count(process, limit_s)
         same = second.functions.get(task.name) if second is not None else None
         if second is None or not isinstance(same, dict):
             self._seen.append("its cells do not come through twice: all of its ranks were in one process")
@@ -249,7 +271,7 @@ class Sheet:
     ) -> Iterable[judge.Stage]:
         if not task.live:
             function = process.function(handed_in)
-            return fresh.stages(task, function, lambda: self._in_two(task, function))
+            return fresh.stages(task, function, lambda: self._in_two(task, function, process, limit_s))
         self._stop()
         order = self.order
         told = self._unbounded

@@ -173,6 +173,11 @@ class PlainTask(Task):
     draw: Callable[[Callable[..., Any]], Figure] | None = field(default=None, kw_only=True)
 
 
+def inserted(name: str) -> str:
+    """The first line of the cell that ``solution()`` inserts."""
+    return f'# This cell is from solution("{name}").'
+
+
 def is_blank(function: Callable[..., Any]) -> bool:
     """Has nobody written anything yet? ``raise NotImplementedError`` or ``...`` stands somewhere.
 
@@ -195,4 +200,4 @@ def is_blank(function: Callable[..., Any]) -> bool:
     return any(isinstance(one.value, ast.Constant) and one.value.value is Ellipsis for one in places)
 
 
-__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Task", "is_blank"]
+__all__ = ["BLANK", "Bound", "Case", "CommTask", "Mistake", "PlainTask", "Task", "inserted", "is_blank"]

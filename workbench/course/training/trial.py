@@ -221,7 +221,8 @@ def led_to(training: str, batches: Sequence[behaviour.Array]) -> behaviour.Array
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
     for batch in batches:
         optimizer.zero_grad()
-        F.cross_entropy(model(images[batch]), labels[batch]).backward()
+        loss: Any = F.cross_entropy(model(images[batch]), labels[batch])
+        loss.backward()
         optimizer.step()
     return behaviour.weights(model)
 

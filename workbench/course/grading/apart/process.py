@@ -49,10 +49,11 @@ class Confined:
     Attributes:
         sock: this end of the connection.
         ended: why it was ended from here; "" if it was not.
+        spare: processes beside it, which count and end by themselves.
     """
 
     def __init__(self, module: str, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
-        self.limits, self.ended = Limits(**limits), ""
+        self.limits, self.ended, self.spare = Limits(**limits), "", list[int]()
         self.sock, theirs = socket.socketpair()
         Path(folder).mkdir(exist_ok=True)
         # Empty: in an earlier process's folder there may be a numpy.py, or a sitecustomize.py, of a learner's.
@@ -77,13 +78,19 @@ class Confined:
     def _watch(self) -> None:
         """Count its processes and their memory: a fork bomb must not be the machine's end."""
         while not self._over.wait(_WATCH_S):
-            mine = descendants(os.getpid())
+            others = {pid for one in self.spare for pid in (one, *descendants(one))}
+            mine = [pid for pid in descendants(os.getpid()) if pid not in others]
             if len(mine) > self.limits.processes:
                 self.stop(f"started more than {self.limits.processes} processes")
             elif (used := sum(map(_resident, mine))) > self.limits.memory:
                 self.stop(f"took {used >> 20:,} MiB of memory, more than {self.limits.memory >> 20:,}")
             elif wrong := self._disk.look():
                 self.stop(wrong)
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        return self._process.pid
 
     def stop(self, why: str = "") -> None:
         """End it, and all that it has started."""
@@ -92,7 +99,7 @@ class Confined:
                 return
             self.ended = why
             self._over.set()
-            end_descendants()
+            end_descendants(self.spare)
             with suppress(OSError):
                 self.sock.shutdown(socket.SHUT_RDWR)
             with suppress(subprocess.TimeoutExpired):

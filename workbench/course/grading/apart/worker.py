@@ -307,15 +307,16 @@ class OnRanks:
 
     def _side(self, args: Sequence[Any]) -> int:
         """Of the rank whose thread this is; without ranks it is the first."""
-        comm = next((one for one in args if isinstance(one, Communicator)), None)
+        comm: Any = next((one for one in args if isinstance(one, Communicator)), None)
         while comm is not None and hasattr(comm, "comm"):
             comm = comm.comm
         if comm is not None:
-            return self._sides(comm._world, comm.size)[comm.rank]
+            return self._sides(comm._world, comm.size)[int(comm.rank)]
         context = HOLDER.own()
         if context is None:
             return 0
-        return self._sides(context.bootstrap.mailboxes, context.world.size)[context.rank]
+        there: Any = context.bootstrap  # of threads: what their ranks share
+        return self._sides(there.mailboxes, context.world.size)[context.rank]
 
     def _sides(self, run: Any, size: int) -> list[int]:
         """By rank, for one run."""
