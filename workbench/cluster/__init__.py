@@ -226,10 +226,10 @@ class Cluster:
         return len(self.client.ids) >= self.n
 
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
-        import ipyparallel  # half a second, which `import workbench.cluster` need not cost
+        from workbench.cluster.client import Client  # half a second, which `import workbench.cluster` need not cost
 
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
-        self.client = ipyparallel.Client(str(connection_file), timeout=_left_s(deadline), **home)
+        self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
         SentCells(self.client, StoppedEngines(self._process, self._say).look)
 

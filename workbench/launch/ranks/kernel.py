@@ -8,12 +8,16 @@
 2. A cell that comes behind one that has failed. ipykernel drops what is in its queue then. The notebook's user has sent
    that cell after the stop button, or behind ``%%px --noblock``; and it would run on the ranks on which the first one
    did not fail. Here it runs on all of them.
-3. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
+3. A cell that calls ``breakpoint()``. An engine has no terminal, so pdb ends without a word; here it says so.
+4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 """
 
 from __future__ import annotations
 
 import asyncio
+import pdb
+import sys
+import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -38,6 +42,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         ShortTraceback(self.shell)
         self.cell_numbers = CellNumbers()
         self.control_handlers[KEY] = self._hear
+        sys.breakpointhook = pdb.set_trace = no_debugger
 
     def init_metadata(self, parent: Any) -> Any:
         """A request is begun."""
@@ -60,6 +65,14 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""
+
+
+def no_debugger(*options: Any, **more: Any) -> None:
+    """In the place of a debugger's: a warning, once for each line."""
+    text = (
+        "breakpoint() was passed over: engines have no debugger. Print what you want to see, or run the cell without "
+    )
+    warnings.warn(f"{text}%%px, where it works.", stacklevel=2)
 
 
 class Loop:
