@@ -15,7 +15,7 @@ def has(module: str) -> bool:
         >>> has("json"), has("no_such_module")
         (True, False)
     """
-    return module in sys.modules or find_spec(module) is not None
+    return sys.modules.get(module) is not None or find_spec(module) is not None
 
 
 def cure(extra: str) -> str:

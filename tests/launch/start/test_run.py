@@ -881,7 +881,7 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks(tmp_path: Path, monkeypatc
 
 
 def test_gloo_without_torch_says_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
-    """It is no bare ModuleNotFoundError: the extra is named, and that numpy alone is enough without Gloo."""
+    """It is no bare ModuleNotFoundError: the extra is named, and that ranks talk without Gloo, too."""
 
     def begin() -> None:
         sys.modules["torch"] = None  # type: ignore[assignment]  # as where it is not installed
@@ -889,5 +889,5 @@ def test_gloo_without_torch_says_what_to_do(capsys: pytest.CaptureFixture[str]) 
 
         hvd.init()
 
-    with pytest.raises(RankFailedError, match=r"LaunchError: Gloo, .*\[torch\].*leave --gloo and use_gloo out"):
+    with pytest.raises(RankFailedError, match=r"LaunchError: Gloo comes with torch.*\[torch\].*shared memory and TCP"):
         run(begin, np=2, use_gloo=True)
