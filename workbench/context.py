@@ -104,7 +104,9 @@ class Context:
     passes: Callable[[str], None] = lambda state: None  # is told that the rank passes a state, see faults/chaos
     absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
+    came: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = field(
+        default_factory=dict
+    )  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
     _raised: bool = False
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then

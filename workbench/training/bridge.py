@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from workbench.api import Average, Sum
 from workbench.process_sets import global_process_set
+from workbench.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
@@ -80,6 +81,7 @@ class TensorReducer:
         compression: of dense gradients.
         sparse_as_dense: sparse gradients become dense before they are sent.
         scale_local: divide the gradients of local variables by the number of ranks, as if the others' were 0.
+        order: tells it from other reducers of the same names; by default it is one of its own. See GradientList.
         options: of :class:`~workbench.training.gradient_list.GradientList`.
 
     Raises:
@@ -92,11 +94,13 @@ class TensorReducer:
         compression: Compressor,
         sparse_as_dense: bool = False,
         scale_local: bool = True,
+        order: OrderOfUse | Literal["own"] | None = "own",
         **options: Any,
     ) -> None:
         self._bridge, self._compression, self._options = bridge, compression, options
         self._sparse_as_dense, self._scale_local = sparse_as_dense, scale_local
-        self._lists: dict[tuple[str, ...], GradientList] = {}
+        self._lists: dict[tuple[Any, ...], GradientList] = {}
+        self.order = OrderOfUse() if order == "own" else order
         self._local: set[str] = set()
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
@@ -125,9 +129,10 @@ class TensorReducer:
         if not there:
             return result, None
         mine = tuple(names[i] for i in there)
-        if mine not in self._lists:
-            self._lists[mine] = GradientList(mine, lent=self._bridge.lends, **self._options)
-        reduce = self._lists[mine]
+        known = mine, self.order and self.order.made
+        if known not in self._lists:
+            self._lists[known] = GradientList(mine, lent=self._bridge.lends, order=self.order, **self._options)
+        reduce = self._lists[known]
         small = [self._small(gradients[i]) for i in there]
         reduced, ready = self._reduce(reduce, [each for each, _ in small])
         for i, each, (_, ctx) in zip(there, reduced, small, strict=True):
