@@ -16,6 +16,8 @@ from torch import nn
 import workbench.torch as hvd
 from workbench.errors import MismatchError
 
+TOPK = hvd.Compression.topk(0.5)
+
 # --- a drop-in for the optimizer it wraps -------------------------------------------------------------
 
 
@@ -146,7 +148,11 @@ def test_two_models_at_once(n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}], ids=",".join)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}, {"op": hvd.Adasum}, {"compression": TOPK}],
+    ids=",".join,
+)
 @pytest.mark.parametrize("first", [0, 3], ids="from step {}".format)
 def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first: int, rank: int, n: int) -> None:
     """Names and shapes are the same, so one's gradients would be added to the other's: all ranks get an error."""
@@ -163,6 +169,19 @@ def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first
 
     with pytest.raises(MismatchError, match=r"(?s)Two optimizers have parameters of this name.*in one order"):
         train()
+
+
+@pytest.mark.ranks(2)
+def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None:
+    """A parameter is frozen on one rank alone, so its group is another one there. Who catches that may go on."""
+    model, _ = twins()
+    model.head.bias.requires_grad_(rank != 1)
+    optimizer = distributed(model, num_groups=1)
+    for x, y in batches(n, 3):
+        mse(model, part(x), part(y)).backward()
+        with pytest.raises(MismatchError, match=r"(?s)Mismatched groups.*rank 0: .*rank 1: "):
+            optimizer.step()
+        optimizer.zero_grad()
 
 
 @pytest.fixture
