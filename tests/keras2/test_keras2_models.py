@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 from thorough import once_more
 from twins2 import ROWS, assert_same_everywhere, begin, compiled, data, fitted, in_float64, net, part, twins
 
+import workbench
 import workbench.keras as hvd
 import workbench.tensorflow as tf_hvd
 from workbench.errors import MismatchError
@@ -206,10 +208,12 @@ def test_verbs_on_values(n: int, rank: int) -> None:
         hvd.broadcast_global_variables(0)
 
 
-def test_models_of_an_estimator_are_bytes(tmp_path: Path) -> None:
+def test_models_of_an_estimator_are_bytes() -> None:
     """A compiled model, its weights and its rate go to the ranks and back in Keras' own formats."""
-    from workbench.spark.keras.files import load_weights, model_bytes, model_of, scale_rate, weights_bytes
-
+    # Its package needs pyspark, which ranks with Keras 2 need not have.
+    files = runpy.run_path(str(Path(workbench.__file__).parent / "spark" / "keras" / "files.py"))
+    names = ("load_weights", "model_bytes", "model_of", "scale_rate", "weights_bytes")
+    load_weights, model_bytes, model_of, scale_rate, weights_bytes = (files[name] for name in names)
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     for optimizer in (keras.optimizers.Adam(0.25), keras.optimizers.legacy.Adam(0.25)):
         model.compile(hvd.DistributedOptimizer(optimizer), "mse")
