@@ -132,6 +132,9 @@ class OrderOfUse:
     another rank's second object then, and this is seen. Objects that are not used do not count: a notebook's cell,
     which makes one, may have been run more often on one rank.
 
+    Attributes:
+        steps: the steps that it has made, where the ranks are to compare them; see ``training/step_count.py``.
+
     Example:
         >>> from workbench.joining import run_threads
         >>> def two(swapped):
@@ -142,6 +145,7 @@ class OrderOfUse:
     """
 
     def __init__(self) -> None:
+        self.steps: tuple[int, ...] = ()
         self._made_ns = perf_counter_ns()
         self._came: dict[tuple[str, int], list[int]] = {}
         self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
@@ -161,7 +165,7 @@ class OrderOfUse:
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
         """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""
         numbers = self.among(name, process_set)
-        return {} if numbers == (1, 1) else {"user": numbers}
+        return {} if numbers == (1, 1) and not self.steps else {"user": numbers + self.steps}
 
 
 __all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]
