@@ -110,6 +110,7 @@ class Context:
         default_factory=dict
     )  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
+    broadcasts: int = 0  # of parameters, which are equal on all ranks after it; see training/step_count.py
     _raised: bool = False
     _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers
     failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then

@@ -138,6 +138,9 @@ class OrderOfUse:
         names: all that it uses, where they are known: with the first of them it has come for each, also for one that a
             rank does not use.
 
+    Attributes:
+        steps: the steps that it has made, where the ranks are to compare them; see ``training/step_count.py``.
+
     Example:
         >>> from workbench.joining import run_threads
         >>> def two(swapped):
@@ -150,6 +153,7 @@ class OrderOfUse:
     def __init__(self, made: tuple[int, ...] | None = None, names: Iterable[str] = ()) -> None:
         self._names = names
         self.made = (1, perf_counter_ns()) if made is None else (0, *made)
+        self.steps: tuple[int, ...] = ()
 
     def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
         """The object's number among those that use the name in this job, by use, and by when they were made."""
@@ -164,7 +168,7 @@ class OrderOfUse:
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
         """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""
         numbers = self.among(name, process_set)
-        return {} if numbers == (1, 1) else {"user": numbers}
+        return {} if numbers == (1, 1) and not self.steps else {"user": numbers + self.steps}
 
 
 __all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

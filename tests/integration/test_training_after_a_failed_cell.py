@@ -76,7 +76,18 @@ def run(up: cluster.Cluster, code: str, interrupt_after_s: float | None = None) 
 
 
 def trains(up: cluster.Cluster) -> None:
-    """The next cells train, with the right gradients."""
+    """The next cells train, with the right gradients; before, it is said once if a rank has made more of a step."""
+    assert run(up, "weights = [p.detach().numpy().tobytes() for p in model.parameters()]") == {}
+    first, second = up.client[:].pull("weights", block=True)
+    errors = run(up, "bad = check()")
+    if first != second or errors:
+        assert set(errors) == {0, 1}, "the weights differ"
+        for kind, text in errors.values():
+            assert kind == "MismatchError"
+            assert "Mismatched steps: In a cell that failed" in text
+            assert "fingerprint(model)" in text
+            assert first != second or "halfway" in text
+        assert run(up, "ht.broadcast_parameters(model.state_dict(), 0)") == {}
     for _ in range(3):
         assert run(up, "bad = check()") == {}
         assert up.client[:].pull("bad", block=True) == [[], []]
@@ -98,3 +109,19 @@ def test_the_next_cell_trains_after_an_interrupt(engines: cluster.Cluster) -> No
     for k in range(6):
         assert run(engines, "while True:\n    step()", interrupt_after_s=0.3 + 0.037 * k)
         trains(engines)
+
+
+def test_it_is_said_that_a_rank_has_made_a_step_more(engines: cluster.Cluster) -> None:
+    """Until the weights are broadcast, loaded, or the user runs the cell again; a new optimizer knows of it, too."""
+    assert run(engines, SET_UP.format(passes=1, warm=3)) == {}
+    one_more = "opt.zero_grad()\nbackward()\nopt.synchronize()\nif rank == 1:\n    raise KeyboardInterrupt\n"
+    one_more += "with opt.skip_synchronize():\n    opt.step()"
+    assert set(run(engines, one_more)) == {1}
+    assert run(engines, "opt = ht.DistributedOptimizer(inner, model.named_parameters())") == {}
+    errors = run(engines, "step()")
+    for rank in range(2):
+        assert errors[rank][0] == "MismatchError"
+        assert "rank 0: 4 steps\n  rank 1: 3 steps" in errors[rank][1]
+    assert run(engines, "step()") == {}
+    assert set(run(engines, one_more)) == {1}
+    assert run(engines, "ht.broadcast_parameters(model.state_dict(), 0)\nstep()") == {}

@@ -65,7 +65,8 @@ def _checks(kind: Kind) -> Iterator[tuple[str, Callable[[Request], Any]]]:
     yield "data types", lambda r: r.dtype
     if kind in (Kind.ADD_SET, Kind.REMOVE_SET):
         yield "process sets", lambda r: r.splits
-    yield "optimizers", lambda r: r.user or (1, 1)
+    yield "optimizers", lambda r: r.user[:2] or (1, 1)
+    yield "steps", lambda r: r.user[2:]
     yield f"{kind.value} CPU/GPU device selection", lambda r: r.device
     yield "groups", lambda r: (r.group, r.group_size)
     yield f"{kind.value} tensor shapes", lambda r: (len(r.shape), r.shape[1:]) if one.ragged else r.shape

@@ -34,7 +34,8 @@ class Request:
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
         place: offset of the array in this rank's shared memory; -1 if it is not there.
         priority: below 0 it may wait for the data plane, and what has a higher priority overtakes it.
-        user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``.
+        user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``. After a
+            cell that failed also the steps that it has made.
     """
 
     name: str

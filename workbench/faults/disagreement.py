@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.common.text import by_rank
+from workbench.common.text import by_rank, count
 from workbench.core.agreement import Requests
 from workbench.core.messages import Kind
 from workbench.core.verbs import verb
@@ -30,6 +30,13 @@ _WORDS = {
         "optimizer {0}, but another rank that of optimizer {1}.",
         "Step the optimizers in one order on every rank, or give their parameters different names. In a search, begin "
         "a trial on all ranks together: what ends one early must be equal on every rank, such as an averaged metric.",
+    ),
+    "steps": (
+        "In a cell that failed, one rank made {0}, but another rank made {1}: their weights differ, as "
+        "fingerprint(model) shows.",
+        "Make them equal by broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0), "
+        "or load a checkpoint on every rank. This is said once: if you run the cell again, it trains with the weights "
+        "as they are.",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",
@@ -85,6 +92,14 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
         elif request.kind is Kind.ALLREDUCE:
             cure = _ALLREDUCE
     shown = {rank: list(value) if isinstance(value, tuple) else value for rank, value in values.items()}
+    if what == "steps":
+        shown = {rank: _steps(*value) for rank, value in values.items()}
     one, other = list(dict.fromkeys(map(str, shown.values())))[:2]
     lines = [f"Mismatched {what}: {phrase.format(one, other)}", f"  in {request.name!r}:"]
     return "\n".join([*lines, *by_rank({rank: str(value) for rank, value in shown.items()}), cure])
+
+
+def _steps(made: int = 0, failed: int = 0, torn: int = 0) -> str:
+    """In words; ``torn`` is a number of the rank's own."""
+    more = [f"{count(failed, 'step')} that raised"] * bool(failed) + ["one that was broken off halfway"] * bool(torn)
+    return " and ".join([count(made, "step"), *more])

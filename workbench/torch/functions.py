@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from workbench import api
+from workbench.context import HOLDER
 from workbench.torch import ops
 from workbench.torch.optimizer.initial_zeros import give_zeros_until_step
 from workbench.training.objects import broadcast_object
@@ -41,6 +42,7 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
         ops.synchronize(handle)
         if whole.data_ptr() != tensor.data.data_ptr():
             tensor.data.copy_(whole)
+    HOLDER.get().broadcasts += 1
 
 
 def _named(params: Params) -> list[tuple[str, torch.Tensor]]:

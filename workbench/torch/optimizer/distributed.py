@@ -178,19 +178,22 @@ class DistributedOptimizer(Wrapping):
                 self._hand_over()
                 return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
 
-            loss = mine.optimizer.step(synced)
-            self._publish()
+            with mine.steps.step():
+                loss = mine.optimizer.step(synced)
+                self._publish()
             return loss
         if mine.should_synchronize:
             if mine.synchronized:
                 warnings.warn(_STEP_TWICE, stacklevel=2)
             if self._defer():
-                return None
+                with mine.steps.step():
+                    return None
             self._reduce()
         mine.synchronized = False
         self._hand_over()
-        mine.optimizer.step()
-        self._publish()
+        with mine.steps.step():
+            mine.optimizer.step()
+            self._publish()
         return None
 
     @not_traced
@@ -339,6 +342,7 @@ class DistributedOptimizer(Wrapping):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As the wrapped optimizer's, whose class knows how."""
+        self._distributed.steps.begin_anew()
         self._distributed.deferral.finish()
         shards = self._distributed.shards
         (shards.slices if shards else self._distributed.optimizer).load_state_dict(state_dict)

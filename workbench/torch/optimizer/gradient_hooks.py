@@ -22,7 +22,7 @@ from workbench import api
 from workbench.api import Adasum, Average, Sum
 from workbench.context import HOLDER
 from workbench.elastic.exact import InShards
-from workbench.errors import CollectiveError
+from workbench.errors import CollectiveError, MismatchError
 from workbench.process_sets import is_alone
 from workbench.torch.compiled import not_traced
 from workbench.torch.low_communication.periodic import refuse_periodic
@@ -33,6 +33,7 @@ from workbench.torch.optimizer.pieces import submit_in_pieces
 from workbench.torch.optimizer.sharded import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
 from workbench.training.buckets import bucket_bytes
+from workbench.training.step_count import StepCount
 from workbench.training.step_reducer import GradientReducer
 
 
@@ -48,6 +49,7 @@ class GradientHooks:
         deferral: the updates that are still to come.
         names, hooks: by parameter, what is added later comes last; by name.
         alone, replaced: there is nobody to average with; another optimizer has taken over.
+        steps: how many there were.
         zeros: gradients before there are any.
         should_synchronize, synchronized, keeping: see ``skip_synchronize()``; see ``no_sync()``.
         exact: in exact mode of elastic training, the gradients by logical shard.
@@ -64,6 +66,7 @@ class GradientHooks:
         self.names = {param: name for name, param in grads.params.items()}
         self.hooks: dict[str, Hook] = {}
         self.deferral, self.replaced = Deferral(self, overlap_forward), False
+        self.steps = StepCount()
         self._failures = 0  # of cells and collectives, when a gradient was last ready
         self.alone = is_alone(grads.process_set)
         trained = [name for name, param in grads.params.items() if param.requires_grad]
@@ -132,7 +135,19 @@ class GradientHooks:
             for name, wait in {name: sparse.gather(name) for name in trained}.items():
                 grads.params[name].grad = wait()
             return
-        self.store(self.reducer.finish(trained), grads.buckets)
+        self.store(self._finish(trained), grads.buckets)
+
+    def _finish(self, trained: Sequence[str]) -> dict[str, Any]:
+        """The results. After a cell that failed the ranks compare their steps, until they know that they are equal."""
+        order = self.grads.order
+        try:
+            reduced = self.reducer.finish(trained)
+        except MismatchError:
+            if order.steps:
+                self.steps.begin_anew()
+            raise
+        order.steps = ()
+        return reduced
 
     def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
         """Put results into ``.grad``; where no rank has a dense gradient, gather the sparse ones."""
@@ -194,6 +209,8 @@ class GradientHooks:
         self._failures = failures
         if self.reducer.begun:
             self.abandon()
+        if context:
+            self.grads.order.steps = self.steps.compared(context)
         if self.grads.buckets and not self.shards:
             self.grads.set_buckets([])
         self.grads.by_name.restart()
@@ -212,7 +229,8 @@ class GradientHooks:
 
     def _watch(self, name: str) -> None:
         param = self.grads.params[name]
-        take_over(param)
+        if isinstance(before := take_over(param), GradientHooks):
+            self.steps = before.steps  # the weights are the same
         self.hooks[name] = Hook(self, name, param)
 
 
@@ -258,13 +276,15 @@ class Hook:
             self.in_common, param.data = False, param.data.clone()
 
 
-def take_over(param: torch.nn.Parameter) -> None:
-    """If an optimizer has a hook on this parameter, it gives way to the one that will."""
+def take_over(param: torch.nn.Parameter) -> Owner | None:
+    """If an optimizer has a hook on this parameter, it gives way to the one that will; which it was."""
+    owner = None
     for old in list((param._post_accumulate_grad_hooks or {}).values()):
         if isinstance(old, Hook):
             old.remove()
             if (owner := old.owner()) is not None:
                 owner.give_way()
+    return owner
 
 
 __all__ = ["GradientHooks", "Hook", "take_over"]

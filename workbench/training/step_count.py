@@ -1,0 +1,74 @@
+"""How many steps an optimizer has made on this rank: after a cell that failed, the ranks compare it.
+
+Ctrl-C, or an exception between ``backward()`` and ``step()``, comes to each rank at another place. One rank may have
+made the step that another has not, or a part of it. Their weights differ then, and each gradient later would be an
+average of gradients of different models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from workbench.context import HOLDER, Context
+
+
+class StepCount:
+    """Of an optimizer, in one job.
+
+    Example:
+        >>> from workbench.context import HOLDER
+        >>> from workbench.joining import run_threads
+        >>> def interrupted():
+        ...     steps, context = StepCount(), HOLDER.get()
+        ...     begin = steps.compared(context)
+        ...     with steps.step():
+        ...         pass
+        ...     try:
+        ...         with steps.step():
+        ...             raise KeyboardInterrupt
+        ...     except KeyboardInterrupt:
+        ...         return begin, steps.compared(context)
+        >>> run_threads(1, interrupted)
+        [((), (1, 0, 1))]
+    """
+
+    def __init__(self) -> None:
+        self._job: object = None
+        self._broadcasts = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """The ranks' weights are equal, or the user knows that they are not."""
+        self._made, self._failed, self._torn = 0, 0, False
+
+    @contextmanager
+    def step(self) -> Iterator[None]:
+        """Within the block the weights change."""
+        self._look(HOLDER.find())
+        self._torn = True
+        try:
+            yield
+        except Exception:
+            self._failed, self._torn = self._failed + 1, False  # most likely on every rank
+            raise
+        self._made, self._torn = self._made + 1, False
+
+    def compared(self, context: Context) -> tuple[int, ...]:
+        """What must be equal on all ranks: steps, failed steps, and this rank's number if one was broken off halfway.
+
+        Nothing before the first step in this job, which some of its ranks may have joined later.
+        """
+        self._look(context)
+        values = self._made, self._failed, (context.rank + 1) * self._torn
+        return values if any(values) else ()
+
+    def _look(self, context: Context | None) -> None:
+        """Has another job begun, or were parameters broadcast?"""
+        job, broadcasts = (context.world, context.broadcasts) if context else (None, 0)
+        if job is not self._job or broadcasts != self._broadcasts:
+            self.begin_anew()
+            self._job, self._broadcasts = job, broadcasts
+
+
+__all__ = ["StepCount"]
