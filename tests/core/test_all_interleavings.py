@@ -24,7 +24,7 @@ from thorough import once_more
 
 from workbench.config import Settings
 from workbench.core.coordinator import JOIN, CountingCoordinator, Error
-from workbench.core.messages import Announce, Decision, Done, Event, Key, Request, Response
+from workbench.core.messages import Announce, Decision, Done, Event, Key, Response
 from workbench.core.protocols import PlainAnnouncer
 from workbench.faults.supervision import SupervisingCoordinator
 from workbench.steady import stack
@@ -159,10 +159,10 @@ class KeepsJoin(CountingCoordinator):
 class CannotWait(CountingCoordinator):
     """A bug: a name is complete when all ranks but one have announced it."""
 
-    def _announce(self, rank: int, request: Request, seen: int, now: float) -> list[Response]:
-        found = super()._announce(rank, request, seen, now)
-        one = self.waiting.get(request.key)
-        return found or (self._complete(request.key) if one and len(one.requests) == self.size - 1 else [])
+    def _look(self, key: Key) -> list[Response]:
+        found = super()._look(key)
+        one = self.waiting.get(key)
+        return found or (self._complete(key) if one and len(one.requests) == self.size - 1 else [])
 
 
 class TellsTwice(CountingCoordinator):

@@ -10,6 +10,7 @@ rank can never come (``faults/supervision.py``).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -65,9 +66,33 @@ class WaitingNames(dict[Key, Waiting]):
         return [rank for rank in self.joined if rank in self._members.get(process_set, ())]
 
     def missing(self, key: Key) -> list[int]:
-        """The ranks for which a name waits."""
+        """The ranks that have not announced a name, and are waited for."""
         present, excused = self[key].requests, () if key == JOIN else self.joined
         return [rank for rank in self._members.get(key[0], ()) if rank not in present and rank not in excused]
+
+    def all_missing(self) -> dict[Key, list[int]]:
+        """The ranks for which each name waits: one that all have announced waits for the rest of its group."""
+        told = Counter(
+            (key[0], request.group, rank) for key, one in self.items() for rank, request in one.requests.items()
+        )
+        found = {}
+        for key, one in self.items():
+            request = next(iter(one.requests.values()))
+            late = (rank for rank in sorted(one.requests) if told[key[0], request.group, rank] < request.group_size)
+            found[key] = self.missing(key) or list(late)
+        return found
+
+    def related(self, key: Key) -> list[Key]:
+        """A name, and all that some rank has submitted in one group with it, or with one of those."""
+        found, groups = {key: None}, self._groups_of(key)
+        while groups:
+            more = [other for other in self if other not in found and not groups.isdisjoint(self._groups_of(other))]
+            found |= dict.fromkeys(more)
+            groups = {group for other in more for group in self._groups_of(other)}
+        return list(found)
+
+    def _groups_of(self, key: Key) -> set[tuple[int, str]]:
+        return {(key[0], request.group) for request in self[key].requests.values() if request.group}
 
 
 class CountingCoordinator:
@@ -91,7 +116,7 @@ class CountingCoordinator:
         self.size, self._respond, self._veto = size, respond, veto
         self.members: dict[int, tuple[int, ...]] = {0: tuple(range(size))}
         self.waiting = WaitingNames(self.members)
-        self._groups: dict[Key, list[Response]] = {}  # members that are ready and wait for the rest
+        self._groups: dict[Key, dict[Key, None]] = {}  # names that all have announced, and that wait for the rest
         self._next_set = 1
         self._left: dict[int, bool] = {}  # by rank: did it wait for the others?
         self._number = 0  # of the last decision
@@ -104,9 +129,7 @@ class CountingCoordinator:
         match event:
             case Announce(rank, requests, seen):
                 self._seen[rank] = max(self._seen[rank], seen)
-                for request in requests:
-                    if isinstance(request, Request):  # an id means something to the response cache alone
-                        items += self._announce(rank, request, seen, now)
+                items += self._announce(rank, requests, seen, now)
             case Left(rank, clean):
                 self._left[rank] = clean
                 items += self._end()
@@ -137,39 +160,65 @@ class CountingCoordinator:
 
     # --- a name becomes complete --------------------------------------------------------------------
 
-    def _announce(self, rank: int, request: Request, seen: int, now: float) -> list[Response]:
-        key = request.key
-        if seen < self._failed.get(key, 0):
-            return []  # sent before the rank read that the name had failed; that ends the entry there
-        joins = request.kind is Kind.JOIN
-        ended = [] if joins or rank not in self.waiting.joined else self._fail(JOIN, join_ended(rank, key[1]))
-        waiting = self.waiting.setdefault(key, Waiting(now))
-        waiting.requests[rank] = request
-        if joins:
-            return self._complete_joined()
+    def _announce(self, rank: int, requests: Sequence[Request | int], seen: int, now: float) -> list[Response]:
+        """All of a message counts before any of it is complete: a group that fails then fails as a whole."""
+        items, keys = list[Response](), list[Key]()
+        for request in requests:
+            if not isinstance(request, Request):  # an id means something to the response cache alone
+                continue
+            key = request.key
+            if seen < self._failed.get(key, 0):
+                continue  # sent before the rank read that the name had failed; that ends the entry there
+            joins = request.kind is Kind.JOIN
+            if not joins and rank in self.waiting.joined:
+                items += self._fail(JOIN, join_ended(rank, key[1]))
+            self.waiting.setdefault(key, Waiting(now)).requests[rank] = request
+            if joins:
+                items += self._complete_joined()
+            else:
+                keys.append(key)
+        for key in keys:
+            if key in self.waiting:  # else it has failed or begun with another one
+                items += self._look(key)
+        return items
+
+    def _look(self, key: Key) -> list[Response]:
+        """Is a name complete by now?"""
         members = self.members.get(key[0], ())
         if not members:
-            return ended + self._fail(key, ("CollectiveError", f"{key[1]!r}: its process set was removed."))
-        if len(waiting.requests) + len(self.waiting.joined) < len(members):
-            return ended  # at a glance; most announcements end here
-        return ended + ([] if self.waiting.missing(key) else self._complete(key))
+            return self._fail(key, ("CollectiveError", f"{key[1]!r}: its process set was removed."))
+        if len(self.waiting[key].requests) + len(self.waiting.joined) < len(members):
+            return []  # at a glance; most announcements end here
+        return [] if self.waiting.missing(key) else self._complete(key)
 
     def _complete(self, key: Key) -> list[Response]:
         requests = self.waiting[key].requests
         if error := self._veto(key, requests):
             return self._fail(key, error)
+        request = next(iter(requests.values()))
+        if any((other.group, other.group_size) != (request.group, request.group_size) for other in requests.values()):
+            # What is in these groups can never be complete on all ranks.
+            kind, text = self._respond(requests).error or ("MismatchError", f"Mismatched groups of {key[1]!r}.")
+            return self._fail(key, (kind, text))
+        if request.group:
+            return self._complete_group((key[0], request.group), key, request.group_size)
         del self.waiting[key]
-        request, response = next(iter(requests.values())), self._agree(requests)
+        response = self._agree(requests)
         removed = self._empty(response.root) if response.kind is Kind.REMOVE_SET and not response.error else []
-        groups = {(other.group, other.group_size) for other in requests.values()}
-        if not request.group or len(groups) > 1:
-            return [*removed, response]
-        group = self._groups.setdefault((request.process_set, request.group), [])
-        group.append(response)
-        if len(group) < request.group_size:
+        return [*removed, response]
+
+    def _complete_group(self, name: Key, key: Key, size: int) -> list[Response]:
+        """One more of a group is complete, with ``key``; with the last one, all start."""
+        group = self._groups.setdefault(name, {})
+        group[key] = None
+        if len(group) < size:
             return []
-        del self._groups[request.process_set, request.group]
-        return all_or_none(group)
+        for late in [each for each in group if self.waiting.missing(each)]:  # the join has ended that excused a rank
+            del group[late]
+        if len(group) < size:
+            return []
+        del self._groups[name]
+        return all_or_none([self._agree(self.waiting.pop(each).requests) for each in group])
 
     def _agree(self, requests: dict[int, Request]) -> Response:
         """The response to the ranks that have announced, and what follows from it for the process sets."""
@@ -191,7 +240,7 @@ class CountingCoordinator:
             last = list(self.waiting.pop(JOIN).requests)[-1]
             return [Response(JOIN[1], Kind.JOIN, root=last)]
         complete = [key for key in self.waiting if key != JOIN and not self.waiting.missing(key)]
-        return [ready for key in complete for ready in self._complete(key)]
+        return [ready for key in complete if key in self.waiting for ready in self._complete(key)]
 
     def _end(self) -> list[Response]:
         """When all ranks have left, they are told so, and close the data plane together."""
@@ -210,14 +259,15 @@ class CountingCoordinator:
         return [item for key, error in failed if key in self.waiting for item in self._fail(key, error)]
 
     def _fail(self, key: Key, error: Error) -> list[Response]:
-        """The error for one name, and for the members of its group that were ready."""
-        request = next(iter(self.waiting.pop(key).requests.values()))
-        ready = self._groups.pop((key[0], request.group), []) if request.group else []
-        names = [request.name, *(response.name for response in ready)]
+        """The error for one name, and for all that is in a group with it: no group runs in part."""
+        keys = self.waiting.related(key)
+        failed = {each: next(iter(self.waiting.pop(each).requests.values())) for each in keys}
+        for request in failed.values():
+            self._groups.pop((key[0], request.group), None)
         everybody_knows = min(self._seen)
         self._failed = {other: number for other, number in self._failed.items() if number > everybody_knows}
-        self._failed.update(((key[0], name), self._number + 1) for name in names)
-        return [Response(name, request.kind, process_set=key[0], error=error) for name in names]
+        self._failed.update(dict.fromkeys(failed, self._number + 1))
+        return [Response(one.name, one.kind, process_set=key[0], error=error) for one in failed.values()]
 
 
 def join_ended(rank: int, name: str = "") -> Error:

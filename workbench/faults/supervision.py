@@ -92,7 +92,7 @@ class SupervisingCoordinator:
 
     def waiting(self) -> dict[str, list[int]]:
         """Incomplete names that are counted, and the ranks that each one misses."""
-        return {key[1]: self._inner.waiting.missing(key) for key in self._inner.waiting}
+        return {key[1]: missing for key, missing in self._inner.waiting.all_missing().items()}
 
     def undecided(self, now: float) -> bool:
         """True while a name waits for a rank that may still come: :meth:`expire` has to be called again."""
@@ -104,15 +104,17 @@ class SupervisingCoordinator:
             return Decision()
         decision = self._inner.settle(now)
         names = self._inner.waiting
-        waiting = {key: Missed(one.since, tuple(one.requests), tuple(names.missing(key))) for key, one in names.items()}
+        missing = names.all_missing()
+        waiting = {key: Missed(one.since, tuple(one.requests), tuple(missing[key])) for key, one in names.items()}
         return decision + self._inner.fail(self._attendance.hopeless(waiting, now))
 
     def stalled(self, now: float) -> tuple[str, Decision]:
         """A warning about names that have waited for too long, if one is due, and errors for those beyond help."""
         decision = self._inner.settle(now)
         waiting = self._inner.waiting
+        missing = waiting.all_missing()
         # A rank that has less data than the others may wait for them, in join(), as long as they train.
-        names = {key: Stalled(one.since, tuple(waiting.missing(key))) for key, one in waiting.items() if key != JOIN}
+        names = {key: Stalled(one.since, tuple(missing[key])) for key, one in waiting.items() if key != JOIN}
         report = self._stall.report({key[1]: stalled for key, stalled in names.items()}, now)
         expired = {key: stalled for key, stalled in names.items() if self._stall.expired(stalled, now)}
         return report, decision + self._inner.fail({key: self._too_long(key, expired[key], now) for key in expired})
