@@ -36,6 +36,7 @@ from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
 from workbench.entries import entry as entry
 from workbench.entries import submit as submit
+from workbench.entries import submit_when_free as submit_when_free
 from workbench.entries import wait_for as wait_for
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 from workbench.joining import join_job, leave_job, run_threads

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from threading import get_ident
 from typing import Any
@@ -15,7 +16,7 @@ from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.core.verbs import MOVED, verb
-from workbench.errors import UnsupportedTensorError
+from workbench.errors import CollectiveError, DuplicateNameError, UnsupportedTensorError
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.requests import checked
 from workbench.transport.base import Array
@@ -105,6 +106,20 @@ def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     return [entry.handle for entry in entries]
 
 
+def submit_when_free(entries: list[Entry], at_once: bool = False) -> list[Handle]:
+    """As :func:`submit`; a name that is in flight belongs to a step that was broken off, so its end is waited for.
+
+    For gradients, of which nobody submits one twice in a step.
+    """
+    try:
+        return submit(entries, at_once)
+    except DuplicateNameError:
+        for handle in HOLDER.get().engine.in_flight(entries):
+            with suppress(CollectiveError):
+                handle.wait()
+        return submit(entries, at_once)
+
+
 def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     """Begin a collective and wait for it: then its announcement is not held back, for nothing can follow it.
 
@@ -120,4 +135,4 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return handle.wait()
 
 
-__all__ = ["entry", "submit", "wait_for"]
+__all__ = ["entry", "submit", "submit_when_free", "wait_for"]

@@ -165,6 +165,19 @@ def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first
         train()
 
 
+@pytest.mark.ranks(2)
+def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None:
+    """A parameter is frozen on one rank alone, so its group is another one there. Who catches that may go on."""
+    model, _ = twins()
+    model.head.bias.requires_grad_(rank != 1)
+    optimizer = distributed(model, num_groups=1)
+    for x, y in batches(n, 3):
+        mse(model, part(x), part(y)).backward()
+        with pytest.raises(MismatchError, match=r"(?s)Mismatched groups.*rank 0: .*rank 1: "):
+            optimizer.step()
+        optimizer.zero_grad()
+
+
 @pytest.fixture
 def no_collector() -> Iterator[None]:
     """Only what nobody refers to is freed: no cycle is looked for."""

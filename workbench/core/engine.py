@@ -29,6 +29,7 @@ from workbench.common.waiting import OwnThread, Waits
 from workbench.config import Settings
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
+from workbench.core.handle import Handle
 from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left, Raised
 from workbench.core.pending import Entry, PendingTable
 from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
@@ -82,6 +83,10 @@ class Engine(threading.Thread):
             self._runner.will_wait()
         elif not self._batching.open:
             self._runner.wake()
+
+    def in_flight(self, entries: list[Entry]) -> list[Handle]:
+        """The handles of what has been submitted under the names of these, and is not done."""
+        return self._pending.handles(entries)
 
     def hurry(self) -> bool:
         """Announce without delay what has not been announced; False if there is nothing."""

@@ -6,7 +6,7 @@ Its lock is held to move items between containers, never across a callback, a wa
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
@@ -112,6 +112,12 @@ class PendingTable:
     def idle(self) -> bool:
         """Is nothing in flight on this rank?"""
         return not self._entries
+
+    def handles(self, entries: Sequence[Entry]) -> list[Handle]:
+        """Of what is in flight under the names of these."""
+        with self._lock:
+            found = [self._entries.get(entry.request.key) for entry in entries]
+        return [one.handle for one in found if one is not None]
 
     def find(self, process_set: int, name: str) -> Entry | None:
         """The entry behind a name in flight; None if this rank never submitted it."""

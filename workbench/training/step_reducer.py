@@ -7,11 +7,12 @@ communication overlaps computation.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from workbench.core.handle import Handle
 from workbench.core.pending import Entry
+from workbench.errors import CollectiveError
 
 TOO_MANY_PASSES = (
     "Gradients were computed more than backward_passes_per_step times before call to step(). "
@@ -122,10 +123,10 @@ class GradientReducer:
         the others wait.
 
         Raises:
-            CollectiveError: a reduction failed. The step is over for all gradients.
+            CollectiveError: a reduction failed. The step is over for all gradients, and none is in flight.
         """
         handles = self.hand_over(names)
-        results = {handle: handle.wait() for handle in dict.fromkeys(handles.values())}  # a bucket has one
+        results = wait_for_all(dict.fromkeys(handles.values()))  # a bucket has one
         return {name: results[handle] for name, handle in handles.items()}
 
     def hand_over(self, names: Sequence[str] | None = None) -> dict[str, Handle]:
@@ -156,6 +157,23 @@ class GradientReducer:
             self._handles |= zip(group, self._submit(made), strict=True)
 
 
+def wait_for_all(handles: Iterable[Handle]) -> dict[Handle, Any]:
+    """The result of each.
+
+    Raises:
+        CollectiveError: the first one's that failed. The others are done by then: the memory of each is free.
+    """
+    results, failed = dict[Handle, Any](), list[CollectiveError]()
+    for handle in handles:
+        try:
+            results[handle] = handle.wait()
+        except CollectiveError as error:
+            failed.append(error)
+    if failed:
+        raise failed[0]
+    return results
+
+
 def group_fields(names: Sequence[str]) -> dict[str, Any]:
     """What the requests of a group have in common; its name is equal on two ranks only if all the members are."""
     if len(names) < 2:
@@ -163,4 +181,4 @@ def group_fields(names: Sequence[str]) -> dict[str, Any]:
     return {"group": f"group.{names[0]}.{zlib.crc32('/'.join(names).encode()):08x}", "group_size": len(names)}
 
 
-__all__ = ["GradientReducer", "GradientSource", "Submit", "group_fields"]
+__all__ = ["GradientReducer", "GradientSource", "Submit", "group_fields", "wait_for_all"]

@@ -67,7 +67,9 @@ class GradientHooks:
         self._failures = 0  # of cells and collectives, when a gradient was last ready
         self.alone = is_alone(grads.process_set)
         trained = [name for name, param in grads.params.items() if param.requires_grad]
-        self.reducer = GradientReducer(trained, grads, submit_in_pieces if overlap_forward else api.submit, passes)
+        self.reducer = GradientReducer(
+            trained, grads, submit_in_pieces if overlap_forward else api.submit_when_free, passes
+        )
         for name in trained:
             self._watch(name)
         self.zeros = InitialZeros(optimizer, grads.params)

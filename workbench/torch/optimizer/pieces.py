@@ -10,7 +10,7 @@ from workbench import api
 from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.pending import Entry
-from workbench.errors import CollectiveError
+from workbench.training.step_reducer import wait_for_all
 
 
 class PiecesHandle:
@@ -29,15 +29,7 @@ class PiecesHandle:
         Raises:
             CollectiveError: the first that failed. The others are done by then.
         """
-        results, failed = [], list[CollectiveError]()
-        for piece in self._pieces:
-            try:
-                results.append(piece.wait())
-            except CollectiveError as error:
-                failed.append(error)
-        if failed:
-            raise failed[0]
-        return results
+        return list(wait_for_all(self._pieces).values())
 
 
 def submit_in_pieces(entries: list[Entry], at_once: bool = False) -> list[Any]:
@@ -50,9 +42,9 @@ def submit_in_pieces(entries: list[Entry], at_once: bool = False) -> list[Any]:
     found: list[Any] = []
     for entry in entries:
         if entry.request.priority and length and entry.source is not None and entry.source.nbytes > length:
-            found.append(PiecesHandle(api.submit(pieces(entry, length), at_once)))
+            found.append(PiecesHandle(api.submit_when_free(pieces(entry, length), at_once)))
         else:
-            found += api.submit([entry], at_once)
+            found += api.submit_when_free([entry], at_once)
     return found
 
 
