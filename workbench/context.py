@@ -106,7 +106,9 @@ class Context:
     absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
     engines: frozenset[int] = frozenset()  # a notebook's, which are the ranks; see CellNumbers
     _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    came: dict[tuple[str, int], list[int]] = field(default_factory=dict)  # see requests.OrderOfUse
+    came: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = field(
+        default_factory=dict
+    )  # see requests.OrderOfUse
     divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
     _raised: bool = False
     _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers

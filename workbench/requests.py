@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from time import perf_counter_ns
 from typing import Any
@@ -132,6 +132,12 @@ class OrderOfUse:
     another rank's second object then, and this is seen. Objects that are not used do not count: a notebook's cell,
     which makes one, may have been run more often on one rank.
 
+    Args:
+        made: which object it is, and before or after which others it was made; by default it is made now. Two of equal
+            ``made`` are one.
+        names: all that it uses, where they are known: with the first of them it has come for each, also for one that a
+            rank does not use.
+
     Example:
         >>> from workbench.joining import run_threads
         >>> def two(swapped):
@@ -141,22 +147,19 @@ class OrderOfUse:
         ([[(1, 1), (2, 2)]], [[(1, 1), (2, 1)]])
     """
 
-    def __init__(self) -> None:
-        self._made_ns = perf_counter_ns()
-        self._came: dict[tuple[str, int], list[int]] = {}
-        self._numbers: dict[tuple[str, int], tuple[int, int]] = {}
+    def __init__(self, made: tuple[int, ...] | None = None, names: Iterable[str] = ()) -> None:
+        self._names = names
+        self.made = (1, perf_counter_ns()) if made is None else (0, *made)
 
     def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
         """The object's number among those that use the name in this job, by use, and by when they were made."""
-        came = HOLDER.get().came
-        if came is not self._came:  # another job; or a cell has failed, and not all ranks have come as far
-            self._came, self._numbers = came, {}
-        key = name, process_set.process_set_id or 0
-        if key not in self._numbers:
-            others = came.setdefault(key, [])
-            self._numbers[key] = len(others) + 1, sum(other < self._made_ns for other in others) + 1
-            others.append(self._made_ns)
-        return self._numbers[key]
+        # It begins anew with another job, and when a cell has failed, for then not all ranks have come as far.
+        everything, where = HOLDER.get().came, process_set.process_set_id or 0
+        if self.made not in everything.get((name, where), ()):
+            for each in {name: None, **dict.fromkeys(self._names)}:
+                came = everything.setdefault((each, where), {})
+                came.setdefault(self.made, (len(came) + 1, sum(other < self.made for other in came) + 1))
+        return everything[name, where][self.made]
 
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
         """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
 import workbench.tensorflow as hvd
+from workbench.errors import MismatchError
 
 
 def test_sparse_tensors_are_gathered() -> None:
@@ -108,3 +110,27 @@ def test_numbers_of_ranks_in_a_graph() -> None:
     assert [int(each) for each in numbers()] == wanted
     assert [int(each) for each in (hvd.size_op(), hvd.rank_op())] == wanted[:2]
     assert int(hvd.process_set_included_op()) == 1
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function], ids=["at once", "graph"])
+def test_tapes_of_two_models_in_unlike_order_are_not_mixed(wrap: Any) -> None:
+    """Two variables have one name; tapes, made in each step, know them apart: else all ranks get an error."""
+    rank, n = hvd.rank(), hvd.size()
+    variables = [tf.Variable([float(rank), 1.0], name="twin") for _ in range(2)]
+
+    def gradient(variable: tf.Variable) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(variable * variable)
+        return hvd.DistributedGradientTape(tape).gradient(loss, variable)
+
+    steps = [wrap(lambda variable=variable: gradient(variable)) for variable in variables]
+    for step in steps * 2:
+        assert step().numpy().tolist() == [n - 1.0, 2.0]
+
+    def swapped() -> None:
+        for step in steps[:: -1 if rank == 0 else 1]:
+            step()
+
+    if n > 1:
+        with pytest.raises((MismatchError, tf.errors.OpError), match="Two optimizers have parameters of this name"):
+            swapped()

@@ -16,6 +16,8 @@ from torch import nn
 import workbench.torch as hvd
 from workbench.errors import MismatchError
 
+TOPK = hvd.Compression.topk(0.5)
+
 # --- a drop-in for the optimizer it wraps -------------------------------------------------------------
 
 
@@ -146,7 +148,11 @@ def test_two_models_at_once(n: int) -> None:
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("options", [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}], ids=",".join)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"compression": hvd.Compression.fp16}, {"sharded": True}, {"op": hvd.Adasum}, {"compression": TOPK}],
+    ids=",".join,
+)
 @pytest.mark.parametrize("first", [0, 3], ids="from step {}".format)
 def test_two_models_in_unlike_order_are_not_mixed(options: dict[str, Any], first: int, rank: int, n: int) -> None:
     """Names and shapes are the same, so one's gradients would be added to the other's: all ranks get an error."""

@@ -28,7 +28,8 @@ _WORDS = {
     "optimizers": (
         "Two optimizers have parameters of this name. By (number in use, number made), one rank sent the gradient of "
         "optimizer {0}, but another rank that of optimizer {1}.",
-        "Step the optimizers in one order on every rank, or give their parameters different names.",
+        "Step the optimizers in one order on every rank, or give their parameters different names. In a search, begin "
+        "a trial on all ranks together: what ends one early must be equal on every rank, such as an averaged metric.",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",

@@ -16,7 +16,6 @@ from workbench.api import Average, ReduceOp
 from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
 from workbench.process_sets import ProcessSet, global_process_set
-from workbench.requests import OrderOfUse
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 
@@ -62,7 +61,9 @@ def distributed_value_and_grad(
         [14.0, 7.0]
         >>> hvd.shutdown()
     """
-    reducer = TensorReducer(BRIDGE, compression, op=op, predivide=gradient_predivide_factor, process_set=process_set)
+    # Without an order of use: a function may be made in each step.
+    options_of: dict[str, Any] = {"op": op, "predivide": gradient_predivide_factor, "process_set": process_set}
+    reducer = TensorReducer(BRIDGE, compression, order=None, **options_of)
     plain = jax.value_and_grad(fun, argnums, has_aux, **options)
 
     @functools.wraps(fun)
@@ -118,7 +119,6 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
         passes=backward_passes_per_step,
         mean=average_aggregated_gradients,
         process_set=process_set,
-        order=OrderOfUse(),
     )
 
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:

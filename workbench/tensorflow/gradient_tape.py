@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
 from workbench.api import Average, ReduceOp
 from workbench.process_sets import ProcessSet, global_process_set
+from workbench.requests import OrderOfUse
 from workbench.tensorflow.tensors import BRIDGE, Compression, as_it_is
 from workbench.training.bridge import TensorReducer, names_among, names_of
 from workbench.training.compression import Compressor
@@ -60,6 +62,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
             compression,
             sparse_as_dense,
             scale_local_gradients,
+            order=None,
             op=op,
             predivide=gradient_predivide_factor,
             process_set=process_set,
@@ -81,6 +84,7 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         flat, variables = tf.nest.flatten(gradients), tf.nest.flatten(sources)
         names = names_of(variables)
         self._reducer.keep_local(names_among(names, variables, self._local))
+        self._reducer.order = _order_of(variables)
         return tf.nest.pack_sequence_as(gradients, self._reducer(flat, names)[0])
 
     def get_local_and_global_gradients(
@@ -96,6 +100,13 @@ class DistributedGradientTape(tf.GradientTape):  # type: ignore[misc]  # untyped
         local = {id(each) for each in self._local}
         pairs = list(zip(variables, made, strict=True))
         return [each for each in pairs if id(each[0]) in local], [each for each in pairs if id(each[0]) not in local]
+
+
+def _order_of(variables: Sequence[Any]) -> OrderOfUse | None:
+    """A tape is made in each step; what tells two models apart is their variables, which TensorFlow numbers."""
+    ids = [str(getattr(getattr(each, "_value", each), "_unique_id", "")) for each in variables]
+    numbers = [each.rpartition("_")[2] for each in ids]
+    return OrderOfUse(tuple(map(int, numbers))) if all(map(str.isdigit, numbers)) else None
 
 
 def PartialDistributedGradientTape(  # noqa: N802 - Horovod's name

@@ -246,10 +246,20 @@ def sparse_allreduce_async(
         raise ValueError(f"A sparse tensor can be reduced with Average or Sum, not {op.value}.")
     if not tensor.is_sparse:
         raise UnsupportedTensorError(f"A sparse COO tensor is needed, not one of layout {tensor.layout}.")
+    return gather_sparse(tensor, name or api.auto_name(Kind.ALLREDUCE, process_set), op, process_set)
+
+
+def gather_sparse(
+    tensor: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, user: tuple[int, ...] = ()
+) -> Callable[[], torch.Tensor]:
+    """As :func:`sparse_allreduce_async`, for an optimizer; ``user``: see :class:`workbench.requests.OrderOfUse`."""
     tensor = tensor.coalesce()
-    name = name or api.auto_name(Kind.ALLREDUCE, process_set)
-    places = allgather_async(tensor.indices().t().contiguous(), f"sparse.{name}.indices", process_set)
-    values = allgather_async(tensor.values().contiguous(), f"sparse.{name}.values", process_set)
+
+    def gather(part: torch.Tensor, what: str) -> Handle:
+        call = Call(Kind.ALLGATHER, f"sparse.{name}.{what}", process_set=process_set, user=user)
+        return begin(call, [part.contiguous()])._members[0]
+
+    places, values = gather(tensor.indices().t(), "indices"), gather(tensor.values(), "values")
 
     def wait() -> torch.Tensor:
         found = synchronize(values)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
 from workbench.api import Average, Sum
 from workbench.process_sets import global_process_set
+from workbench.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
@@ -80,6 +81,7 @@ class TensorReducer:
         compression: of dense gradients.
         sparse_as_dense: sparse gradients become dense before they are sent.
         scale_local: divide the gradients of local variables by the number of ranks, as if the others' were 0.
+        order: tells it from other reducers of the same names; by default it is one of its own. See GradientList.
         options: of :class:`~workbench.training.gradient_list.GradientList`.
 
     Raises:
@@ -92,11 +94,13 @@ class TensorReducer:
         compression: Compressor,
         sparse_as_dense: bool = False,
         scale_local: bool = True,
+        order: OrderOfUse | Literal["own"] | None = "own",
         **options: Any,
     ) -> None:
         self._bridge, self._compression, self._options = bridge, compression, options
         self._sparse_as_dense, self._scale_local = sparse_as_dense, scale_local
-        self._lists: dict[tuple[bool | str, ...], GradientList] = {}
+        self._lists: dict[tuple[Any, ...], GradientList] = {}
+        self.order = OrderOfUse() if order == "own" else order
         self._local: set[str] = set()
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
@@ -137,9 +141,11 @@ class TensorReducer:
 
     def _list(self, names: Sequence[str], alone: bool = False) -> GradientList:
         """Of gradients that are reduced, or of those that each rank keeps; the same in each step."""
-        key: tuple[bool | str, ...] = (alone, *names)
+        key = alone, self.order and self.order.made, *names
         if key not in self._lists:
-            self._lists[key] = GradientList(names, lent=self._bridge.lends, alone=alone, **self._options)
+            self._lists[key] = GradientList(
+                names, lent=self._bridge.lends, alone=alone, order=self.order, **self._options
+            )
         self._latest = self._lists[key] if names else self._latest
         return self._lists[key]
 

@@ -44,6 +44,7 @@ class Call:
         name: the same on every rank, or None for a numbered one.
         op, prescale, postscale, root, splits: as the verb has them.
         process_set: who takes part.
+        user: whose tensors they are, see :class:`workbench.requests.OrderOfUse`.
 
     Example:
         >>> def both():
@@ -61,6 +62,7 @@ class Call:
     root: int | None = None
     splits: tuple[int, ...] | None = None
     process_set: ProcessSet = field(default=global_process_set)
+    user: tuple[int, ...] = ()
 
     def __call__(self, given: Sequence[Array]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
@@ -85,6 +87,8 @@ class Call:
             fields |= {"root": self.root}
         if self.verb.splits:
             fields |= {"splits": self.splits}
+        if self.user:
+            fields |= {"user": self.user}
         count = len(tensors)
         if count < 2:
             return api.submit([entry(each, self.name, fields) for each in tensors])

@@ -24,9 +24,11 @@ from workbench.api import Adasum, Average, ReduceOp, Sum
 from workbench.arrays import on_gpu, scaled
 from workbench.context import HOLDER
 from workbench.core.handle import Handle
+from workbench.core.messages import Kind
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.requests import OrderOfUse
 from workbench.training.buckets import Piece, bucket_bytes, plan_by_place
+from workbench.training.calls import Call
 from workbench.training.memory import ALONE_BYTES, BucketMemory
 from workbench.transport.base import Array
 
@@ -144,9 +146,10 @@ class GradientList:
                 f"{name!r} is sparse, and Adasum is not defined for it: say sparse_as_dense=True."
             )
         values, places = rows
-        values = api.allgather(values, f"sparse.{name}.values", self._set)
+        user = self._order.fields(f"sparse.{name}", self._set) if self._order else {}
+        (values,) = Call(Kind.ALLGATHER, f"sparse.{name}.values", process_set=self._set, **user)([values])
         share = self._scale / (self._set.size() or 1) if self._op is Average else self._scale
-        places = api.allgather(places, f"sparse.{name}.rows", self._set)
+        (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, **user)([places])
         return scaled(values, share), places
 
     def _arrays(self, dense: dict[str, Array]) -> _Arrays:
@@ -196,7 +199,7 @@ class _Arrays:
         for bucket in self._buckets:
             self._take(bucket)
             user = self._order.fields(bucket.name, self._fields["process_set"]) if self._order else {}
-            handles += api.submit([bucket.entry_of({**self._fields, **user})], at_once=True)
+            handles += api.submit_when_free([bucket.entry_of({**self._fields, **user})], at_once=True)
         return handles
 
     def _take(self, bucket: BucketMemory) -> None:

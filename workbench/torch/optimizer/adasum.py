@@ -13,8 +13,11 @@ from typing import Any
 import torch
 
 from workbench.api import Adasum
+from workbench.core.messages import Kind
 from workbench.process_sets import ProcessSet
-from workbench.torch.ops import allreduce_async_, synchronize
+from workbench.requests import OrderOfUse
+from workbench.torch.ops import begin
+from workbench.training.calls import Call
 from workbench.training.compression import Compressor
 
 
@@ -23,6 +26,7 @@ def adasum_step(
     params: dict[str, torch.nn.Parameter],
     compression: Compressor,
     process_set: ProcessSet,
+    order: OrderOfUse,
     closure: Callable[[], Any] | None,
 ) -> Any:
     """Step locally, combine the changes, apply them.
@@ -32,6 +36,7 @@ def adasum_step(
         params: by name; those that are trained.
         compression: of the changes on the wire.
         process_set: a power of two ranks.
+        order: tells the optimizer from others.
         closure: the local optimizer's.
 
     Returns:
@@ -44,8 +49,9 @@ def adasum_step(
         for name, param in params.items():
             change, ctx = compression.compress(param - start[name])
             change = change.contiguous()
-            handles[name] = change, ctx, allreduce_async_(change, name=name, op=Adasum, process_set=process_set)
+            call = Call(Kind.ALLREDUCE, name, Adasum, process_set=process_set, **order.fields(name, process_set))
+            handles[name] = change, ctx, begin(call, [change], fresh=False)
         for name, (change, ctx, handle) in handles.items():
-            synchronize(handle)
+            handle.wait()
             params[name].copy_(start[name] + compression.decompress(change, ctx))
     return result

@@ -167,7 +167,9 @@ class DistributedOptimizer(Wrapping):
         if mine.adasum:
             self._reduce()
             params = {name: mine.grads.params[name] for name in mine.trained()}
-            return adasum_step(mine.optimizer, params, mine.grads.compression, mine.grads.process_set, closure)
+            return adasum_step(
+                mine.optimizer, params, mine.grads.compression, mine.grads.process_set, mine.grads.order, closure
+            )
         if closure is not None:
 
             def synced() -> Any:

@@ -48,6 +48,7 @@ class Grads:
         predivided: is there a factor before the sum?
         buckets: for each name the bucket that it lives in, if it does.
         shards: what each rank updates, if sharded.
+        order: tells them from other optimizers'.
         sparse, by_name: what is gathered; what has no bucket.
     """
 
@@ -66,9 +67,9 @@ class Grads:
         self.predivided = predivide != 1.0
         if self.predivided:
             self._fields |= {"prescale": 1.0 / predivide, "postscale": predivide}
-        self.sparse = SparseGradients(params, compression, op, sparse_as_dense, process_set)
-        self._order = OrderOfUse()
-        self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields, self._order)
+        self.order = OrderOfUse(names=params)
+        self.sparse = SparseGradients(params, compression, op, sparse_as_dense, process_set, self.order)
+        self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields, self.order)
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.buckets: dict[str, GradBucket] = {}
         self._planned_for: Any = None
@@ -120,9 +121,9 @@ class Grads:
             return self.by_name.entries(names)
         bucket.fill()
         if self.shards:
-            return self.shards.entry(bucket, self._order)
+            return self.shards.entry(bucket, self.order)
         array, name = bucket.array, bucket.layout.name
-        about = {**bucket.about, **self._fields, **self._order.fields(name, self.process_set)}
+        about = {**bucket.about, **self._fields, **self.order.fields(name, self.process_set)}
         entry = api.entry(Kind.ALLREDUCE, array, name, target=array, **about)
         return entry if len(names) > 1 else [entry]  # one gradient may still be packed with the next
 

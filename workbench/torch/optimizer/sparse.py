@@ -23,7 +23,8 @@ from workbench import api
 from workbench.api import Max, ReduceOp, Sum
 from workbench.core.messages import Kind
 from workbench.process_sets import ProcessSet
-from workbench.torch.ops import sparse_allreduce_async
+from workbench.requests import OrderOfUse
+from workbench.torch.ops import gather_sparse
 from workbench.torch.optimizer.topk import TopKCompression
 from workbench.training.compression import Compressor
 
@@ -39,6 +40,7 @@ class SparseGradients:
         op: Average or Sum.
         as_dense: no gradient stays sparse.
         process_set: who takes part.
+        order: tells the optimizer from others.
 
     Attributes:
         topk: the compression, if it is top-k.
@@ -52,7 +54,9 @@ class SparseGradients:
         op: ReduceOp,
         as_dense: bool,
         process_set: ProcessSet,
+        order: OrderOfUse,
     ) -> None:
+        self._order = order
         self._params, self._op, self.as_dense, self._set = params, op, as_dense, process_set
         self.topk = compression if isinstance(compression, TopKCompression) else None
         self.dims: dict[str, int] | None = None
@@ -110,7 +114,7 @@ class SparseGradients:
         param, grad = self._params[name], self._params[name].grad
         if self.topk:
             dense = torch.zeros_like(param) if grad is None else grad.to_dense()
-            return self.topk.reduce(dense, name, self._op, self._set)
+            return self.topk.reduce(dense, name, self._op, self._set, self._order.among(name, self._set))
         if grad is None:
             grad = torch.sparse_coo_tensor(
                 torch.empty(sparse_dim, 0, dtype=torch.int64, device=param.device),
@@ -118,7 +122,7 @@ class SparseGradients:
                 param.shape,
                 check_invariants=True,
             )
-        return sparse_allreduce_async(grad, name, self._op, self._set)
+        return gather_sparse(grad, name, self._op, self._set, self._order.among(name, self._set))
 
 
 __all__ = ["SparseGradients", "Wait"]

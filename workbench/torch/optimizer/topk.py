@@ -14,7 +14,7 @@ import torch
 
 from workbench.api import ReduceOp
 from workbench.process_sets import ProcessSet
-from workbench.torch.ops import sparse_allreduce_async
+from workbench.torch.ops import gather_sparse
 
 
 class TopKCompression:
@@ -48,7 +48,7 @@ class TopKCompression:
         return tensor
 
     def reduce(
-        self, grad: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet
+        self, grad: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, user: tuple[int, ...] = ()
     ) -> Callable[[], torch.Tensor]:
         """Begin to reduce a gradient; call the result to wait for the dense sum or average.
 
@@ -57,13 +57,14 @@ class TopKCompression:
             name: what was left out is remembered under it.
             op: Average or Sum.
             process_set: who takes part.
+            user: see :class:`workbench.requests.OrderOfUse`.
         """
         flat = grad.detach().reshape(-1) + self._left_out.get(name, 0.0)
         places = self._places(flat)
         sparse = torch.sparse_coo_tensor(places[None], flat[places], flat.shape, check_invariants=True)
         flat[places] = 0.0
         self._left_out[name] = flat
-        wait = sparse_allreduce_async(sparse, name, op, process_set)
+        wait = gather_sparse(sparse, name, op, process_set, user)
         return lambda: wait().to_dense().reshape(grad.shape)
 
     def _places(self, flat: torch.Tensor) -> torch.Tensor:
