@@ -152,3 +152,10 @@ def test_one_rank_s_parameters_lie_otherwise(stage: str, rank: int, n: int) -> N
     words = r"number 0:\n  rank 0: .*: \(2, 2, 2, 2\) torch.float32\n  rank 1: .*, strides \(8, 1, 4, 2\)"
     with pytest.raises(MismatchError, match=words):
         divide()
+
+
+def test_adagrad_with_divided_parameters_is_told_another_stage(n: int) -> None:
+    """Adagrad makes its state of whole parameters, then divided: the error names a stage that takes it."""
+    model = hvd.shard_parameters(torch.nn.Linear(3, 2))
+    with pytest.raises(RuntimeError, match="Adagrad does, needs whole parameters: take sharded='gradients'"):
+        torch.optim.Adagrad(model.parameters(), 0.1)

@@ -66,7 +66,7 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
         True
         >>> hvd.shutdown()
     """
-    options = {
+    options: dict[str, Any] = {
         "op": op,
         "predivide": gradient_predivide_factor,
         "passes": backward_passes_per_step,

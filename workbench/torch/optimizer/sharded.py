@@ -246,6 +246,8 @@ def check_elementwise(optimizer: torch.optim.Optimizer, option: str, why: str) -
     known = next((kind for kind in ELEMENTWISE if isinstance(optimizer, kind)), None)
     # torch wraps step() of the class of every optimizer that is made, also where the class has it from another one.
     if known is None or unwrap(type(optimizer).step) is not unwrap(known.step):
-        names = ", ".join(kind.__name__ for kind in ELEMENTWISE)
+        # Adagrad makes its state at once, of parameters that are divided by then.
+        fitting = (kind for kind in ELEMENTWISE if kind is not torch.optim.Adagrad or "parameters" not in option)
+        names = ", ".join(kind.__name__ for kind in fitting)
         what = why.format(type(optimizer).__name__)
         raise ValueError(f"{option} {what}. Use one of {names}, or leave {option.partition('=')[0]} out.")

@@ -17,7 +17,8 @@ _GONE = (
     "The parameter {name!r} is divided among the ranks (hvd.shard_parameters), and whole only while the module that "
     "owns it runs. {what} looked at it outside of that. If another module's forward uses it, give that module: "
     "hvd.shard_parameters(model, units=[...]). To look at parameters or change them: with hvd.full_parameters(model). "
-    "For a checkpoint: hvd.full_state_dict(model)."
+    "For a checkpoint: hvd.full_state_dict(model). An optimizer that makes its state before the first step, as Adagrad "
+    "does, needs whole parameters: take sharded='gradients' for it."
 )
 _GRADIENT_GONE = (
     "The gradient of {what} is divided among the ranks, and the optimizer that divided it has not stepped since. In "
