@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from workbench.common.cell_numbers import CellNumbers
 from workbench.faults.notebook_hooks import watch_cells, watch_exceptions
 
 
@@ -21,8 +22,9 @@ class Listener:
         """Keep it."""
         self.events.append(traceback)
 
-    def cell_begins(self) -> None:
-        """Keep it."""
+    def cell_begins(self, numbers: CellNumbers | None = None) -> None:
+        """Keep it; this shell's cells have no numbers."""
+        assert numbers is None
         self.events.append("begins")
 
     def cell_ends(self) -> None:

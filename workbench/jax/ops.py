@@ -47,6 +47,8 @@ def allreduce(
         prescale_factor, postscale_factor: multiply before and after the reduction.
 
     Example:
+        >>> import jax
+        >>> import jax.numpy as jnp
         >>> import workbench.jax as hvd
         >>> hvd.init()
         >>> jax.jit(lambda x: hvd.allreduce(x, op=hvd.Sum))(jnp.ones(2)).tolist()
