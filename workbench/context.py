@@ -20,7 +20,7 @@ from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
 from workbench.control.client import ControlClient
-from workbench.control.events import Began, Ended, Lost, Sent
+from workbench.control.events import Beat, Began, Ended, Lost, Sent
 from workbench.control.server import ControlServer
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
@@ -273,6 +273,7 @@ def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, un
             bootstrap.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s
         )
     control = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
+    control.send(Beat(bootstrap.rank))  # shows the secret: rank 0 has little patience with strangers, who say nothing
     if len(set(hosts_of)) > 1:
         control.host, *_ = names = [node.partition("/")[0] for node in nodes]
         if server is not None:

@@ -403,3 +403,16 @@ def test_nothing_stays_open(start: Callable[..., Job], interface: str, near: boo
     for stranger in job.strangers:
         stranger.close()
     assert (process.num_fds(), threading.active_count()) == before
+
+
+def test_a_rank_that_connects_the_others_at_its_leisure_is_no_stranger(
+    start: Callable[..., Job], interface: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has shown the secret, so it is not sent away; it counts as there once it introduces itself."""
+    job = start(2, interface)
+    hand = ByHand(job, 1)
+    hand.send(Beat(1))
+    monkeypatch.setattr(server, "_PATIENCE_S", 0.0)
+    assert cut_off(job.visit())
+    assert len(job.server.sockets()) == 1
+    assert job.server.missing() == [0, 1]

@@ -81,6 +81,7 @@ class ControlServer(threading.Thread):
         self._strangers: dict[Connection, float] = {}  # have not shown the secret yet, since when
         self._believed: dict[Connection, int] = {}  # private ones that have shown it → rank
         self._last: dict[int, int] = {}  # rank → number of its last sealed message
+        self._introduced: set[int] = set()  # ranks that wait for the others at the end of init(), or are beyond it
         self._ended = False
         self._lock = threading.RLock()
         self.own: Callable[[Decision], None] = lambda decision: None
@@ -164,7 +165,6 @@ class ControlServer(threading.Thread):
             if self._ended:
                 return
             now = time.monotonic()
-            self._last.setdefault(event.rank, 0)
             self._tell(self._obey(event, now))
             if self._coordinator.over or self._urgent(now) > self._hurried:
                 self._hurried = True
@@ -210,7 +210,7 @@ class ControlServer(threading.Thread):
 
     def missing(self) -> list[int]:
         """Ranks that have not shown up yet."""
-        return [rank for rank in range(self._coordinator.size) if rank not in self._last]
+        return [rank for rank in range(self._coordinator.size) if rank not in self._introduced]
 
     def _take_all(self, ready: list[tuple[selectors.SelectorKey, int]], now: float) -> Decision:
         """Handle the input that is there. Each connection is read once, so no peer can keep the ranks waiting."""
@@ -241,6 +241,7 @@ class ControlServer(threading.Thread):
 
     def _obey(self, event: Event, now: float) -> Decision:
         if isinstance(event, Beat) and event.pid:
+            self._introduced.add(event.rank)
             self._watch.meet(event, now)
             if not self.missing():
                 self._send_all(self._coordinator.decide([]))  # an empty one: all are here, init() may return
