@@ -255,10 +255,10 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         UnsupportedTensorError,
         r"allreduce does not take dtype complex64.*Convert it to one of.*float32.*broadcast.* take it",
     ),
-    "quantized allgather": (
-        lambda: hvd.allgather(torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.quint8)),
+    "bits8 allgather": (
+        lambda: hvd.allgather(torch.empty(2, dtype=torch.bits8)),
         UnsupportedTensorError,
-        "quint8 cannot be sent",
+        "bits8 cannot be sent",
     ),
     "sparse": (lambda: hvd.allreduce(SPARSE), ValueError, r"to_dense\(\)"),
     "no tensor": (lambda: hvd.allreduce([1.0, 2.0]), TypeError, r"torch\.Tensor.*list"),
