@@ -99,3 +99,16 @@ def test_a_rank_that_has_ended_is_lost_though_its_supervisor_stays(start: Callab
     job = start("sh -c 'if [ $PMI_RANK = 1 ]; then exit 3; else sleep 60; fi'")
     assert eventually(lambda: Siblings(MINE, lambda: [psutil.Process(job.process.pid)]).ended() == "rank 1")
     assert len(children(job.process.pid)) == 2
+
+
+def test_where_processes_are_not_shown_nobody_is_lost_who_runs(
+    start: Callable[[str], Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without /proc, as on macOS: who has ended is lost, and who runs is not."""
+    job = start("sleep 60")
+    assert eventually(job.seen)
+    for module in ("workbench.transport.bootstrap.peers", "workbench.machine"):
+        monkeypatch.setattr(f"{module}.process_state", lambda pid: None)
+    assert job.siblings.ended() == ""
+    psutil.Process(max(children(job.process.pid))).kill()
+    assert eventually(lambda: job.siblings.ended() == "rank 1")

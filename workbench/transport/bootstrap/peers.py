@@ -128,7 +128,10 @@ class Siblings:
             return None
 
     def _has_left(self, pid: int) -> bool:
-        name, _, parent = process_state(pid) or ("", "", 0)
+        found = process_state(pid)
+        if found is None:  # it has ended, or the system has no /proc
+            return has_ended(pid)
+        name, _, parent = found
         return parent != self._launcher or name in _ENDED or has_ended(pid)
 
 
