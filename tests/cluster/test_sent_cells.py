@@ -114,3 +114,28 @@ def test_what_a_call_that_was_interrupted_did_not_send_is_not_on_its_way(monkeyp
     numbers = CellNumbers()
     numbers.hear(client.news[-1][1])
     assert numbers.sent == {0: 3, 1: 0, 2: 0}
+
+
+def test_what_could_not_be_sent_is_not_on_its_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C amid it, or arguments that cannot be sent: the engine is idle, and its next request has the number."""
+    client = Client()
+    ready = client._send
+    failing = {"b"}
+
+    def send(socket: Any, msg_type: str, content: Any, parent: Any, ident: bytes, metadata: Any) -> Future[None]:
+        if ident.decode() in failing:
+            raise KeyboardInterrupt
+        return ready(socket, msg_type, content, parent, ident, metadata)
+
+    monkeypatch.setattr(client, "_send", send)
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    SentCells(client)
+    with pytest.raises(KeyboardInterrupt):
+        client.call(0, 1, 2)
+    client.spin()
+    numbers = CellNumbers()
+    numbers.hear(client.news[-1][1])
+    assert (numbers.sent, numbers.idle) == ({0: 1, 1: 0, 2: 0}, [1, 2])
+    failing.clear()
+    client.call(1)
+    assert client.requests[-1][1]["number"] == 1

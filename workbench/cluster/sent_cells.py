@@ -78,14 +78,22 @@ class SentCells:
             number = self._count(engine)
             said = self._state() | {"engine": engine, "number": number}
         options["metadata"] = {**(options.get("metadata") or {}), KEY: said}
-        future = self._send(socket, msg_type, content, parent, ident, **options)
+        try:
+            future = self._send(socket, msg_type, content, parent, ident, **options)
+        except BaseException:  # Ctrl-C, or arguments that cannot be sent
+            self._not_sent(engine, number)
+            raise
         future.add_done_callback(lambda done: self._answered(engine, number))
         self._client._io_loop.add_callback(self._soon)
         return future
 
     def _engine(self, ident: Any) -> int | None:
         name = ident.decode() if isinstance(ident, bytes) else None
-        return next((engine for engine, each in self._client._engines.items() if each == name), None)
+        return next((engine for engine, each in list(self._client._engines.items()) if each == name), None)
+
+    def _engines(self) -> list[int]:
+        """Those that there are, at once: the client's own thread takes in others and drops those that have gone."""
+        return list(self._client._engines)
 
     def _count(self, engine: int) -> int:
         call, now = self._thread.call, time.monotonic()
@@ -100,6 +108,16 @@ class SentCells:
         self._version += 1
         return self._sent[engine]
 
+    def _not_sent(self, engine: int, number: int) -> None:
+        """Nobody waits for an answer to it; and its call sends nothing more."""
+        with self._lock:
+            self._open[engine].pop(number, None)
+            if self._sent[engine] == number:
+                self._sent[engine] -= 1
+            self._version += 1
+            self._end(self._thread.call)
+        self._client._io_loop.add_callback(self._soon)
+
     def _end(self, call: _Call) -> None:
         """It sends nothing more."""
         if call in self._calls:
@@ -109,10 +127,11 @@ class SentCells:
     def _state(self) -> dict[str, Any]:
         """What has been sent, with what begun calls are about to send, and who is idle."""
         ahead = Counter(engine for call in self._calls for engine in call.left)
-        sent = [[each, self._sent[each] + ahead[each]] for each in self._client._engines]
+        engines = self._engines()
+        sent = [[each, self._sent[each] + ahead[each]] for each in engines]
         idle, quiet = [], time.monotonic() - _QUIET_S
         if all(min(sent_at.values()) <= quiet for sent_at in self._open.values() if sent_at):
-            there = [each for each in self._client._engines if not self._open[each] and not ahead[each]]
+            there = [each for each in engines if not self._open[each] and not ahead[each]]
             idle = [each for each in there if self._answered_at[each] <= quiet]
         if idle != self._idle:
             self._idle, self._version = idle, self._version + 1
@@ -140,7 +159,7 @@ class SentCells:
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = self._state(), [each for each in self._client._engines if self._open[each]]
+            state, busy = self._state(), [each for each in self._engines() if self._open[each]]
             news, self._told = self._version != self._told, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()
