@@ -87,7 +87,10 @@ def _epolls() -> Iterator[int]:
 
 
 def _waits_for(epoll: int, number: int) -> bool:
-    lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
+    try:
+        lines = Path(f"/proc/self/fdinfo/{epoll}").read_text().splitlines()
+    except OSError:  # another thread has closed it meanwhile
+        return False
     return any(line.split()[:2] == ["tfd:", str(number)] for line in lines)
 
 
