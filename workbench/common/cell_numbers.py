@@ -9,6 +9,7 @@ when the notebook says so: by its clock, and not by that of an engine which the 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -45,6 +46,7 @@ class CellNumbers:
         self.sent: dict[int, int] = {}
         self.idle: list[int] = []
         self.changed: Callable[[], None] = lambda: None
+        self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
 
     def begin(self, said: Mapping[str, Any] | None) -> None:
         """A request is begun; ``said``: what it carries, None if the notebook has not numbered it."""
@@ -64,10 +66,12 @@ class CellNumbers:
             self.changed()
 
     def _take(self, said: Mapping[str, Any]) -> bool:
-        if said["version"] <= self.version:
-            return False  # it has been overtaken
-        self.version, self.sent, self.idle = said["version"], dict(said["sent"]), list(said["idle"])
-        return True
+        with self._taking:
+            if said["version"] <= self.version:
+                return False  # it has been overtaken
+            self.sent, self.idle = dict(said["sent"]), list(said["idle"])
+            self.version = said["version"]  # last: a thread that reads it, and then the others, has what belongs to it
+            return True
 
 
 def cell_numbers() -> CellNumbers | None:
