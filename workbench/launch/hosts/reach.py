@@ -34,7 +34,9 @@ class Place(NamedTuple):
 
 
 class Port:
-    """A port that is open at one address. Whoever connects is told a word that is drawn anew, and nothing else.
+    """A port that is open at one address.
+
+    Whoever connects is told a word that is drawn anew, and then bytes that mean nothing.
 
     Args:
         address: of this host.
