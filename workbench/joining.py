@@ -67,7 +67,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
             if isinstance(bootstrap, ElasticBootstrap):
                 world = context.world
                 places = (world.local_rank, world.local_size, world.cross_rank, world.cross_size)
-                config.tell_scripts(world.rank, world.size, *places)
+                config.set_horovod_numbers(world.rank, world.size, *places)
             _listen(bootstrap, context)
             return context, sets
 

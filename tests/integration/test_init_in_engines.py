@@ -149,7 +149,7 @@ def test_a_rank_calls_init_alone(engines: Any) -> None:
     one, all_of_them = engines.client[1].apply_async(begin), engines.view.apply_async(begin_on_one)
     for name, text in (one.get(LATEST_S), all_of_them.get(LATEST_S)[1]):
         assert name == "LaunchError"
-        assert "init(): ranks 0, 2 are idle, whose cells have ended" in text
+        assert "init(): ranks 0, 2 are idle: their cells have ended" in text
     assert all_begin(engines) == [("", str(rank)) for rank in range(N)]
 
 

@@ -347,6 +347,13 @@ def test_options_of_other_programs_may_begin_like_ours(tmp_path: Path, monkeypat
     assert cli.parsed(["run", "-np", "2", "prog", "--mpi-args", "-v"]).command == ["prog", "--mpi-args", "-v"]
 
 
+def test_help_is_printed_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where an option behind it has to be read twice."""
+    with pytest.raises(SystemExit):
+        cli.parsed(["run", "--help", "--mpi-args", "-v", "true"])
+    assert capsys.readouterr().out.count("usage:") == 1
+
+
 def test_a_script_prints_hosts(tmp_path: Path) -> None:
     """Its lines are hosts, with the slots that are given for those without."""
     script = tmp_path / "discover"

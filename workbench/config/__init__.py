@@ -15,9 +15,9 @@ from workbench.config.launchers import (
     most_ranks,
     ports,
     python_path,
+    set_horovod_numbers,
     spark_start_timeout_s,
     start_timeout_s,
-    tell_scripts,
     without_launcher,
 )
 from workbench.config.variables import (
@@ -72,11 +72,11 @@ __all__ = [
     "private_folders",
     "python_path",
     "secret",
+    "set_horovod_numbers",
     "settings",
     "site_file",
     "spark_start_timeout_s",
     "start_timeout_s",
-    "tell_scripts",
     "unbound",
     "visible_gpus",
     "without_launcher",

@@ -161,7 +161,9 @@ def member_file(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("WORKBENCH_MEMBER", "")
 
 
-def tell_scripts(rank: int, size: int, local_rank: int, local_size: int, cross_rank: int, cross_size: int) -> None:
+def set_horovod_numbers(
+    rank: int, size: int, local_rank: int, local_size: int, cross_rank: int, cross_size: int
+) -> None:
     """Set those of Horovod's variables that scripts read. In an elastic job each epoch has its own."""
     horovod = {"RANK": rank, "SIZE": size, "LOCAL_RANK": local_rank, "LOCAL_SIZE": local_size}
     horovod |= {"CROSS_RANK": cross_rank, "CROSS_SIZE": cross_size}

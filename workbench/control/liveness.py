@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from pathlib import Path
 
 from workbench.common.ports import peer
 from workbench.common.text import rank_list
 from workbench.control.events import Beat, Lost
-from workbench.machine import has_ended, host_id
+from workbench.machine import has_ended, host_id, process_state
 
 _ENDED = "its process {} has ended without a word (killed, out of memory, or crashed)"
 _STOPPED = {
@@ -144,7 +143,5 @@ def stopped(pid: int) -> str:
 
 def _state(pid: int) -> str:
     """The letter of a process's state, as ``ps`` shows it; empty if there is none, or no ``/proc``."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
+    found = process_state(pid)
+    return found[1] if found else ""

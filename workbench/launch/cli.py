@@ -160,7 +160,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line. argparse takes the text after ``--sbatch`` for the next option where it begins like one."""
     joined, pairs = list(words), range(1, len(words))
     while at := next((i for i in pairs if joined[i - 1] in _TAKE_OPTIONS and joined[i].startswith("-")), 0):
-        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(io.StringIO()):
+        unseen = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(unseen), contextlib.redirect_stdout(unseen):
             return parser().parse_args(joined)  # such words may be part of the ranks' command
         joined[at - 1 : at + 1] = [f"{joined[at - 1]}={joined[at]}"]
         pairs = range(1, len(joined))

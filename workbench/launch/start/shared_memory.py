@@ -47,7 +47,7 @@ def problem(n: int, folder: Path = FOLDER) -> str:
             os.posix_fallocate(file.fileno(), 0, need)
     except OSError as error:
         why = error.strerror or str(error)
-        return f"{n} ranks of MPI need {_size(need)} in {folder}, which are not to be had{_free(folder)}: {why}. {CURE}"
+        return f"{n} ranks of MPI need {_size(need)} in {folder}, and cannot reserve them{_free(folder)}: {why}. {CURE}"
     return ""
 
 
