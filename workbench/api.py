@@ -61,6 +61,8 @@ Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.
 Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
 
 _JOINING = threading.RLock()
+# Whoever has it in the parent is not there in a forked child, and would never give it back.
+os.register_at_fork(after_in_child=lambda: _JOINING._at_fork_reinit())  # type: ignore[attr-defined]
 
 # --- the job ------------------------------------------------------------------------------------------
 
