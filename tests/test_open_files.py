@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 SERVER = """
 import os, resource, socket, time
 from workbench.errors import LaunchError
@@ -28,6 +30,18 @@ def test_the_soft_limit_is_raised_for_the_ranks() -> None:
     """400 ranks and 256 files: the process may open more before the first rank comes."""
     done = said_by("-Sn 256", "serve(400); print(resource.getrlimit(resource.RLIMIT_NOFILE)[0] >= 400)")
     assert done.stdout == "True\n", done.stderr
+
+
+@pytest.mark.parametrize(("limit", "right"), [("-Sn 256", "True"), ("-n 256", "256"), ("-Sn $(ulimit -Hn)", "True")])
+def test_a_rank_between_hosts_may_open_what_it_is_allowed(limit: str, right: str) -> None:
+    """Up to the hard limit, or 65,536 files where that is higher; never fewer than before."""
+    script = """
+from workbench.machine import MANY_FILES, allow_many_files
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+now = allow_many_files()
+print(now if hard == 256 else now >= min(hard, MANY_FILES) and now == resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+"""
+    assert said_by(limit, script).stdout.strip() == right
 
 
 def test_a_hard_limit_that_is_too_low_is_said_at_once() -> None:

@@ -16,6 +16,8 @@ from pathlib import Path
 
 from workbench.errors import LaunchError
 
+MANY_FILES = 1 << 16
+"""More than strangers on a few machines can take up at once, and few enough for programs that close all that may be."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -133,6 +135,21 @@ def make_room(more: int, what: str) -> None:
         raise LaunchError(f"{what} {needed} open files, but a process here may have no more than {_cure(hard, needed)}")
     with contextlib.suppress(ValueError, OSError):  # macOS has a limit of its own beyond the one that it names
         resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+
+
+def allow_many_files() -> int:
+    """Let this process open as many files as it may, :data:`MANY_FILES` at most, for connections that strangers make.
+
+    Returns:
+        How many it may open now.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, MANY_FILES)
+    if soft == resource.RLIM_INFINITY or wanted <= soft:
+        return MANY_FILES if soft == resource.RLIM_INFINITY else soft
+    with contextlib.suppress(ValueError, OSError):  # see make_room
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
 def ran_out(error: OSError) -> str:

@@ -45,6 +45,7 @@ def with_four() -> Iterator[Hosts]:
         once_more("--gpus-per-task=1 --gpus=4", OWN),
         once_more("--gpus-per-node=2", ALL_OF_TWO),
         once_more("--gres=gpu:2", ALL_OF_TWO),
+        once_more("--gpus-per-node=2 --gpu-bind=single:1", OWN),
         ("--gpus=8", ALL_OF_FOUR),
         ("--ntasks-per-gpu=2 --gpus=2", SHARED),
     ],

@@ -33,6 +33,7 @@ def results(hosts: Hosts, *launcher: str, **env: str) -> list[str]:
     """What the ranks print, sorted."""
     done = hosts.run(0, *launcher, sys.executable, "-c", SCRIPT, timeout_s=50.0, env=environment() | env)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "c10d" not in done.stderr, done.stderr
     return sorted(done.stdout.splitlines())
 
 
@@ -56,7 +57,7 @@ def test_srun_with_mpi(slurm: Hosts) -> None:
 
 
 def test_srun_without_mpi(slurm: Hosts) -> None:
-    """So do ranks that srun starts without MPI: they use Gloo."""
+    """So do ranks that srun starts without MPI: they use Gloo. No name of a host is looked up that DNS alone knows."""
     assert results(slurm, "srun", "-N2", "--ntasks-per-node=2", "--mpi=none") == RIGHT
 
 

@@ -37,6 +37,22 @@ def test_ranks_on_two_hosts(way: list[str], hosts: Hosts) -> None:
     assert re.search(r"the rehearsal with 2 hosts took \d\.\d s\n.*wb1: 2 ranks, by eth0 10.77.0.1", done.stderr)
 
 
+FILES = """
+import resource, sys, workbench
+workbench.init()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+sys.stdout.write(f"{soft >= min(hard, 1 << 16)}\\n")
+workbench.shutdown()
+"""
+
+
+def test_strangers_find_it_hard_to_use_up_the_open_files_of_mpis_ranks(hosts: Hosts) -> None:
+    """UCX listens to the end and keeps whoever connects: so each rank may open what its hard limit allows."""
+    words = ["sh", "-c", 'ulimit -Sn 300; exec "$0" -c "$1"', sys.executable, FILES]
+    done = called(hosts, *RUN, "--mpi", *words)
+    assert [line.partition(":")[2] for line in done.stdout.splitlines()] == ["True"] * 4, done.stdout + done.stderr
+
+
 # Each verb with values of 4 KiB, which travel with their announcements, and of 16 MiB, which the data plane moves.
 PATHS = """
 import sys, numpy as np, workbench as hvd

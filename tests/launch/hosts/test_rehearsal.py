@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from workbench.errors import LaunchError
-from workbench.launch.hosts.connections import Target
+from workbench.launch.hosts.connections import Connections, Target
 from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
 from workbench.launch.hosts.reach import Place, Port, reach
-from workbench.launch.hosts.rehearsal import Seat, differences, facing, suspicions
-from workbench.launch.hosts.remote_shell import Srun, Ssh, explain
+from workbench.launch.hosts.rehearsal import Problem, Seat, differences, facing, failure, rehearse, suspicions
+from workbench.launch.hosts.remote_shell import Here, Srun, Ssh, explain
+from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 
 
@@ -66,6 +67,22 @@ def test_one_machine_under_two_names() -> None:
     found = two_hosts()
     found["b"]["machine"] = found["a"]["machine"]
     assert "the same machine as a" in differences(found)[0].what
+
+
+@pytest.mark.parametrize(
+    ("runs", "said"), [(False, "the job was not started"), (True, "the job is not joined by new hosts")]
+)
+def test_a_failed_rehearsal_says_what_becomes_of_the_job(runs: bool, said: str) -> None:
+    """Where it runs already, on other hosts, it goes on: it is not said that nothing was started."""
+    assert failure([Problem("b", "x", "y")], runs) == f"The rehearsal failed, and {said}: b: x. y"
+    processes = ProcessTree(mpi.environment(1))
+    connections = Connections([Target("here", 1, Here())], processes, "/no such folder")
+    try:
+        with pytest.raises(LaunchError, match=f"{said}: here: it has no folder"):
+            rehearse(connections, [], limit_s=20.0, runs=runs)
+    finally:
+        connections.close()
+        processes.stop()
 
 
 HOSTS = {

@@ -83,6 +83,21 @@ def test_who_does_not_know_the_secret_writes_nothing(job: Job) -> None:
     assert job.boards[0].read("x") is None
 
 
+def test_a_host_may_be_known_by_its_name_and_have_no_secret_yet() -> None:
+    """As under srun; the name may mean loopback on its own host. A taken port is an error that says what to do."""
+    port = free_port()
+    first, second = (TcpBoard("localhost", port, b"", rank, 2, 10.0) for rank in (0, 1))
+    first.write("x", b"value")
+    assert second.read("x") == b"value"
+    with pytest.raises(LaunchError, match=rf"rank 0 cannot listen at localhost port {port}: .* it gets another port"):
+        TcpBoard("localhost", port, b"", 0, 2, 10.0)
+    assert first._server
+    first._server.shutdown()
+    first._server.server_close()
+    for board in (first, second):
+        board._socket.close()
+
+
 def test_many_strangers_keep_no_rank_away(job: Job) -> None:
     """More silent connections than are held: the oldest makes room."""
     strangers = [visit(job.address) for _ in range(2 * MOST)]

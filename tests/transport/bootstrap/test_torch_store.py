@@ -10,7 +10,8 @@ import pytest
 pytest.importorskip("torch")
 
 from workbench.errors import LaunchError
-from workbench.transport.bootstrap.torch_store import StoreBoard, dist, listen, open_store
+from workbench.transport.bootstrap.meeting_point import listen
+from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
 from workbench.transport.host.background import background
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from workbench import config
+from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.run import Limits, run
@@ -17,7 +18,7 @@ from workbench.launch.hosts.ranks_on_hosts import Plan
 from workbench.launch.hosts.remote_shell import Here, Shell, Ssh
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer
-from workbench.launch.start.hosts import is_here
+from workbench.launch.start.hosts import Hosts, is_here
 from workbench.launch.start.run import TERMINAL, Outcome
 from workbench.launch.start.starters import Task
 from workbench.machine import make_room
@@ -54,6 +55,8 @@ def run_elastic(
             "--mpi: mpiexec ends all ranks when one is lost, so an elastic job starts plain processes. Leave --mpi out."
         )
     hosts = [(target.name, target.slots) for target in targets] or [("localhost", task.n)]
+    if not args.host_discovery_script:
+        check_slots(limits.least, hosts)
     env = elastic_environment(task.env, limits, task.n)
     task = dataclasses.replace(task, env=env, n=max(task.n, limits.most))
     make_room(6 * task.n + 64, f"{task.n} ranks need")
@@ -114,4 +117,30 @@ def limits_of(args: argparse.Namespace, task: Task) -> Limits:
     return Limits(least, most, args.reset_limit, timeout_s, (rest[0], rest[1]), settings.peer_timeout_s)
 
 
-__all__ = ["elastic_environment", "limits_of", "run_elastic"]
+def check_slots(least: int, hosts: Hosts) -> None:
+    """See to it that hosts to which no others will come are enough.
+
+    Args:
+        least: so many ranks are needed.
+        hosts: with their slots.
+
+    Raises:
+        LaunchError: they are too few.
+
+    Example:
+        >>> check_slots(2, [("a", 1), ("b", 1)])
+        >>> check_slots(3, [("a", 2)])
+        Traceback (most recent call last):
+        workbench.errors.LaunchError: --min-np 3, but there are 2 slots (a:2), and no other hosts will come. Give ...
+    """
+    total = sum(slots for _, slots in hosts)
+    if total < least:
+        listed = ", ".join(f"{name}:{slots}" for name, slots in hosts)
+        raise LaunchError(
+            f"--min-np {least}, but there {'is' if total == 1 else 'are'} {count(total, 'slot')} ({listed}), and no "
+            "other hosts will come. Give a smaller --min-np, a larger -np or more slots (-H), or name a "
+            "--host-discovery-script."
+        )
+
+
+__all__ = ["check_slots", "elastic_environment", "limits_of", "run_elastic"]

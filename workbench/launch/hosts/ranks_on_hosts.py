@@ -267,7 +267,9 @@ class RanksOnHosts:
         command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
             say(f"starting {shlex.join(command)}")
-        self._processes.env = mpi.port_variables(*self._plan.ports) | self._processes.env
+        # mpiexec passes its own environment on to the ranks, where what is meant for one machine must not be.
+        env = {name: text for name, text in self._processes.env.items() if mpi.NO_TCP.get(name) != text}
+        self._processes.env = mpi.port_variables(*self._plan.ports) | env
         self._processes.start("mpiexec", command)
 
     # --- the run --------------------------------------------------------------------------------------

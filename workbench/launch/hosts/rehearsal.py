@@ -216,14 +216,27 @@ class _Rehearsal:
             self._say(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
 
     def _raise(self) -> None:
-        if not self._problems:
-            return
-        lines = [problem.line().rstrip() for problem in self._problems]
-        if len(lines) > _MOST_LINES:
-            lines[_MOST_LINES:] = [f"… and {len(lines) - _MOST_LINES} more"]
-        between = "\n  " if len(lines) > 1 else " "
-        what = "is not joined by new hosts" if self._runs else "was not started"
-        raise LaunchError(between.join([f"The rehearsal failed, and the job {what}:", *lines]))
+        if self._problems:
+            raise LaunchError(failure(self._problems, self._runs))
+
+
+def failure(problems: Sequence[Problem], runs: bool) -> str:
+    """The text of a rehearsal's error.
+
+    Args:
+        problems: what was found.
+        runs: the job does already, on other hosts.
+
+    Example:
+        >>> failure([Problem("b", "no sshd listens there", "Start it.")], runs=True)
+        'The rehearsal failed, and the job is not joined by new hosts: b: no sshd listens there. Start it.'
+    """
+    lines = [problem.line().rstrip() for problem in problems]
+    if len(lines) > _MOST_LINES:
+        lines[_MOST_LINES:] = [f"… and {len(lines) - _MOST_LINES} more"]
+    between = "\n  " if len(lines) > 1 else " "
+    what = "is not joined by new hosts" if runs else "was not started"
+    return between.join([f"The rehearsal failed, and the job {what}:", *lines])
 
 
 def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, int]) -> str:

@@ -77,10 +77,23 @@ class JobGpus:
     def deal(self, ranks: int, visible: Sequence[str]) -> list[str]:
         """By local rank the GPUs that it sees, as in CUDA_VISIBLE_DEVICES; nothing where each sees all of them.
 
+        Args:
+            ranks: how many there are on this host.
+            visible: numbers or uuids of the host's GPUs, in their order; empty where nobody has said them.
+
+        Raises:
+            LaunchError: a rank would have fewer than its own.
+
         Example:
             >>> JobGpus({"a": 4}, per_task=2).deal(2, ["0", "1", "2", "3"])
             ['0,1', '2,3']
         """
+        if visible and len(visible) < self._needed(ranks):
+            raise LaunchError(
+                f"CUDA_VISIBLE_DEVICES={','.join(visible)} shows {count(len(visible), 'GPU')} to "
+                f"{count(ranks, 'rank')} of this host, which need {self._needed(ranks)}. In a Slurm job let Slurm "
+                "alone set it."
+            )
         firsts = [rank // self.tasks_per_gpu * self.per_task for rank in range(ranks)]
         return [",".join(visible[first : first + self.per_task]) for first in firsts] if self.per_task else []
 
@@ -95,7 +108,7 @@ class JobGpus:
         """
         short = []
         for host, n in ranks.items() if self.hosts else ():
-            needed = -(-n // self.tasks_per_gpu) * (self.per_task or 1)
+            needed = self._needed(n) or n
             if (given := self.hosts.get(host, 0)) < needed:
                 short.append(f"{host} has {count(given, 'GPU')} for {count(n, 'rank')}, which need {needed}")
         if short:
@@ -104,6 +117,9 @@ class JobGpus:
                 "fewer ranks. Where ranks are to share a GPU: workbench run --gpus auto; where each is to see all GPUs "
                 "of its host: --gpus all."
             )
+
+    def _needed(self, ranks: int) -> int:
+        return -(-ranks // self.tasks_per_gpu) * self.per_task
 
 
 def job_gpus(number: str) -> JobGpus:
@@ -118,12 +134,26 @@ def job_gpus(number: str) -> JobGpus:
         found = gpu_count(resources)
         for host in ask(["scontrol", "show", "hostnames", names]).split():
             hosts[host] = hosts.get(host, 0) + found
-    if not any(hosts.values()):
-        return JobGpus()
-    per_task = re.search(r"TresPerTask=(\S+)", said)
-    together = re.search(r"NtasksPerTRES=(\d+)", said)
-    share = int(together[1]) if together and int(together[1]) else 0
-    return JobGpus(hosts, gpu_count(per_task[1]) if per_task else min(1, share), share or 1)
+    return replace(rule(said), hosts=hosts) if any(hosts.values()) else JobGpus()
+
+
+def rule(said: str) -> JobGpus:
+    """How a job's GPUs are dealt out to the tasks of a host: by --gpus-per-task, --ntasks-per-gpu or --gpu-bind.
+
+    Args:
+        said: by ``scontrol show job``.
+
+    Example:
+        >>> rule("TresPerTask=gres:gpu:a100:2"), rule("TresBind=gpu:single:2").tasks_per_gpu
+        (JobGpus(hosts={}, per_task=2, tasks_per_gpu=1), 2)
+    """
+    if per_task := re.search(r"\bTresPerTask=(\S+)", said):
+        return JobGpus(per_task=gpu_count(per_task[1]))
+    if per_task := re.search(r"\bTresBind=gpu:(?:verbose,)?per_task:(\d+)", said):
+        return JobGpus(per_task=int(per_task[1]))
+    together = re.search(r"\b(?:NtasksPerTRES=|TresBind=gpu:(?:verbose,)?single:)(\d+)", said)
+    share = int(together[1]) if together else 0
+    return JobGpus(per_task=min(1, share), tasks_per_gpu=share or 1)
 
 
 def gpus_here() -> JobGpus:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from workbench.common.cell_numbers import idle
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
-from workbench.machine import machine
+from workbench.machine import allow_many_files, machine
 from workbench.transport.bootstrap.base import look_for_idle
 from workbench.transport.bootstrap.peers import Peers, namespace
 from workbench.transport.host.background import background, patient
@@ -95,6 +95,8 @@ class MpiBootstrap:
         secret = secrets.token_bytes(32) if self.rank == 0 else b""
         hellos = self.exchange((machine(), namespace("pid"), os.getpid(), secret))
         self._peers.know(self.rank, [each[:3] for each in hellos])
+        if len({each[0] for each in hellos}) > 1:  # MPI goes on listening, and may keep whoever connects
+            allow_many_files()
         return bytes(hellos[0][-1])
 
     def _place(self, mpi: Any) -> str:

@@ -30,8 +30,10 @@ _PROBLEM = "problem"
 @functools.cache  # one per process: rank 0's must outlive every job of this process, for the next init()
 def _board(launch: Launch, timeout_s: float) -> Board:
     """Where the ranks of this launch find each other."""
-    if launch.board:
-        return TcpBoard(launch.address, launch.board, config.secret(), launch.rank, launch.size, timeout_s)
+    # Not torch's store: it asks DNS for the names of both ends of a connection, which may not know them, or not answer.
+    port = launch.port if launch.launcher == "slurm" else launch.board
+    if port:
+        return TcpBoard(launch.address, port, config.secret(), launch.rank, launch.size, timeout_s)
     if launch.file:
         return FileBoard(launch.file)
     if not has("torch"):

@@ -1,12 +1,14 @@
-"""A board on rank 0's host, for ranks that ``workbench run`` has started on several hosts: over TCP, without DNS.
+"""A board on rank 0's host, for ranks that ``workbench run`` has started on several hosts, or srun: over TCP.
 
 See :class:`workbench.transport.bootstrap.rendezvous.Board`. Only who proves to know the job's secret may read and
-write. It ends with rank 0's process, so a job that ends can be followed by another one of the same processes.
+write; where no launcher has given the ranks one, anybody may. No name is looked up but rank 0's. It ends with rank 0's
+process, so a job that ends can be followed by another one of the same processes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import socket
 import socketserver
 import struct
@@ -18,6 +20,7 @@ from workbench.common.ports import family_of
 from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, connect, exactly, greet
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
+from workbench.transport.bootstrap.meeting_point import listen
 from workbench.transport.bootstrap.rendezvous import looks
 
 _LENGTHS = struct.Struct(">cHI")  # what to do, length of the name, length of the value
@@ -28,8 +31,8 @@ class TcpBoard:
     """One rank's connection to the board; rank 0 holds it, too.
 
     Args:
-        address, port: where rank 0 listens.
-        secret: the job's.
+        address, port: where rank 0 listens; a host's name may stand for several addresses.
+        secret: the job's; empty if the ranks have none yet.
         rank, size: who this is among how many.
         timeout_s: deadline until rank 0 is there, and of each call.
 
@@ -75,13 +78,13 @@ class TcpBoard:
 
 
 class _Server(socketserver.ThreadingTCPServer):
-    allow_reuse_address, daemon_threads = True, True
+    daemon_threads = True
 
     def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
-        self.address_family = family_of(address)
-        self.request_queue_size = size + MOST
         self.key, self.values, self.guests = key, dict[str, bytes](), Guests(size + MOST)
-        super().__init__((address, port), _Guest)
+        super().__init__((address, port), _Guest, bind_and_activate=False)
+        self.socket.close()
+        self.socket = _listening(address, port, size + MOST)
 
     def get_request(self) -> tuple[socket.socket, Any]:
         """As the base class; strangers cannot keep all open files."""
@@ -115,11 +118,22 @@ class _Guest(socketserver.BaseRequestHandler):
             sock.sendall(_LENGTHS.pack(b"v" if there is not None else b"-", 0, len(answer)) + answer)
 
 
+def _listening(address: str, port: int, backlog: int) -> socket.socket:
+    try:
+        ipaddress.ip_address(address)
+    except ValueError:  # a name, which on its own host may mean loopback
+        return listen(address, port, local=False)
+    return socket.create_server((address, port), family=family_of(address), backlog=backlog)
+
+
 def _serve(address: str, port: int, key: bytes, size: int) -> _Server:
     try:
         server = _Server(address, port, key, size)
     except OSError as error:
-        raise LaunchError(f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}.") from None
+        raise LaunchError(
+            f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}. Start the job, or its step in "
+            "Slurm, again: it gets another port."
+        ) from None
     threading.Thread(target=server.serve_forever, name="workbench-board", daemon=True).start()
     return server
 
