@@ -77,6 +77,19 @@ def test_a_rank_that_raises_in_fit_ends_the_job(jobs: Runner, backend: str) -> N
     assert "Rank 1 raised" in job.err(0), job.report()
 
 
+@pytest.mark.parametrize(
+    "backend", ["torch", *(pytest.param(each, marks=pytest.mark.thorough) for each in ("tensorflow", "jax"))]
+)
+def test_a_rank_that_stops_early_is_named(jobs: Runner, backend: str) -> None:
+    """The other rank trains on, and learns who has ended and what is missing."""
+    needs("keras", backend)
+    job = script(jobs, "fit_stops.py", KERAS_BACKEND=backend)
+    assert job.code != 0, job.report()
+    assert "came to the end" in job.out(1), job.report()
+    assert "came to the end" not in job.out(0), job.report()
+    assert "Rank 1 has left the job" in job.err(0), job.report()
+
+
 @pytest.mark.thorough  # test_monitored_session_… has shown it, and the example in tests/integration/test_examples.py
 def test_the_example_for_tensorflow_1(jobs: Runner, tmp_path: Path) -> None:
     """It trains as long as it was told, with checkpoints of rank 0 only, and goes on from them when started again."""

@@ -165,10 +165,14 @@ class OrderOfUse:
                 came.setdefault(self.made, (len(came) + 1, sum(other < self.made for other in came) + 1))
         return everything[name, where][self.made]
 
+    def user(self, name: str, process_set: ProcessSet) -> tuple[int, ...]:
+        """As a :class:`~workbench.core.messages.Request` has it."""
+        return self.among(name, process_set) + self.steps
+
     def fields(self, name: str, process_set: ProcessSet) -> dict[str, Any]:
         """Of a :class:`~workbench.core.messages.Request`; none for the first, as most are."""
-        numbers = self.among(name, process_set)
-        return {} if numbers == (1, 1) and not self.steps else {"user": numbers + self.steps}
+        user = self.user(name, process_set)
+        return {} if user == (1, 1) else {"user": user}
 
 
 __all__ = ["OrderOfUse", "auto_name", "checked", "group_name"]

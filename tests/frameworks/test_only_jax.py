@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from failed_cells import interrupted_cell
 
 import workbench.jax as hvd
 from workbench.errors import MismatchError, UnsupportedTensorError
@@ -54,6 +55,33 @@ def test_numpys_arrays_of_the_other_byte_order_are_leaves_as_others() -> None:
     """As files of astronomers hold them: JAX itself does not take them."""
     made = hvd.allreduce({"x": np.array([1.5, 2.0], ">f4")}, op=hvd.Sum)
     assert made["x"].tolist() == [1.5 * hvd.size(), 2.0 * hvd.size()]
+
+
+def test_a_step_more_than_another_rank_is_named_once() -> None:
+    """Outside of ``jit``: an interrupt comes to one rank within its step, and to the other after it."""
+    params, interrupted = {"w": jnp.ones(3)}, False
+    inner = optax.sgd(0.1)
+
+    def update(*args: object) -> object:
+        if interrupted:
+            raise KeyboardInterrupt
+        return inner.update(*args)
+
+    optimizer = hvd.DistributedOptimizer(optax.GradientTransformation(inner.init, update))
+    state = optimizer.init(params)
+    for _ in range(3):
+        optimizer.update(params, state)
+    for name in ("once", "again"):
+        interrupted = hvd.rank() == 1
+        interrupted_cell(lambda: optimizer.update(params, state))
+        interrupted = False
+        if name == "again":
+            hvd.broadcast_parameters(params)
+        else:
+            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was broken off halfway"
+            with pytest.raises(MismatchError, match=torn):
+                optimizer.update(params, state)
+        optimizer.update(params, state)
 
 
 def test_what_only_the_run_tells_is_refused_within_jit() -> None:

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import torch
+from failed_cells import interrupted_cell
 from serial import MAKES, Net, assert_equal, batches, distributed, goes_on, mse, part, step_alike, train_alike, twins
 from torch import nn
 
 import workbench.torch as hvd
+from workbench import fingerprint
 from workbench.errors import MismatchError
 
 TOPK = hvd.Compression.topk(0.5)
@@ -182,6 +184,55 @@ def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None
         with pytest.raises(MismatchError, match=r"(?s)Mismatched groups.*rank 0: .*rank 1: "):
             optimizer.step()
         optimizer.zero_grad()
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"op": hvd.Adasum}, {"compression": TOPK}], ids=str)
+def test_a_trial_that_is_left_keeps_no_name_from_the_next(options: dict[str, Any], rank: int, n: int) -> None:
+    """Trials of one loop end between ``backward()`` and ``step()``, or after ``synchronize()``."""
+    x, y = next(iter(batches(n, 1)))
+    for trial in range(20):
+        model, _ = twins()
+        optimizer = distributed(model, **options)
+        mse(model, part(x), part(y)).backward()
+        if trial % 2:
+            optimizer.synchronize()
+    model, before = twins()
+    optimizer = distributed(model, **options)
+    mse(model, part(x), part(y)).backward()
+    optimizer.step()
+    assert not torch.equal(model.head.weight, before.head.weight)
+    assert fingerprint(model).agree
+
+
+@pytest.mark.ranks(2)
+@pytest.mark.parametrize("options", [{}, {"op": hvd.Adasum}, {"compression": TOPK}], ids=",".join)
+def test_a_step_more_than_another_rank_is_named_once(
+    options: dict[str, Any], rank: int, n: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupt comes to one rank when it has the results, and to the other after its step."""
+    model, _ = twins()
+    optimizer = distributed(model, **options)
+    mine = optimizer._distributed
+
+    def step() -> None:
+        optimizer.zero_grad()
+        mse(model, part(x), part(y)).backward()
+        optimizer.step()
+
+    def interrupt() -> Any:
+        raise KeyboardInterrupt
+
+    x, y = next(iter(batches(n, 1)))
+    for _ in range(3):
+        step()
+    with monkeypatch.context() as patch:
+        if rank == 1:
+            patch.setattr(mine.steps, "step", interrupt)
+        interrupted_cell(step)
+    with pytest.raises(MismatchError, match=r"(?s)Mismatched steps: .*rank 0: 4 steps\n  rank 1: 3 steps\n"):
+        step()
+    step()
 
 
 @pytest.fixture

@@ -32,11 +32,12 @@ _WORDS = {
         "a trial on all ranks together: what ends one early must be equal on every rank, such as an averaged metric.",
     ),
     "steps": (
-        "In a cell that failed, one rank made {0}, but another rank made {1}: their weights differ, as "
-        "fingerprint(model) shows.",
-        "Make them equal by broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0), "
-        "or load a checkpoint on every rank. This is said once: if you run the cell again, it trains with the weights "
-        "as they are.",
+        "In a cell that failed, one rank made {0}, but another rank made {1}: their weights may differ; "
+        "fingerprint(model) shows whether they do.",
+        "Make them equal by broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0) "
+        "in PyTorch, broadcast_variables([*model.weights, *optimizer.variables], 0) in Keras and TensorFlow, "
+        "broadcast_parameters((params, state), 0) in JAX, or load a checkpoint on every rank. This is said once: if "
+        "you run the cell again, it trains with the weights as they are.",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",

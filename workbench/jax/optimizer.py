@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from workbench.api import Average, ReduceOp
+from workbench.context import HOLDER
 from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
 from workbench.process_sets import ProcessSet, global_process_set
@@ -124,7 +125,8 @@ def DistributedOptimizer(  # noqa: N802 - as in the other frameworks
     def update(gradients: Any, state: Any, params: Any = None, **extra: Any) -> Any:
         reduced, ready = reduce_gradients(gradients, reducer)
         if ready is None:
-            return optimizer.update(reduced, state, params, **extra)
+            with reducer.stepping(jax.tree_util.tree_leaves(reduced)):
+                return optimizer.update(reduced, state, params, **extra)
         nothing = jax.tree.map(jnp.zeros_like, gradients)
         return jax.lax.cond(ready, lambda: optimizer.update(reduced, state, params, **extra), lambda: (nothing, state))
 
@@ -145,7 +147,9 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
         [1.0]
         >>> hvd.shutdown()
     """
-    return broadcast(params, root_rank, "broadcast_parameters")
+    equal = broadcast(params, root_rank, "broadcast_parameters")
+    HOLDER.get().broadcasts += 1
+    return equal
 
 
 __all__ = ["DistributedOptimizer", "broadcast_parameters", "distributed_value_and_grad", "reduce_gradients"]

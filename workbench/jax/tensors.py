@@ -111,6 +111,10 @@ class JaxBridge(DenseGradients):
 
     lends = True
 
+    def eager(self, tensor: Any) -> bool:
+        """Outside of what JAX compiles."""
+        return not traced([tensor])
+
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
     ) -> list[Any]:

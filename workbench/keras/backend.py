@@ -9,6 +9,7 @@ from typing import Any
 
 from ml_dtypes import bfloat16
 
+from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
@@ -36,6 +37,12 @@ Compression = _compression()
 
 class TorchBridge(DenseGradients):
     """For Keras on torch, which is always eager; see :class:`workbench.training.bridge.Bridge`."""
+
+    def eager(self, tensor: Any) -> bool:
+        """Unless ``torch.compile`` looks on."""
+        import torch
+
+        return not torch.compiler.is_compiling()
 
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
@@ -113,6 +120,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     """The root's values into these Keras variables: the same ones in the same order on every rank."""
     if variables:
         assign(variables, Call(Kind.BROADCAST, "broadcast_variables", root=root_rank)(values_of(variables)))
+        HOLDER.get().broadcasts += 1
 
 
 __all__ = [

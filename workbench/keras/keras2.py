@@ -154,7 +154,8 @@ class Distributed2(Distributed):
         if _wanted(is_legacy(self._inner), args, kwargs) and not self._is_done(mark, [each for each, _ in pairs]):
             pairs, ready = self._reduced_now(pairs)
         if ready is None:
-            return self._inner.apply_gradients(pairs, *args, **kwargs)
+            with self._reducer.stepping([each for each, _ in pairs]):
+                return self._inner.apply_gradients(pairs, *args, **kwargs)
 
         def step() -> Any:
             with tf.control_dependencies([self._inner.apply_gradients(pairs, *args, **kwargs)]):
@@ -166,7 +167,8 @@ class Distributed2(Distributed):
 
         with tf.init_scope():  # a branch of a graph cannot make the optimizer's variables
             build(self._inner, [variable for _, variable in pairs])
-        return tf.cond(ready, step, wait)
+        with self._reducer.stepping([each for each, _ in pairs], ready):
+            return tf.cond(ready, step, wait)
 
     def _is_done(self, mark: _Mark | None, gradients: Sequence[Any]) -> bool:
         """Are these reduced already?"""

@@ -69,10 +69,11 @@ class Distributed3(Distributed):
         if not self._inner.built:
             self._inner.build(variables)
         reduced, ready = self._reduce(grads, variables)
-        if ready is None:
-            self._inner.apply(reduced, variables)
-        else:
-            keras.ops.cond(ready, lambda: self._inner.apply(reduced, variables), lambda: None)
+        with self._reducer.stepping(reduced, ready):
+            if ready is None:
+                self._inner.apply(reduced, variables)
+            else:
+                keras.ops.cond(ready, lambda: self._inner.apply(reduced, variables), lambda: None)
 
     def stateless_apply(
         self, optimizer_variables: Sequence[Any], grads: Sequence[Any], trainable_variables: Sequence[Any]
@@ -83,9 +84,10 @@ class Distributed3(Distributed):
         def step() -> Any:
             return self._inner.stateless_apply(optimizer_variables, reduced, trainable_variables)
 
-        if ready is None:
-            return step()
-        return keras.ops.cond(ready, step, lambda: (list(trainable_variables), list(optimizer_variables)))
+        with self._reducer.stepping(reduced, ready):
+            if ready is None:
+                return step()
+            return keras.ops.cond(ready, step, lambda: (list(trainable_variables), list(optimizer_variables)))
 
 
 @functools.cache

@@ -116,6 +116,7 @@ def distribute(optimizer: Any, reducer: TensorReducer) -> Distributed:
         ValueError: no optimizer of the Keras that this process uses.
     """
     if is_distributed(optimizer):
+        reducer.steps = optimizer._reducer.steps  # the weights are the same
         optimizer = optimizer._inner
     families = (keras.optimizers.Optimizer, keras.optimizers.legacy.Optimizer) if LEGACY else keras.optimizers.Optimizer
     if not isinstance(optimizer, families):

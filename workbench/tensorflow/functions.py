@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from workbench.context import HOLDER
 from workbench.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.ops import broadcast_
 from workbench.tensorflow.tensors import as_it_is
@@ -38,7 +39,10 @@ def broadcast_variables(
         >>> hvd.shutdown()
     """
     assigned = broadcast_(variables, root_rank, process_set=process_set)
-    return None if tf.executing_eagerly() else tf.group(*[getattr(each, "op", each) for each in assigned])
+    if not tf.executing_eagerly():
+        return tf.group(*[getattr(each, "op", each) for each in assigned])
+    HOLDER.get().broadcasts += 1
+    return None
 
 
 def broadcast_global_variables(root_rank: int) -> Any:

@@ -115,13 +115,15 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
     def apply_gradients(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's; after the last of ``backward_passes_per_step`` passes only."""
         if self._ready is None:
-            return self._optimizer.apply_gradients(*args, **kwargs)
+            with self._reducer.stepping([True]):
+                return self._optimizer.apply_gradients(*args, **kwargs)
 
         def step() -> Any:
             with tf.control_dependencies([self._optimizer.apply_gradients(*args, **kwargs)]):
                 return tf.constant(True)
 
-        return tf.cond(self._ready, step, lambda: tf.constant(False))
+        with self._reducer.stepping([True], self._ready):
+            return tf.cond(self._ready, step, lambda: tf.constant(False))
 
     def get_slot(self, *args: Any, **kwargs: Any) -> Any:
         """As the optimizer's."""

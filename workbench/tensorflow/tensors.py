@@ -129,6 +129,10 @@ class TensorFlowBridge:
 
     lends = False
 
+    def eager(self, tensor: Any) -> bool:
+        """Outside of graphs."""
+        return bool(tf.executing_eagerly())
+
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
     ) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -19,6 +20,7 @@ from workbench.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
+from workbench.training.step_count import StepCount
 from workbench.transport.base import Array
 
 Spec = tuple[str, Shape | None]
@@ -34,6 +36,9 @@ class Bridge(Protocol):
     """
 
     lends: bool
+
+    def eager(self, tensor: Any) -> bool:
+        """Is it a value, and no graph's? Then what is done with it is done when the code has run."""
 
     def on_host(
         self, function: Callable[[list[Array]], list[Array]], tensors: Sequence[Any], results: Sequence[Spec]
@@ -84,6 +89,9 @@ class TensorReducer:
         order: tells it from other reducers of the same names; by default it is one of its own. See GradientList.
         options: of :class:`~workbench.training.gradient_list.GradientList`.
 
+    Attributes:
+        steps: how many there were, of those that :meth:`stepping` has seen.
+
     Raises:
         ValueError: options that GradientList refuses.
     """
@@ -101,6 +109,7 @@ class TensorReducer:
         self._sparse_as_dense, self._scale_local = sparse_as_dense, scale_local
         self._lists: dict[tuple[Any, ...], GradientList] = {}
         self.order = OrderOfUse() if order == "own" else order
+        self.steps = StepCount()
         self._local: set[str] = set()
         self.passes: int = options.get("passes", 1)
         self.sums: bool = options.get("op", Average) is Sum
@@ -139,12 +148,22 @@ class TensorReducer:
                 result[i] = self._bridge.scaled(result[i], 1.0 / self._members())
         return result, ready
 
+    def stepping(self, reduced: Sequence[Any], ready: Any = None) -> AbstractContextManager[None]:
+        """Within the block the weights change. In a graph that is later, and the host does not see it.
+
+        Args:
+            reduced, ready: what was returned.
+        """
+        eager = [self._bridge.eager(each) for each in reduced if each is not None]
+        steps = any(eager) and all(eager) and (ready is None or bool(ready))
+        return self.steps.step() if steps else nullcontext()
+
     def _list(self, names: Sequence[str], alone: bool = False) -> GradientList:
         """Of gradients that are reduced, or of those that each rank keeps; the same in each step."""
         key = (alone, self.order and self.order.made, *names)
         if key not in self._lists:
             self._lists[key] = GradientList(
-                names, lent=self._bridge.lends, alone=alone, order=self.order, **self._options
+                names, lent=self._bridge.lends, alone=alone, order=self.order, steps=self.steps, **self._options
             )
         self._latest = self._lists[key] if names else self._latest
         return self._lists[key]

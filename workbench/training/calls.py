@@ -89,12 +89,13 @@ class Call:
             fields |= {"splits": self.splits}
         if self.user:
             fields |= {"user": self.user}
+        submit = api.submit_when_free if self.user else api.submit
         count = len(tensors)
         if count < 2:
-            return api.submit([entry(each, self.name, fields) for each in tensors])
+            return submit([entry(each, self.name, fields) for each in tensors])
         with api.group_name(self.kind, self.name, self.process_set) as base:
             fields |= {"group": f"{self.kind.value}.{base}.{count}", "group_size": count}
-            return api.submit([entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(tensors)])
+            return submit([entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(tensors)])
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
         array, about = arrays.given(array)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from workbench.requests import OrderOfUse
 from workbench.training.buckets import Piece, bucket_bytes, plan_by_place
 from workbench.training.calls import Call
 from workbench.training.memory import ALONE_BYTES, BucketMemory
+from workbench.training.step_count import StepCount
 from workbench.transport.base import Array
 
 Rows = tuple[Array, Array]
@@ -49,6 +51,7 @@ class GradientList:
         order: tells apart objects that use the same names, if they are used in unlike order.
         lent: large arrays may be reduced where they lie, if they are writeable; after the call nobody looks at them.
         alone: each rank keeps its own: passes are added up, and nothing is sent.
+        steps: how many there were, for the ranks to compare after a cell that failed; needs an ``order``.
 
     Raises:
         ValueError: a name twice, another op, or no pass at all.
@@ -72,6 +75,7 @@ class GradientList:
         order: OrderOfUse | None = None,
         lent: bool = False,
         alone: bool = False,
+        steps: StepCount | None = None,
     ) -> None:
         if len(set(names)) < len(names):
             raise ValueError(f"Gradients need different names, not {', '.join(names)}.")
@@ -85,7 +89,7 @@ class GradientList:
         self._alone = alone
         scale = 1.0 / passes if mean else 1.0
         self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
-        self._scale, self._order = scale, order
+        self._scale, self._order, self._steps = scale, order, steps
         self._lent = lent and passes == 1 and op is not Adasum
         self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}, None))
         self._rows: dict[str, list[Rows]] = {}
@@ -132,10 +136,11 @@ class GradientList:
             arrays.take_all()
             mine = {name: _merged(rows) for name, rows in self._rows.items()} | arrays.parts()
             return [_scaled(mine[name], self._scale) for name in self._names]
-        handles = arrays.send()
-        gathered = {name: self._gather(name, _merged(rows)) for name, rows in sorted(self._rows.items())}
-        for handle in handles:
-            handle.wait()
+        with self._steps.comparing(self._order) if self._steps and self._order else nullcontext():
+            handles = arrays.send()
+            gathered = {name: self._gather(name, _merged(rows)) for name, rows in sorted(self._rows.items())}
+            for handle in handles:
+                handle.wait()
         reduced = gathered | arrays.parts()
         return [reduced[name] for name in self._names]
 
@@ -146,10 +151,10 @@ class GradientList:
                 f"{name!r} is sparse, and Adasum is not defined for it: say sparse_as_dense=True."
             )
         values, places = rows
-        user = self._order.fields(f"sparse.{name}", self._set) if self._order else {}
-        (values,) = Call(Kind.ALLGATHER, f"sparse.{name}.values", process_set=self._set, **user)([values])
+        user = self._order.user(f"sparse.{name}", self._set) if self._order else ()
+        (values,) = Call(Kind.ALLGATHER, f"sparse.{name}.values", process_set=self._set, user=user)([values])
         share = self._scale / (self._set.size() or 1) if self._op is Average else self._scale
-        (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, **user)([places])
+        (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, user=user)([places])
         return scaled(values, share), places
 
     def _arrays(self, dense: dict[str, Array]) -> _Arrays:

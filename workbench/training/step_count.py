@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from workbench.context import HOLDER, Context
+from workbench.errors import MismatchError
+from workbench.requests import OrderOfUse
 
 
 class StepCount:
@@ -35,7 +37,7 @@ class StepCount:
 
     def __init__(self) -> None:
         self._job: object = None
-        self._broadcasts = 0
+        self._broadcasts, self._failures = 0, 0
         self.begin_anew()
 
     def begin_anew(self) -> None:
@@ -53,6 +55,27 @@ class StepCount:
             self._failed, self._torn = self._failed + 1, False  # most likely on every rank
             raise
         self._made, self._torn = self._made + 1, False
+
+    def announce(self, order: OrderOfUse) -> None:
+        """After a cell that failed, the next gradients of this order of use carry the steps."""
+        context = HOLDER.find()
+        failures = context.failures if context else 0
+        if context and failures != self._failures:
+            order.steps = self.compared(context)
+        self._failures = failures
+
+    @contextmanager
+    def comparing(self, order: OrderOfUse) -> Iterator[None]:
+        """Within the block gradients are sent, or waited for; after it the ranks know whether their steps are equal."""
+        self.announce(order)
+        try:
+            yield
+        except MismatchError:
+            if order.steps:
+                self.begin_anew()  # it is said once
+            order.steps = ()
+            raise
+        order.steps = ()
 
     def compared(self, context: Context) -> tuple[int, ...]:
         """What must be equal on all ranks: steps, failed steps, and this rank's number if one was broken off halfway.

@@ -9,6 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
+from failed_cells import interrupted_cell
 from keras_twins import (
     BACKEND,
     OPTIMIZERS,
@@ -32,6 +33,7 @@ from keras_twins import (
 )
 
 import workbench.keras as hvd
+from workbench.errors import MismatchError
 
 
 @pytest.mark.parametrize(
@@ -323,6 +325,38 @@ def jax_step(model: Any, optimizer: Any, x: Any, y: Any, how: str) -> None:
     for some, values in zip(variables, (trainable, other, state), strict=True):
         for variable, value in zip(some, values, strict=True):
             variable.assign(value)
+
+
+@pytest.mark.ranks(2)
+def test_a_step_more_than_another_rank_is_named_once(rank: int) -> None:
+    """In a loop without a graph: an interrupt comes to one rank within its step, and to the other after it."""
+    interrupted = False
+
+    class Interrupted(keras.optimizers.SGD):
+        def update_step(self, *args: Any) -> None:
+            if interrupted:
+                raise KeyboardInterrupt
+            super().update_step(*args)
+
+    weights = keras.Variable(np.ones(3, "float32"), name="w")
+    optimizer = hvd.DistributedOptimizer(Interrupted(0.1))
+
+    def step() -> None:
+        optimizer.apply([keras.ops.ones(3)], [weights])
+
+    for _ in range(3):
+        step()
+    for name in ("once", "again"):
+        interrupted = rank == 1
+        interrupted_cell(step)
+        interrupted = False
+        if name == "again":
+            hvd.broadcast_variables([weights, *optimizer.variables], 0)
+        else:
+            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was broken off halfway"
+            with pytest.raises(MismatchError, match=torn):
+                step()
+        step()
 
 
 def test_variables_of_the_optimizer_may_be_called_for() -> None:

@@ -19,6 +19,8 @@ from workbench.requests import OrderOfUse
 from workbench.torch.ops import begin
 from workbench.training.calls import Call
 from workbench.training.compression import Compressor
+from workbench.training.step_count import StepCount
+from workbench.training.step_reducer import wait_for_all
 
 
 def adasum_step(
@@ -27,6 +29,7 @@ def adasum_step(
     compression: Compressor,
     process_set: ProcessSet,
     order: OrderOfUse,
+    steps: StepCount,
     closure: Callable[[], Any] | None,
 ) -> Any:
     """Step locally, combine the changes, apply them.
@@ -37,21 +40,45 @@ def adasum_step(
         compression: of the changes on the wire.
         process_set: a power of two ranks.
         order: tells the optimizer from others.
+        steps: how many there were.
         closure: the local optimizer's.
 
     Returns:
         The closure's result.
+
+    Raises:
+        CollectiveError: a reduction failed; no parameter has changed.
     """
     start = {name: param.detach().clone() for name, param in params.items()}
-    result = optimizer.step(closure)
-    handles = {}
-    with torch.no_grad():
-        for name, param in params.items():
-            change, ctx = compression.compress(param - start[name])
-            change = change.contiguous()
-            call = Call(Kind.ALLREDUCE, name, Adasum, process_set=process_set, **order.fields(name, process_set))
-            handles[name] = change, ctx, begin(call, [change], fresh=False)
-        for name, (change, ctx, handle) in handles.items():
-            handle.wait()
+    try:
+        result = optimizer.step(closure)
+        with steps.comparing(order):
+            changes = _combined(start, params, compression, process_set, order)
+    except BaseException:
+        with torch.no_grad():
+            for name, param in params.items():
+                param.copy_(start[name])
+        raise
+    with torch.no_grad(), steps.step():
+        for name, (change, ctx) in changes.items():
             params[name].copy_(start[name] + compression.decompress(change, ctx))
     return result
+
+
+@torch.no_grad()
+def _combined(
+    start: dict[str, torch.Tensor],
+    params: dict[str, torch.nn.Parameter],
+    compression: Compressor,
+    process_set: ProcessSet,
+    order: OrderOfUse,
+) -> dict[str, tuple[torch.Tensor, Any]]:
+    """All ranks' changes since the start, as they were sent, and what decompresses them."""
+    changes, handles = {}, []
+    for name, param in params.items():
+        change, ctx = compression.compress(param - start[name])
+        changes[name] = change.contiguous(), ctx
+        call = Call(Kind.ALLREDUCE, name, Adasum, process_set=process_set, user=order.user(name, process_set))
+        handles += begin(call, [changes[name][0]], fresh=False)._members
+    wait_for_all(handles)
+    return changes

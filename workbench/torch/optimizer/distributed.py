@@ -166,9 +166,9 @@ class DistributedOptimizer(Wrapping):
             raise ValueError("Exact mode: step() takes no closure. What evaluates the model again knows no shards.")
         if mine.adasum:
             self._reduce()
-            params = {name: mine.grads.params[name] for name in mine.trained()}
+            grads, params = mine.grads, {name: mine.grads.params[name] for name in mine.trained()}
             return adasum_step(
-                mine.optimizer, params, mine.grads.compression, mine.grads.process_set, mine.grads.order, closure
+                mine.optimizer, params, grads.compression, grads.process_set, grads.order, mine.steps, closure
             )
         if closure is not None:
 

@@ -22,7 +22,7 @@ from workbench import api
 from workbench.api import Adasum, Average, Sum
 from workbench.context import HOLDER
 from workbench.elastic.exact import InShards
-from workbench.errors import CollectiveError, MismatchError
+from workbench.errors import CollectiveError
 from workbench.process_sets import is_alone
 from workbench.torch.compiled import not_traced
 from workbench.torch.low_communication.periodic import refuse_periodic
@@ -127,27 +127,21 @@ class GradientHooks:
                 self.exact.synchronize()
                 return
         trained, grads, sparse = self.trained(), self.grads, self.grads.sparse
+        if self.adasum or (sparse.topk and not self.alone):  # else a gradient that was ready has done it
+            self.forget_failed_cell()
         if self.alone or self.adasum:
             for name in trained if sparse.dims is None else ():
                 grads.by_name.dense(name)
             return
         if sparse.topk:
-            for name, wait in {name: sparse.gather(name) for name in trained}.items():
-                grads.params[name].grad = wait()
+            with self.steps.comparing(grads.order):
+                gathered = {name: wait() for name, wait in {name: sparse.gather(name) for name in trained}.items()}
+            for name, grad in gathered.items():
+                grads.params[name].grad = grad
             return
-        self.store(self._finish(trained), grads.buckets)
-
-    def _finish(self, trained: Sequence[str]) -> dict[str, Any]:
-        """The results. After a cell that failed the ranks compare their steps, until they know that they are equal."""
-        order = self.grads.order
-        try:
+        with self.steps.comparing(grads.order):
             reduced = self.reducer.finish(trained)
-        except MismatchError:
-            if order.steps:
-                self.steps.begin_anew()
-            raise
-        order.steps = ()
-        return reduced
+        self.store(reduced, grads.buckets)
 
     def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
         """Put results into ``.grad``; where no rank has a dense gradient, gather the sparse ones."""
@@ -202,6 +196,7 @@ class GradientHooks:
 
         And gradients are reduced by name once more, for some ranks may not have come to where buckets are planned.
         """
+        self.steps.announce(self.grads.order)
         context = HOLDER.find()
         failures = context.failures if context else 0
         if failures == self._failures:
@@ -209,8 +204,6 @@ class GradientHooks:
         self._failures = failures
         if self.reducer.begun:
             self.abandon()
-        if context:
-            self.grads.order.steps = self.steps.compared(context)
         if self.grads.buckets and not self.shards:
             self.grads.set_buckets([])
         self.grads.by_name.restart()
@@ -231,6 +224,7 @@ class GradientHooks:
         param = self.grads.params[name]
         if isinstance(before := take_over(param), GradientHooks):
             self.steps = before.steps  # the weights are the same
+            self.grads.order.steps = before.grads.order.steps
         self.hooks[name] = Hook(self, name, param)
 
 

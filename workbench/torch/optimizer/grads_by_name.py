@@ -117,7 +117,7 @@ class GradsByName:
         factors = [name for name, result in reduced.items() if result is not None and self._in_flight[name][1]]
         seconds = {name: powersgd.project(name, self._tensor(name, reduced[name])) for name in factors}
         entries = [self._second(name, second) for name, second in seconds.items() if second is not None]
-        for handle in api.submit(entries):
+        for handle in api.submit_when_free(entries):
             handle.wait()
         whole = {name: powersgd.finish(name, second) for name, second in seconds.items()}
         powersgd.step_done()

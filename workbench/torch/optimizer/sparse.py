@@ -104,7 +104,7 @@ class SparseGradients:
         entry = api.entry(
             Kind.ALLREDUCE, source, "sparse gradients", dtype="int32", shape=found.shape, target=found, **ask
         )
-        if api.submit([entry])[0].wait() is None:
+        if api.submit_when_free([entry])[0].wait() is None:
             return {}
         counted = zip(names, found.tolist(), strict=True)
         return {name: self.gather(name, dims // ranks) for name, (ranks, dims) in counted if ranks}
@@ -114,7 +114,7 @@ class SparseGradients:
         param, grad = self._params[name], self._params[name].grad
         if self.topk:
             dense = torch.zeros_like(param) if grad is None else grad.to_dense()
-            return self.topk.reduce(dense, name, self._op, self._set, self._order.among(name, self._set))
+            return self.topk.reduce(dense, name, self._op, self._set, self._order.user(name, self._set))
         if grad is None:
             grad = torch.sparse_coo_tensor(
                 torch.empty(sparse_dim, 0, dtype=torch.int64, device=param.device),
@@ -122,7 +122,7 @@ class SparseGradients:
                 param.shape,
                 check_invariants=True,
             )
-        return gather_sparse(grad, name, self._op, self._set, self._order.among(name, self._set))
+        return gather_sparse(grad, name, self._op, self._set, self._order.user(name, self._set))
 
 
 __all__ = ["SparseGradients", "Wait"]
