@@ -11,8 +11,14 @@ A request that several engines share has one content for all: an engine finds it
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from workbench.common.text import rank_list
+
+_SILENT_S = 2.0  # so long a wait for all ranks says nothing
+_AGAIN_S = 30.0
 
 KEY = "workbench_cells"
 """In a request's metadata, and the type of the message on the control channel."""
@@ -120,4 +126,36 @@ def elsewhere() -> list[int]:
     return numbers.elsewhere() if numbers is not None and numbers.numbered else []
 
 
-__all__ = ["KEY", "CellNumbers", "cell_numbers", "elsewhere", "idle"]
+class Notice:
+    """Says on stderr, amid a wait for all ranks, which of them run another cell: after two seconds, and then rarely.
+
+    Args:
+        function: which waits.
+
+    Example:
+        >>> Notice("init()").look()  # asked for the first time
+    """
+
+    def __init__(self, function: str) -> None:
+        self._function, self._at = function, time.monotonic() + _SILENT_S
+
+    def look(self, ranks: Collection[int] | None = None) -> None:
+        """Called amid the wait.
+
+        Args:
+            ranks: who is waited for; all by default.
+        """
+        if time.monotonic() < self._at:
+            return
+        if found := [rank for rank in elsewhere() if ranks is None or rank in ranks]:
+            self._at = time.monotonic() + _AGAIN_S
+            run = "run another cell" if len(found) > 1 else "runs another cell"
+            print(
+                f"workbench: {self._function} waits until every rank calls it. {rank_list(found).capitalize()} {run}, "
+                "sent apart from this one.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+__all__ = ["KEY", "CellNumbers", "Notice", "cell_numbers", "elsewhere", "idle"]
