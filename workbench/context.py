@@ -10,12 +10,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
 
 from workbench import config
-from workbench.common.cell_numbers import CellNumbers, cell_numbers, idle
+from workbench.common.cell_numbers import CellNumbers, Notice, cell_numbers, idle
 from workbench.config import Settings
 from workbench.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.control.channel import LocalChannel, Rank0Channel, SocketChannel
@@ -196,7 +197,7 @@ class Context:
         """Leave the job; True if all ranks left together."""
         begun, timeout_s = time.monotonic(), min(timeout_s, _AFTER_ERROR_S) if self._raised else timeout_s
         try:
-            together = self.engine.leave(timeout_s, self._leaves_alone)
+            together = self.engine.leave(timeout_s, partial(self._leaves_alone, Notice("shutdown()")))
         except BaseException:  # Ctrl-C: go without the others, or the job would go on in threads that nobody knows of
             self.engine.leave(0.0)
             self.bootstrap.broken()
@@ -209,8 +210,10 @@ class Context:
         self._close(together)
         return together
 
-    def _leaves_alone(self) -> bool:
-        """Is a rank idle, so that it does not leave, too?"""
+    def _leaves_alone(self, notice: Notice | None = None) -> bool:
+        """Is a rank idle, so that it does not leave, too? Called amid a wait, it gives notice of who runs what."""
+        if notice is not None:
+            notice.look(self.engines)
         return not self.engines.isdisjoint(idle())
 
     def _close(self, together: bool) -> None:

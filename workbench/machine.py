@@ -18,6 +18,12 @@ from workbench.errors import LaunchError
 
 MANY_FILES = 1 << 16
 """More than strangers on a few machines can take up at once, and few enough for programs that close all that may be."""
+
+_STOPPED = {
+    "T": "its process {0} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {0} lets it go on",
+    "t": "a debugger holds its process {0}",
+}
+"""By the state of a process."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -80,6 +86,18 @@ def process_state(pid: int) -> tuple[str, str, int] | None:
         return None
     state, parent = rest.split()[:2]
     return name.partition("(")[2], state, int(parent)
+
+
+def why_stopped(pid: int) -> str:
+    """What is said of a process that is stopped at present; empty if it is not."""
+    found = process_state(pid)
+    return _STOPPED.get(found[1], "").format(pid) if found else ""
+
+
+def suspended(pid: int) -> bool:
+    """Is it stopped by a signal, and not by a debugger?"""
+    found = process_state(pid)
+    return found is not None and found[1] == "T"
 
 
 def has_ended(pid: int) -> bool:

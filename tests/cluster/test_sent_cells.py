@@ -21,15 +21,21 @@ class Client:
         self.todo: list[Callable[[], None]] = []
         self.requests: list[tuple[str, dict[str, Any], Future[None]]] = []
         self.news: list[tuple[str, dict[str, Any]]] = []
+        self._futures: dict[str, Future[None]] = {}  # of a broadcast's answers
         self._io_loop = SimpleNamespace(add_callback=self.todo.append, call_later=lambda s, do: self.todo.append(do))
         self.session = SimpleNamespace(send=self._say)
 
     def _build_targets(self, targets: list[int]) -> tuple[list[bytes], list[int]]:
         return [self._engines[each].encode() for each in targets], targets
 
-    def _send(self, socket: Any, msg_type: str, content: Any, parent: Any, ident: bytes, metadata: Any) -> Future[None]:
-        done = Future[None]()
-        self.requests.append((ident.decode(), metadata[KEY], done))
+    def _send(
+        self, socket: Any, msg_type: str, content: Any, parent: Any, ident: Any, metadata: dict[str, Any]
+    ) -> Future[None]:
+        done: Any = Future[None]()
+        done.msg_id = f"request {len(self.requests)}"
+        if metadata.get("is_broadcast") and not metadata["is_coalescing"]:
+            self._futures |= {f"{done.msg_id}_{name}": Future() for name, _ in metadata["targets"]}
+        self.requests.append((ident.decode() if ident else "", metadata.get(KEY, {}), done))
         return done
 
     def _say(self, stream: Any, kind: str, content: Any, ident: bytes) -> None:
@@ -46,12 +52,22 @@ class Client:
     def call(self, *engines: int, stop_after: int = 9) -> None:
         """One call of a view."""
         for ident in self._build_targets(list(engines))[0][:stop_after]:
-            self._send(None, "execute_request", None, None, ident, metadata={})  # type: ignore[call-arg]
+            self._send(None, "execute_request", None, None, ident, metadata={})
+
+    def broadcast(self, *engines: int, is_coalescing: bool = False) -> None:
+        """One call of a broadcast view."""
+        names = [each.decode() for each in self._build_targets(list(engines))[0]]
+        to = {"targets": list(zip(names, engines, strict=True)), "is_broadcast": True, "is_coalescing": is_coalescing}
+        self._send(None, "apply_request", None, None, None, metadata=to)
+
+    def load_balanced(self, *engines: int) -> None:
+        """One call of a load-balanced view."""
+        self._send(None, "apply_request", None, None, None, metadata={"targets": [self._engines[e] for e in engines]})
 
 
-def engine(said: dict[str, Any]) -> CellNumbers:
+def engine(said: dict[str, Any], name: int = -1) -> CellNumbers:
     """Who has got only this."""
-    numbers = CellNumbers()
+    numbers = CellNumbers(name if name >= 0 else said["numbers"][0][0])
     numbers.begin(said)
     return numbers
 
@@ -63,8 +79,8 @@ def test_the_first_request_of_a_call_speaks_of_all() -> None:
     client.call(0, 1)
     client.call(0, 1, 2)
     assert [engine(said).sent for _, said, _ in client.requests[2:]] == [{0: 2, 1: 2, 2: 1}] * 3
-    assert [(name, said["engine"], said["number"]) for name, said, _ in client.requests] == [
-        ("a", 0, 1), ("b", 1, 1), ("a", 0, 2), ("b", 1, 2), ("c", 2, 1),
+    assert [(name, said["call"], said["numbers"]) for name, said, _ in client.requests] == [
+        ("a", 1, [(0, 1)]), ("b", 1, [(1, 1)]), ("a", 2, [(0, 2)]), ("b", 2, [(1, 2)]), ("c", 2, [(2, 1)]),
     ]  # fmt: skip
 
 
@@ -111,7 +127,7 @@ def test_what_a_call_that_was_interrupted_did_not_send_is_not_on_its_way(monkeyp
     monkeypatch.setattr("workbench.cluster.sent_cells._WHOLE_CALL_S", -1.0)
     client.spin()
     assert engine(client.requests[-1][1]).sent == {0: 3, 1: 1, 2: 1}
-    numbers = CellNumbers()
+    numbers = CellNumbers(engine=0)
     numbers.hear(client.news[-1][1])
     assert numbers.sent == {0: 3, 1: 0, 2: 0}
 
@@ -133,9 +149,61 @@ def test_what_could_not_be_sent_is_not_on_its_way(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(KeyboardInterrupt):
         client.call(0, 1, 2)
     client.spin()
-    numbers = CellNumbers()
+    numbers = CellNumbers(engine=0)
     numbers.hear(client.news[-1][1])
     assert (numbers.sent, numbers.idle) == ({0: 1, 1: 0, 2: 0}, [1, 2])
     failing.clear()
     client.call(1)
-    assert client.requests[-1][1]["number"] == 1
+    assert client.requests[-1][1]["numbers"] == [(1, 1)]
+
+
+def test_one_request_of_a_broadcast_view_has_a_number_for_each_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And each answers for itself: who has not is not idle."""
+    client = Client()
+    SentCells(client)
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.call(0)
+    client.broadcast(0, 1)
+    said = client.requests[-1][1]
+    assert [engine(said, name).number for name in (0, 1)] == [2, 1]
+    assert engine(said, 1).sent == {0: 2, 1: 1, 2: 0}
+    assert not engine(said, 2).numbered
+    client.spin()
+    numbers = engine(said, 0)
+    numbers.hear(client.news[-1][1])
+    assert numbers.idle == [2]
+    client._futures["request 1_b"].set_result(None)
+    client.spin()
+    numbers.hear(client.news[-1][1])
+    assert numbers.idle == [1, 2]
+
+
+@pytest.mark.parametrize("send", ["a coalescing view", "a load-balanced view"])
+def test_nobody_is_idle_who_may_run_what_has_no_number(send: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is not answered; whoever runs it judges nobody by what was said before."""
+    client = Client()
+    SentCells(client)
+    monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
+    client.broadcast(1, is_coalescing=True) if send == "a coalescing view" else client.load_balanced(1)
+    assert client.requests[0][1] == {}
+    client.call(0)
+    client.spin()
+    assert client.news[-1][1]["idle"] == [2]
+    client.requests[0][2].set_result(None)
+    client.spin()
+    assert client.news[-1][1]["idle"] == [1, 2]
+
+
+def test_who_runs_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not whoever is about to get the same call; and what an engine has to do first counts."""
+    client = Client()
+    SentCells(client)
+    client.call(1)
+    client.call(0, 1, 2)
+    one, first, *_, last = [said for _, said, _ in client.requests]
+    assert [engine(said).elsewhere() for said in (one, first, last)] == [[], [1], [1]]
+    client.requests[0][2].set_result(None)
+    client.spin()
+    numbers = engine(first)
+    numbers.hear(client.news[-1][1])
+    assert numbers.elsewhere() == []

@@ -11,17 +11,20 @@ from pathlib import Path
 import pytest
 
 from workbench.cluster.stopped import StoppedEngines
+from workbench.machine import why_stopped
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="asks /proc")
 
 
 def test_a_stopped_engine_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engine 1 by its number, its process and the way to let it go on; engine 0 runs; engine 2 is on another host."""
+    """Engine 1 by its number, its process and the way to let it go on; engine 0 runs; engine 2 has ended."""
     monkeypatch.setattr("workbench.cluster.stopped._PATIENCE_S", 0.0)
     said: list[str] = []
     process = subprocess.Popen(["sleep", "1000"])
     try:
-        watch = StoppedEngines({0: os.getpid(), 1: process.pid, 2: 0}.__getitem__, said.append)
+        watch = StoppedEngines(
+            lambda each: [why_stopped(os.getpid()), why_stopped(process.pid), None][each], said.append
+        )
         os.kill(process.pid, signal.SIGSTOP)
         while not said:
             watch.look([0, 1, 2])
@@ -45,7 +48,7 @@ def test_a_stop_of_a_moment_is_not_worth_a_word() -> None:
     said: list[str] = []
     process = subprocess.Popen(["sleep", "1000"])
     try:
-        watch = StoppedEngines({0: process.pid}.__getitem__, said.append)
+        watch = StoppedEngines(lambda each: why_stopped(process.pid), said.append)
         os.kill(process.pid, signal.SIGSTOP)
         watch.look([0])
         os.kill(process.pid, signal.SIGCONT)

@@ -38,6 +38,22 @@ def begin() -> tuple[str, str]:
 
 
 @interactive
+def begin_later_on_one() -> tuple[str, str]:
+    """As ``begin()``, on rank 1 a second after the others."""
+    import os
+    import time
+
+    import workbench as hvd
+
+    try:
+        time.sleep(1.0 if os.environ["PMI_RANK"] == "1" else 0.0)
+        hvd.init()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return type(error).__name__, str(error)
+    return "", str(hvd.rank())
+
+
+@interactive
 def begin_on_one() -> tuple[str, str]:
     """As ``begin()``, on rank 1 only."""
     import os
@@ -151,6 +167,38 @@ def test_a_rank_calls_init_alone(engines: Any) -> None:
         assert name == "LaunchError"
         assert "init(): ranks 0, 2 are idle: their cells have ended" in text
     assert all_begin(engines) == [("", str(rank)) for rank in range(N)]
+
+
+def test_who_runs_another_cell_is_named(engines: Any) -> None:
+    """By the ranks that wait in init(), or in shutdown(); when that cell ends without it, so does their wait."""
+    view = engines.client[[0, 2]]
+    for waits, function in ((begin, "init()"), (end, "shutdown()")):
+        other = engines.client[1].apply_async(do_something_else)
+        answer = view.apply_async(waits)
+        line = f"workbench: {function} waits until every rank calls it. Rank 1 runs another cell, sent apart"
+        while not all(line in each for each in said(answer)):
+            assert not answer.ready()
+            time.sleep(0.05)
+        os.kill(engines.pids()[1], signal.SIGINT)
+        assert other.get(LATEST_S) == "interrupted"
+        if waits is begin:
+            assert ["rank 1 is idle" in text for _, text in answer.get(LATEST_S)] == [True, True]
+            assert all_begin(engines) == [("", str(rank)) for rank in range(N)]
+        else:
+            answer.get(LATEST_S)
+
+
+def said(answer: Any) -> list[str]:
+    """What the engines have written to stderr, while they run."""
+    found: list[str] = answer.stderr
+    return found
+
+
+def test_init_by_a_broadcast_view(engines: Any) -> None:
+    """Nobody is idle by what was said before, in another cell."""
+    engines.client[0].apply_async(time.sleep, 1.5).get(LATEST_S)
+    found = engines.client.broadcast_view().apply_async(begin_later_on_one).get(LATEST_S)
+    assert found == [("", str(rank)) for rank in range(N)]
 
 
 def test_init_on_four_threads_at_once(engines: Any) -> None:

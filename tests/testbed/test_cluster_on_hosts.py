@@ -249,9 +249,13 @@ SHOWN = "print(*cells.message(cells.failures(error), c._engines.host_lost), sep=
 
 
 def test_an_engine_is_killed(hosts: Hosts, kernel: Start) -> None:
-    """The next cell names it; ``rescue`` starts all anew, each on its host."""
+    """The next cell names it; ``rescue`` starts all anew, each on its host. One that is only stopped is named, too."""
     mine = kernel(hosts)
     mine.do(UP)
+    mine.do("import os, signal, time; os.kill(c.pids()[3], signal.SIGSTOP); c.client[3].apply_async(time.sleep, 60)")
+    assert mine.process.stdout
+    said = mine.process.stdout.readline()
+    assert re.match(r"engine 3 does not run: on host wb2 its process \d+ is stopped", said), said
     assert mine.do("import os, signal; os.kill(c.pids()[3], signal.SIGKILL)") == ""
     mine.do("import time; [time.sleep(0.05) for _ in range(600) if c.healthy()]")
     assert (

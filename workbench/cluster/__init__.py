@@ -42,7 +42,7 @@ import workbench.config
 from workbench.cluster import cells, places
 from workbench.cluster import engine_commands as engines
 from workbench.cluster.engines_here import Here
-from workbench.cluster.engines_on_hosts import OnHosts
+from workbench.cluster.engines_on_hosts import EnginesOnHosts, OnHosts
 from workbench.cluster.recovery import InPlaceRecovery, unknown
 from workbench.cluster.sent_cells import SentCells
 from workbench.cluster.stopped import StoppedEngines
@@ -53,7 +53,7 @@ from workbench.launch import site
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, Gpu
 from workbench.launch.sync import sync as copy_folder
-from workbench.machine import make_room
+from workbench.machine import has_ended, make_room, why_stopped
 
 
 class Cluster:
@@ -231,11 +231,16 @@ class Cluster:
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
-        SentCells(self.client, StoppedEngines(self._process, self._say).look)
+        SentCells(self.client, StoppedEngines(self._why_stopped, self._say).look)
 
-    def _process(self, engine: int) -> int:
-        """An engine's process id, if it is on this machine; 0 else."""
-        return self._pids[engine] if engine < len(self._pids) and not isinstance(self._place, OnHosts) else 0
+    def _why_stopped(self, engine: int) -> str | None:
+        """Why an engine's process does not run; "" if it does, or is not known yet, and None if it has ended."""
+        if isinstance(self._engines, EnginesOnHosts):
+            return self._engines.stopped(engine)
+        if engine >= len(self._pids):
+            return ""
+        pid = self._pids[engine]
+        return None if has_ended(pid) else why_stopped(pid)
 
     def _verify(self, deadline: float) -> None:
         from workbench.cluster.asking import first_answers  # engine id must be the rank

@@ -36,7 +36,7 @@ from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.ending import shell_code
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Wrote
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Stopped, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
@@ -133,6 +133,7 @@ class EnginesOnHosts:
         self._signals = Signals(())  # the kernel's are the notebook's
         self._over, self._thread = threading.Event(), threading.Thread(target=self._attend, daemon=True)
         self._codes: dict[int, int] = {}
+        self._stopped: dict[int, str] = {}
         self._lost: dict[str, HostLost] = {}
         self._hub = Path()
         self._say: Say = print
@@ -173,6 +174,13 @@ class EnginesOnHosts:
         """As the agents have said."""
         return sorted(self._codes.keys() | {rank for lost in self._lost.values() for rank in lost.ranks})
 
+    def stopped(self, engine: int) -> str | None:
+        """As its agent has said."""
+        if engine in self.gone():
+            return None
+        why, host = self._stopped.get(engine, ""), self._hosts().get(engine)
+        return f"on host {host} {why}" if why else ""
+
     def describe_lost(self, gone: Sequence[int]) -> str:
         """The lost ranks with their hosts, or with how they have ended."""
         with_host = {rank for lost in self._lost.values() for rank in lost.ranks}
@@ -184,13 +192,16 @@ class EnginesOnHosts:
                 f"host {alike[0].host}" if len(alike) == 1 else f"hosts {', '.join(each.host for each in alike)}"
             )
             lines.append(f"{are(ranks)} gone with {hosts_lost}: {why}")
-        hosts = {rank: name for name, ranks in self._place.plan.ranks(self._place.n).items() for rank in ranks}
+        hosts = self._hosts()
         for rank in gone:
             if rank not in with_host:
                 code = self._codes.get(rank, 0)
                 how = f"killed by signal {-code}" if code < 0 else f"exit code {shell_code(code)}"
                 lines.append(f"rank {rank} on {hosts[rank]} is gone ({how})")
         return "; ".join(lines)
+
+    def _hosts(self) -> dict[int, str]:
+        return {rank: name for name, ranks in self._place.plan.ranks(self._place.n).items() for rank in ranks}
 
     def host_lost(self, gone: Sequence[int]) -> str:
         """By the agents' connections, and by Slurm."""
@@ -259,6 +270,8 @@ class EnginesOnHosts:
                         log.write(data)
                 case Ended(rank, code):
                     self._codes[rank] = code
+                case Stopped(rank, why):
+                    self._stopped[rank] = why
                 case HostLost(host, _, _) if host not in self._lost and not self._over.is_set():
                     self._lose(event)
 

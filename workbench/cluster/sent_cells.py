@@ -1,13 +1,19 @@
-"""The notebook's side of :mod:`workbench.common.cell_numbers`: it numbers what it sends, and says what has changed."""
+"""The notebook's side of :mod:`workbench.common.cell_numbers`: it numbers what it sends, and says what has changed.
+
+A view sends a request to each of its engines; a broadcast view sends one for all. What a load-balanced view sends has
+no number, for nobody knows which engine gets it; nor has what a coalescing view sends, whose engines answer together,
+when the last one has ended. The engines that may run such a request are not idle.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 from workbench.common.cell_numbers import KEY
 
@@ -24,11 +30,20 @@ class _Call:
 
     Args:
         left: those that have not got it yet.
+        number: of the calls that have sent something, the first one is 1.
         begun_at: when the first one got it.
     """
 
     left: set[int]
+    number: int = 0
     begun_at: float = float("inf")
+
+
+class _Request(NamedTuple):
+    """What an engine has not answered: when it was sent, by which call."""
+
+    sent_at: float
+    call: int
 
 
 class _Thread(threading.local):
@@ -50,10 +65,11 @@ class SentCells:
     def __init__(self, client: Any, watch: Callable[[Collection[int]], None] = lambda busy: None) -> None:
         self._client, self._watch, self._lock = client, watch, threading.Lock()
         self._sent = Counter[int]()
-        self._open: dict[int, dict[int, float]] = defaultdict(dict)  # by engine: what it has not answered, sent when
+        self._open: dict[int, dict[int, _Request]] = defaultdict(dict)  # by engine and number
+        self._unnumbered = Counter[int]()  # by engine: requests that it may run
         self._answered_at: dict[int, float] = defaultdict(float)
         self._thread, self._calls = _Thread(), list[_Call]()  # calls that have begun to send
-        self._version = self._told = 0
+        self._version = self._told = self._begun = 0
         self._idle: list[int] = []
         self._scheduled = False
         self._build_targets, self._send = client._build_targets, client._send
@@ -71,49 +87,84 @@ class SentCells:
         self, socket: Any, msg_type: str, content: Any = None, parent: Any = None, ident: Any = None, **options: Any
     ) -> Any:
         """Send a request with its number."""
-        engine = self._engine(ident) if msg_type in _REQUESTS else None
-        if engine is None:
+        if msg_type not in _REQUESTS:
             return self._send(socket, msg_type, content, parent, ident, **options)
+        metadata = options.get("metadata") or {}
+        engines = self._engines(ident, metadata)
+        if not engines:
+            future = self._send(socket, msg_type, content, parent, ident, **options)
+            self._without_number(future, [] if ident else self._may_run(metadata))
+            return future
         with self._lock:
-            number = self._count(engine)
-            said = self._state() | {"engine": engine, "number": number}
-        options["metadata"] = {**(options.get("metadata") or {}), KEY: said}
+            call, numbers = self._count(engines)
+            said = self._state() | {"call": call, "numbers": numbers}
+        options["metadata"] = {**metadata, KEY: said}
         try:
             future = self._send(socket, msg_type, content, parent, ident, **options)
         except BaseException:  # Ctrl-C, or arguments that cannot be sent
-            self._not_sent(engine, number)
+            self._not_sent(numbers)
             raise
-        future.add_done_callback(lambda done: self._answered(engine, number))
+        for engine, number in numbers:
+            # Of a broadcast view's request each engine's answer is awaited by itself.
+            one = self._client._futures.get(f"{future.msg_id}_{self._client._engines.get(engine)}", future)
+            one.add_done_callback(partial(self._answered, engine, number))
         self._client._io_loop.add_callback(self._soon)
         return future
 
-    def _engine(self, ident: Any) -> int | None:
+    def _engines(self, ident: Any, metadata: Mapping[str, Any]) -> list[int]:
+        """Who gets a request; nobody is named where that is not known, or where they answer together."""
+        if metadata.get("is_broadcast"):
+            return [] if metadata["is_coalescing"] else [engine for _, engine in metadata["targets"]]
         name = ident.decode() if isinstance(ident, bytes) else None
-        return next((engine for engine, each in list(self._client._engines.items()) if each == name), None)
+        return [engine for engine, each in self._there() if each == name]
 
-    def _engines(self) -> list[int]:
-        """Those that there are, at once: the client's own thread takes in others and drops those that have gone."""
-        return list(self._client._engines)
+    def _there(self) -> list[tuple[int, str]]:
+        """Engines and their names, at once: the client's own thread takes in others and drops those that have gone."""
+        return list(self._client._engines.items())
 
-    def _count(self, engine: int) -> int:
+    def _may_run(self, metadata: Mapping[str, Any]) -> list[int]:
+        """One of these runs a request, or all do; a load-balanced view names none if it may be any."""
+        names = [each if isinstance(each, str) else each[0] for each in metadata.get("targets") or ()]
+        return [engine for engine, name in self._there() if not names or name in names]
+
+    def _without_number(self, future: Any, engines: list[int]) -> None:
+        """A request was sent that these may run."""
+        with self._lock:
+            self._unnumbered.update(engines)
+            self._version += 1
+        future.add_done_callback(partial(self._may_be_idle, engines))
+        self._client._io_loop.add_callback(self._soon)
+
+    def _may_be_idle(self, engines: list[int], done: Any) -> None:
+        with self._lock:
+            self._unnumbered.subtract(engines)
+            self._answered_at.update(dict.fromkeys(engines, time.monotonic()))
+            self._version += 1
+        self._client._io_loop.add_callback(self._soon)
+
+    def _count(self, engines: list[int]) -> tuple[int, list[tuple[int, int]]]:
+        """The number of the call, and that of the request for each engine."""
         call, now = self._thread.call, time.monotonic()
         if call.begun_at == float("inf"):
-            call.begun_at = now
+            self._begun += 1
+            call.begun_at, call.number = now, self._begun
             self._calls.append(call)
-        call.left.discard(engine)
+        call.left.difference_update(engines)
         if not call.left and call in self._calls:
             self._calls.remove(call)
-        self._sent[engine] += 1
-        self._open[engine][self._sent[engine]] = now
+        self._sent.update(engines)
         self._version += 1
-        return self._sent[engine]
+        for each in engines:
+            self._open[each][self._sent[each]] = _Request(now, call.number)
+        return call.number, [(each, self._sent[each]) for each in engines]
 
-    def _not_sent(self, engine: int, number: int) -> None:
+    def _not_sent(self, numbers: list[tuple[int, int]]) -> None:
         """Nobody waits for an answer to it; and its call sends nothing more."""
         with self._lock:
-            self._open[engine].pop(number, None)
-            if self._sent[engine] == number:
-                self._sent[engine] -= 1
+            for engine, number in numbers:
+                self._open[engine].pop(number, None)
+                if self._sent[engine] == number:
+                    self._sent[engine] -= 1
             self._version += 1
             self._end(self._thread.call)
         self._client._io_loop.add_callback(self._soon)
@@ -127,17 +178,23 @@ class SentCells:
     def _state(self) -> dict[str, Any]:
         """What has been sent, with what begun calls are about to send, and who is idle."""
         ahead = Counter(engine for call in self._calls for engine in call.left)
-        engines = self._engines()
-        sent = [[each, self._sent[each] + ahead[each]] for each in engines]
+        sent = [[each, self._sent[each] + ahead[each]] for each, _ in self._there()]
+        running = {engine: call.number for call in self._calls for engine in call.left}
+        running |= {engine: oldest.call for engine, oldest in self._oldest()}
         idle, quiet = [], time.monotonic() - _QUIET_S
-        if all(min(sent_at.values()) <= quiet for sent_at in self._open.values() if sent_at):
-            there = [each for each in engines if not self._open[each] and not ahead[each]]
+        if all(each.sent_at <= quiet for _, each in self._oldest()):
+            busy = running.keys() | {engine for engine, n in self._unnumbered.items() if n}
+            there = [each for each, _ in self._there() if each not in busy]
             idle = [each for each in there if self._answered_at[each] <= quiet]
         if idle != self._idle:
             self._idle, self._version = idle, self._version + 1
-        return {"version": self._version, "sent": sent, "idle": idle}
+        return {"version": self._version, "sent": sent, "idle": idle, "running": list(running.items())}
 
-    def _answered(self, engine: int, number: int) -> None:
+    def _oldest(self) -> list[tuple[int, _Request]]:
+        """By engine the request that it runs, if it has not answered all."""
+        return [(engine, sent[min(sent)]) for engine, sent in self._open.items() if sent]
+
+    def _answered(self, engine: int, number: int, done: Any) -> None:
         with self._lock:
             self._open[engine].pop(number, None)
             self._answered_at[engine] = time.monotonic()
@@ -159,7 +216,7 @@ class SentCells:
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = self._state(), [each for each in self._engines() if self._open[each]]
+            state, busy = self._state(), [each for each, _ in self._there() if self._open[each]]
             news, self._told = self._version != self._told, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()

@@ -4,14 +4,22 @@ The notebook numbers the requests to each engine: 1, 2, 3, …. Each request car
 who begins a cell knows at once who else gets it. What changes later comes on the control channel, which an engine
 serves on a thread of its own while a cell runs. An engine that has not reached its newest number is late. It is idle
 when the notebook says so: by its clock, and not by that of an engine which the machine may not have let run.
+
+A request that several engines share has one content for all: an engine finds its own number there.
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
+
+from workbench.common.text import rank_list
+
+_SILENT_S = 2.0  # so long a wait for all ranks says nothing
+_AGAIN_S = 30.0
 
 KEY = "workbench_cells"
 """In a request's metadata, and the type of the message on the control channel."""
@@ -20,40 +28,53 @@ KEY = "workbench_cells"
 class CellNumbers:
     """What one engine knows. It is the kernel's own, so it outlives a module that is imported anew.
 
+    Args:
+        engine: its id.
+
     Attributes:
-        engine: its id; -1 as long as it has got no numbered request.
         number: of the newest request that it has begun, or passed over.
+        call: of a view, which sent that request; the requests of one call belong together.
         numbered: was the newest request sent by the notebook, and not by another client?
         version: of what the notebook has said; it grows.
         sent: by engine, how many requests the notebook has sent.
         idle: engines that have answered all of them, and get no other one, though the notebook has waited a moment.
+        running: by engine that has not answered, the call that it runs.
         changed: called when a request has ended or was passed over; and from another thread when there is news on the
             control channel.
 
     Example:
-        >>> numbers = CellNumbers()
-        >>> numbers.begin({"version": 7, "engine": 0, "number": 3, "sent": [[0, 3], [1, 5]], "idle": []})
-        >>> numbers.number, numbers.sent, numbers.idle
-        (3, {0: 3, 1: 5}, [])
-        >>> numbers.hear({"version": 8, "sent": [[0, 3], [1, 5]], "idle": [1]})
-        >>> numbers.idle
-        [1]
+        >>> numbers = CellNumbers(engine=0)
+        >>> sent = [[0, 3], [1, 5]]
+        >>> numbers.begin(
+        ...     {"version": 7, "call": 6, "numbers": [[0, 3]], "sent": sent, "idle": [], "running": [[0, 6], [1, 4]]}
+        ... )
+        >>> numbers.number, numbers.sent, numbers.idle, numbers.elsewhere()
+        (3, {0: 3, 1: 5}, [], [1])
+        >>> numbers.hear({"version": 8, "sent": sent, "idle": [1], "running": [[0, 6]]})
+        >>> numbers.idle, numbers.elsewhere()
+        ([1], [])
     """
 
-    def __init__(self) -> None:
-        self.engine, self.number, self.version = -1, 0, 0
+    def __init__(self, engine: int) -> None:
+        self.engine, self.number, self.call, self.version = engine, 0, 0, 0
         self.numbered = False
         self.sent: dict[int, int] = {}
         self.idle: list[int] = []
+        self.running: dict[int, int] = {}
         self.changed: Callable[[], None] = lambda: None
         self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
 
     def begin(self, said: Mapping[str, Any] | None) -> None:
         """A request is begun; ``said``: what it carries, None if the notebook has not numbered it."""
-        self.numbered = said is not None
-        if said is not None:
-            self.engine, self.number = said["engine"], max(self.number, said["number"])
+        number = dict(said["numbers"]).get(self.engine) if said is not None else None
+        self.numbered = number is not None
+        if said is not None and number is not None:
+            self.number, self.call = max(self.number, number), said["call"]
             self._take(said)
+
+    def elsewhere(self) -> list[int]:
+        """The engines that run another call than this one."""
+        return sorted(each for each, call in self.running.items() if each != self.engine and call != self.call)
 
     def passed_over(self, said: Mapping[str, Any] | None) -> None:
         """A request is not run."""
@@ -70,6 +91,7 @@ class CellNumbers:
             if said["version"] <= self.version:
                 return False  # it has been overtaken
             self.sent, self.idle = dict(said["sent"]), list(said["idle"])
+            self.running = dict(said["running"])
             self.version = said["version"]  # last: a thread that reads it, and then the others, has what belongs to it
             return True
 
@@ -87,14 +109,57 @@ def cell_numbers() -> CellNumbers | None:
 
 
 def idle() -> list[int]:
-    """The engines that the notebook has left idle.
+    """The engines that the notebook has left idle. Of a cell that somebody else has sent it knows nothing.
 
     Example:
         >>> idle()
         []
     """
     numbers = cell_numbers()
-    return numbers.idle if numbers is not None else []
+    return numbers.idle if numbers is not None and numbers.numbered else []
 
 
-__all__ = ["KEY", "CellNumbers", "cell_numbers", "idle"]
+def elsewhere() -> list[int]:
+    """The engines that run a cell which the notebook has sent apart from this one's.
+
+    Example:
+        >>> elsewhere()
+        []
+    """
+    numbers = cell_numbers()
+    return numbers.elsewhere() if numbers is not None and numbers.numbered else []
+
+
+class Notice:
+    """Says on stderr, amid a wait for all ranks, which of them run another cell: after two seconds, and then rarely.
+
+    Args:
+        function: which waits.
+
+    Example:
+        >>> Notice("init()").look()  # asked for the first time
+    """
+
+    def __init__(self, function: str) -> None:
+        self._function, self._at = function, time.monotonic() + _SILENT_S
+
+    def look(self, ranks: Collection[int] | None = None) -> None:
+        """Called amid the wait.
+
+        Args:
+            ranks: who is waited for; all by default.
+        """
+        if time.monotonic() < self._at:
+            return
+        if found := [rank for rank in elsewhere() if ranks is None or rank in ranks]:
+            self._at = time.monotonic() + _AGAIN_S
+            run = "run another cell" if len(found) > 1 else "runs another cell"
+            print(
+                f"workbench: {self._function} waits until every rank calls it. {rank_list(found).capitalize()} {run}, "
+                "sent apart from this one.",
+                file=sys.stderr,
+                flush=True,
+            )
+
+
+__all__ = ["KEY", "CellNumbers", "Notice", "cell_numbers", "elsewhere", "idle"]

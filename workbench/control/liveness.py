@@ -8,14 +8,9 @@ from collections.abc import Sequence
 from workbench.common.ports import peer
 from workbench.common.text import rank_list
 from workbench.control.events import Beat, Lost
-from workbench.machine import has_ended, host_id, process_state
+from workbench.machine import has_ended, host_id, suspended, why_stopped
 
 _ENDED = "its process {} has ended without a word (killed, out of memory, or crashed)"
-_STOPPED = {
-    "T": "its process {0} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {0} lets it go on",
-    "t": "a debugger holds its process {0}",
-}
-"""By the state of a process."""
 _CUT_OFF_S = 1.0  # a process that is there still, but whose connection has ended, gets this time to end as well
 
 
@@ -67,7 +62,7 @@ class LifeWatch:
 
     def stopped(self) -> dict[int, str]:
         """The ranks whose processes are stopped at present, and what that means."""
-        return {rank: why for rank, pid in self._pids.items() if rank in self._heard and (why := stopped(pid))}
+        return {rank: why for rank, pid in self._pids.items() if rank in self._heard and (why := why_stopped(pid))}
 
     @property
     def doubts(self) -> bool:
@@ -133,15 +128,4 @@ def _why_silent(pid: int | None, timeout_s: float) -> str:
     """Why a rank counts as lost that has said nothing for so long; empty if it does not. No process: another host's."""
     if pid is None:
         return f"no sign of life for {timeout_s:g} s"
-    return f"its process {pid} has been stopped for {timeout_s:g} s (Ctrl-Z, SIGSTOP)" if _state(pid) == "T" else ""
-
-
-def stopped(pid: int) -> str:
-    """What is said of a process that is stopped at present; empty if it is not."""
-    return _STOPPED.get(_state(pid), "").format(pid)
-
-
-def _state(pid: int) -> str:
-    """The letter of a process's state, as ``ps`` shows it; empty if there is none, or no ``/proc``."""
-    found = process_state(pid)
-    return found[1] if found else ""
+    return f"its process {pid} has been stopped for {timeout_s:g} s (Ctrl-Z, SIGSTOP)" if suspended(pid) else ""

@@ -6,5 +6,6 @@
 ``channel.py``        signed messages between the two
 ``client.py``         what the launcher starts to run a script there, as it starts ssh
 ``jobs.py``           a function, called on ranks that start there
+``calls.py``          functions, called one after the other on ranks that stay
 ====================  =================================================================
 """

@@ -1,20 +1,20 @@
 """A rank that is an actor of Ray's, from ``RayExecutor.start()`` to ``shutdown()``.
 
 A call is to the job what a cell is in a notebook: one that raises ends what the other ranks wait for, with this rank's
-traceback on all of them, and the next call may go on with the same job.
+traceback on all of them, and the next call may go on with the same job. And as a notebook its cells, the driver numbers
+what it calls: an actor that has not begun what it is about to get is late, and not idle.
 """
 
 from __future__ import annotations
 
-import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from workbench import api, config
-from workbench.context import HOLDER
-from workbench.faults.notebook_hooks import cell_traceback
+from workbench.common.cell_numbers import CellNumbers
+from workbench.executors.calls import as_cell
 from workbench.ray.jobs.places import Place, free_ports, here
 from workbench.ray.needed import ray
 
@@ -29,7 +29,7 @@ class BaseHorovodWorker:
     """
 
     def __init__(self, world_rank: int = 0, world_size: int = 1) -> None:
-        self._rank = world_rank
+        self._rank, self._numbers = world_rank, CellNumbers(world_rank)
         self.executable: Any = None
 
     def __repr__(self) -> str:
@@ -74,42 +74,38 @@ class BaseHorovodWorker:
         executable_cls: Callable[..., Any] | None = None,
         executable_args: Sequence[Any] | None = None,
         executable_kwargs: Mapping[str, Any] | None = None,
+        said: Mapping[str, Any] | None = None,
     ) -> None:
-        """Make the object that :meth:`execute` hands to functions."""
+        """Make the object that :meth:`execute` hands to functions; ``said`` as there."""
         if executable_cls:
-            with _as_cell():
+            with as_cell(self._numbers, said):
                 self.executable = executable_cls(*(executable_args or ()), **(executable_kwargs or {}))
 
-    def execute(self, func: Callable[[Any], Any], env: Mapping[str, str] | None = None) -> Any:
-        """Call a function of the executable; with these environment variables meanwhile."""
-        with config.changed_environment(**(env or {})), _as_cell():
+    def execute(
+        self,
+        func: Callable[[Any], Any],
+        env: Mapping[str, str] | None = None,
+        said: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Call a function of the executable.
+
+        Args:
+            func: gets it.
+            env: environment variables meanwhile.
+            said: by the driver's :class:`workbench.executors.calls.NumberedCalls`.
+        """
+        with config.changed_environment(**(env or {})), as_cell(self._numbers, said):
             return func(self.executable)
 
-    def call(self, task: Task, env: Mapping[str, str] | None = None) -> Any:
-        """Call a function of its own arguments; with these environment variables meanwhile."""
+    def call(self, task: Task, env: Mapping[str, str] | None = None, said: Mapping[str, Any] | None = None) -> Any:
+        """Call a function of its own arguments; the rest as of :meth:`execute`."""
         func, args, kwargs = task
-        with config.changed_environment(**(env or {})), _as_cell():
+        with config.changed_environment(**(env or {})), as_cell(self._numbers, said):
             return func(*args, **kwargs)
 
     def leave(self) -> None:
         """Leave the job, together with the other ranks."""
         api.shutdown()
-
-
-@contextlib.contextmanager
-def _as_cell() -> Iterator[None]:
-    """What happens in the block is told to the other ranks, as of a cell."""
-    if (job := HOLDER.find()) is not None:
-        job.cell_begins()
-    try:
-        yield
-    except Exception as error:
-        if (job := HOLDER.find()) is not None:
-            job.cell_raised(cell_traceback(error))
-        raise
-    finally:
-        if (job := HOLDER.find()) is not None:
-            job.cell_ends()
 
 
 __all__ = ["BaseHorovodWorker"]

@@ -118,6 +118,18 @@ def test_an_agent_that_was_away_goes_on(launcher: Launcher) -> None:
     assert not gone(launcher.rank, limit_s=0.0)
 
 
+def test_a_rank_that_is_stopped_is_reported(launcher: Launcher) -> None:
+    """By its agent, which sees the process: once that it does not run and why, and once that it goes on."""
+    rank = psutil.Process(launcher.rank)
+    rank.suspend()
+    assert launcher.hear("stopped", 10.0).fields == {
+        "rank": 0,
+        "why": f"its process {rank.pid} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {rank.pid} lets it go on",
+    }
+    rank.resume()
+    assert launcher.hear("stopped", 10.0).fields == {"rank": 0, "why": ""}
+
+
 @pytest.mark.parametrize("watches", [False])
 def test_a_launcher_that_is_silent_is_left(launcher: Launcher) -> None:
     """Its pipe is open, as when a cable is out: the agent ends its rank, and itself."""

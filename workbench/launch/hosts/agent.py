@@ -38,7 +38,7 @@ from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.hosts.speed import answer_one, measure
-from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Wrote
+from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Stopped, Wrote
 
 _SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25
@@ -55,7 +55,7 @@ class Agent:
     def __init__(self, read: int, answer: int) -> None:
         self._read, self._answer = read, answer
         self._decoder, self._silence_s = Decoder(), _SILENCE_S
-        self._heard = self._looked = time.monotonic()
+        self._heard = self._looked = self._look_at = time.monotonic()
         self._port: Port | None = None
         self._ranks: LocalRanks | LocalWorkers | None = None
         self._over = False
@@ -111,6 +111,9 @@ class Agent:
             self._report(self._ranks.events())
             if lost := self._ranks.lost():
                 self._say("lost", text=lost)
+        if isinstance(self._ranks, LocalRanks) and now >= self._look_at:
+            self._look_at = now + _LOOK_S
+            self._report(self._ranks.stopped())
 
     def _take(self) -> None:
         data = os.read(self._read, 1 << 16)
@@ -185,6 +188,8 @@ class Agent:
                     self._say("started", rank=rank, pid=pid)
                 case Ended(rank, code):
                     self._say("ended", rank=rank, code=code)
+                case Stopped(rank, why):
+                    self._say("stopped", rank=rank, why=why)
                 case Heard(worker, message):
                     self._say("heard", message.data, worker=worker, what=message.kind, fields=message.fields)
 

@@ -11,13 +11,14 @@ from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started
+from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started, Stopped
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus
 from workbench.launch.start import mpi, shared_memory
 from workbench.launch.start.binding import bind
 from workbench.launch.start.gpus import by_slurm, pin
 from workbench.launch.start.starters import THREADS, launcher_variables
+from workbench.machine import why_stopped
 
 # What belongs to a host or a login, and is no other host's.
 _OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
@@ -45,6 +46,7 @@ class LocalRanks:
     def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         self._about, self._ranks = about, [int(rank) for rank in about["ranks"]]
         self._pids: dict[int, int] = {}
+        self._stopped: dict[int, str] = {}  # why those ranks do not run
         self._running = set(self._ranks)
         self.files: dict[str, bytes] = {}
         n = len(self._ranks)
@@ -96,6 +98,14 @@ class LocalRanks:
                     if code:
                         self._note_shared_memory()
         return found
+
+    def stopped(self) -> list[LauncherEvent]:
+        """Whose process was stopped since the last call, and whose goes on."""
+        pids = {rank: pid for rank, pid in self._pids.items() if rank in self._running}
+        now = {rank: why for rank, pid in pids.items() if (why := why_stopped(pid))}
+        changed = [rank for rank in pids if now.get(rank) != self._stopped.get(rank)]
+        self._stopped = now
+        return [Stopped(rank, now.get(rank, "")) for rank in changed]
 
     def lost(self) -> str:
         """What has ended before its rank; "" while all is well."""

@@ -23,7 +23,7 @@ from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse, way_back
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Here, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Stopped, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus
 from workbench.launch.start import mpi
@@ -291,6 +291,8 @@ class RanksOnHosts:
                 yield Started(fields["rank"], fields["pid"])
             case "ended":
                 yield Ended(fields["rank"], fields["code"])
+            case "stopped":
+                yield Stopped(fields["rank"], fields["why"])
             case "gone":
                 yield HostLost(name, tuple(self._ranks[name]), f"{fields['what']}. {fields['cure']}".rstrip(". "))
             case "lost" | "failed":

@@ -34,6 +34,14 @@ class Ended:
 
 
 @dataclass(frozen=True)
+class Stopped:
+    """A rank's process was stopped, and why it does not run; no reason: it goes on."""
+
+    rank: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Wrote:
     """A rank wrote to its stdout or stderr; no data: that has ended."""
 
@@ -58,7 +66,7 @@ class HostLost:
     why: str
 
 
-LauncherEvent = Started | Ended | Wrote | Signalled | HostLost
+LauncherEvent = Started | Ended | Stopped | Wrote | Signalled | HostLost
 
 
 class Signals:

@@ -40,7 +40,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         super().__init__(**options)
         self.shell.loop_runner = Loop()
         ShortTraceback(self.shell)
-        self.cell_numbers = CellNumbers()
+        self.cell_numbers = CellNumbers(self.engine_id)
         self.control_handlers[KEY] = self._hear
         sys.breakpointhook = pdb.set_trace = no_debugger
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench import config
 from workbench.errors import LaunchError
+from workbench.executors.calls import NumberedCalls
 from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.jobs.places import Place, alias_is_wanted, meeting_point, variables
 from workbench.ray.needed import connected, ray
@@ -60,7 +61,7 @@ class StaticAdapter:
         self._use_current = use_current_placement_group
         self._strategy: ColocatedStrategy | PGStrategy | None = None
         self.places: list[Place] = []
-        self._lost = ""
+        self._lost, self._calls = "", NumberedCalls(0)
 
     def start(
         self,
@@ -76,9 +77,10 @@ class StaticAdapter:
         self._lost, self._strategy = "", self._choose()
         try:
             workers, _ = self._strategy.create_workers()
+            self._calls = NumberedCalls(len(workers))
             self._make_ranks(workers, {name: str(value) for name, value in (extra_env_vars or {}).items()})
             if executable_cls:
-                made = (executable_cls, executable_args, executable_kwargs)
+                made = (executable_cls, executable_args, executable_kwargs, self._calls.next(range(len(workers))))
                 gather([worker.start_executable.remote(*made) for worker in workers], self.places)
         except BaseException:
             self.shutdown()
@@ -130,18 +132,20 @@ class StaticAdapter:
         env: Mapping[str, str],
     ) -> list[Any]:
         workers, task = self._workers(), _sent((fn, tuple(args or ()), dict(kwargs or {})), fn)
-        return [worker.call.remote(task, env) for worker in workers]
+        said = self._calls.next(range(len(workers)))
+        return [worker.call.remote(task, env, said) for worker in workers]
 
     def execute(self, fn: Callable[[Any], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.execute`."""
         workers, sent = self._workers(), _sent(fn, fn)
         with calling(callbacks or ()) as env:
-            return self._gather([worker.execute.remote(sent, env) for worker in workers])
+            said = self._calls.next(range(len(workers)))
+            return self._gather([worker.execute.remote(sent, env, said) for worker in workers])
 
     def execute_single(self, fn: Callable[[Any], Any]) -> Any:
         """See :meth:`workbench.ray.RayExecutor.execute_single`."""
         workers, sent = self._workers(), _sent(fn, fn)
-        return self._gather([workers[0].execute.remote(sent)])[0]
+        return self._gather([workers[0].execute.remote(sent, None, self._calls.next([0]))])[0]
 
     def _workers(self) -> list[Any]:
         if self._strategy is None:

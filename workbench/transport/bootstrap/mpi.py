@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workbench.common.cell_numbers import idle
+from workbench.common.cell_numbers import Notice, elsewhere, idle
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
 from workbench.machine import allow_many_files, machine
@@ -28,7 +28,7 @@ class MpiBootstrap:
 
     def __init__(self, launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> None:
         self._process, self._settings = mpi_process(), settings
-        self._peers = Peers(launch)
+        self._peers, self._notice = Peers(launch), Notice("init()")
         mpi = self._process.begin(launch, settings.init_timeout_s, self._look_for)
         everybody: MPI.Intracomm = comm or mpi.COMM_WORLD
         if comm is None and launch.size not in (1, everybody.Get_size()):
@@ -67,10 +67,12 @@ class MpiBootstrap:
     def _look_for(self, everybody: MPI.Intracomm | None = None) -> None:
         """As long as not all have come: at the processes of this machine, and at whether a rank never comes."""
         self._peers.look()
-        if everybody is None or not idle():
-            return look_for_idle()
-        ours, world = everybody.Get_group(), self._process.mpi.COMM_WORLD.Get_group()
-        look_for_idle(ours.Translate_ranks(list(range(ours.Get_size())), world))
+        ranks = None
+        if everybody is not None and (idle() or elsewhere()):
+            ours, world = everybody.Get_group(), self._process.mpi.COMM_WORLD.Get_group()
+            ranks = ours.Translate_ranks(list(range(ours.Get_size())), world)
+        look_for_idle(ranks)
+        self._notice.look(ranks)
 
     def _duplicate(self, everybody: MPI.Intracomm) -> MPI.Intracomm:
         """A communicator of our own. Where an ``init()`` broke off amid it, the next one goes on with the same."""

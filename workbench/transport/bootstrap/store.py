@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench import config
+from workbench.common.cell_numbers import Notice
 from workbench.common.extras import cure, has
 from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
@@ -58,6 +59,7 @@ class StoreBootstrap:
         self.backend = "sockets" if launch.board or not has("torch") else "gloo"
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
+        self._notice = Notice("init()")
         timeout_s = settings.init_timeout_s
         board = _board(launch, timeout_s)
         file, secret = None, config.secret()
@@ -115,4 +117,6 @@ class StoreBootstrap:
         found = [(hello["node"], hello["pids"], int(hello["pid"])) if hello else None for hello in hellos]
         self._peers.know(self.rank, found)
         self._peers.look()
-        look_for_idle([rank for rank, hello in enumerate(hellos) if hello is None])
+        missing = [rank for rank, hello in enumerate(hellos) if hello is None]
+        look_for_idle(missing)
+        self._notice.look(missing)
