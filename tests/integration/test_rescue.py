@@ -40,7 +40,8 @@ def test_one_rank_has_left_and_begins_again_alone(engines: cluster.Cluster, caps
     assert errors.keys() == set(range(N))
     assert errors[1][0] == "LaunchError"
     named = re.search(r"init\(\): ranks? ([\d, ]+) (?:is|are) idle", errors[1][1])
-    assert named and set(named[1].split(", ")) <= {"0", "2", "3"}  # whose cells have ended by then
+    assert named
+    assert set(named[1].split(", ")) <= {"0", "2", "3"}  # whose cells have ended by then
     assert "shutdown()" in errors[1][1]
     assert {errors[rank][0] for rank in (0, 2, 3)} == {"ShutDownError"}
     engines.rescue()
@@ -63,7 +64,8 @@ def test_one_rank_begins_alone(engines: cluster.Cluster) -> None:
     errors = run(engines, "if rank in (0, 3):\n    hvd.shutdown() if rank == 0 else hvd.init()")
     assert errors.keys() == {3}
     named = re.search(r"init\(\): ranks? ([\d, ]+) (?:is|are) idle", errors[3][1])
-    assert named and set(named[1].split(", ")) <= {"0", "1", "2"}
+    assert named
+    assert set(named[1].split(", ")) <= {"0", "1", "2"}
 
 
 def test_one_rank_has_left(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
