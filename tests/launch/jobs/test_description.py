@@ -129,7 +129,7 @@ def test_the_batch_script_is_that_of_workbench_slurm() -> None:
     """The same as from ``Wanted``, with the queue as partition and the variables before the ranks."""
     job = Job(COMMAND, np=4, slots=2, gpus=1, cpus=3, time="30:00", name="mnist", queue="gpu", memory="1500M")
     memory = "--mem=2862M"  # 2 × 1500 × 10⁶ bytes, in MiB
-    wanted = batch.Wanted(2, 2, 1, 3, "30:00", "mnist", options=(memory,))
+    wanted = batch.Wanted(2, 2, gpus_per_node=2, cpus_per_task=3, time="30:00", name="mnist", options=(memory,))
     assert slurm.script(job) == batch.script(wanted, Site(partition="gpu"), "", COMMAND)
     lines = slurm.script(Job(COMMAND, env={"A": "b c"}), Site(modules=("cuda",))).splitlines()
     at = lines.index("export 'A=b c'")

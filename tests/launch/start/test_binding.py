@@ -327,4 +327,5 @@ def test_more_ranks_than_cores_wander() -> None:
         env=os.environ | mpi.environment(1),
     )
     assert {line.partition(">:")[2] for line in done.stdout.splitlines()} == {str(n - 1)}, done.stderr
-    assert done.stderr == f"workbench: the launcher binds no rank to cores: {n} ranks on {cores.paid_for()} cores\n"
+    said = [line for line in done.stderr.splitlines() if "init()" not in line]  # which the ranks do not call
+    assert said == [f"workbench: the launcher binds no rank to cores: {n} ranks on {cores.paid_for()} cores"]
