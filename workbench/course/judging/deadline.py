@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,9 +17,29 @@ class Halt(BaseException):
     """Ends a thread; no ``except Exception`` of the learner's catches it."""
 
 
+class _WithoutHalt:
+    """A hook for exceptions that nobody can catch.
+
+    A thread may run a callback of Python's own when Halt comes, a weak reference's for example: Halt is lost there, and
+    it would not help the learner to read of it.
+
+    Args:
+        before: the hook for all others.
+    """
+
+    def __init__(self, before: Callable[[Any], object]) -> None:
+        self._before = before
+
+    def __call__(self, raised: Any) -> None:
+        if raised.exc_type is not Halt:
+            self._before(raised)
+
+
 def halt(ident: int | None) -> None:
     """Raise :class:`Halt` in a thread, at its next line of Python."""
     if ident is not None:
+        if not isinstance(sys.unraisablehook, _WithoutHalt):
+            sys.unraisablehook = _WithoutHalt(sys.unraisablehook)
         ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), ctypes.py_object(Halt))
 
 
