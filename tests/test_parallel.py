@@ -33,7 +33,7 @@ PYTEST = (
 # 1. Other plug-ins cost each rank three seconds of its core, and none of them is needed there.
 # 2. Where Python is told to keep no compiled files, each rank compiles all tests for itself, a second long.
 ENV = {"WORKBENCH_TEST_INSIDE_RANKS": "1", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONDONTWRITEBYTECODE": ""}
-DEADLINE_S = 400.0
+DEADLINE_S = 800.0
 # On one rank: what is done without others. On four: whatever needs more than two, and who is named where several are
 # missing. Sums and shapes on more ranks are in tests/contract, for each backend, and among the other ways.
 ALONE = ("world", "verbs", "state", "optimizer", "first_gradients", "buckets_ranks", "sharded_ranks", "lifecycle")
