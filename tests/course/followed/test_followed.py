@@ -148,9 +148,12 @@ def step(late_s):
     time.sleep(late_s * hvd.rank())
     optimizer.zero_grad()
     model(torch.ones(3, 100).double()).sum().backward()
+    open(sys.argv[1] + f".{hvd.rank()}", "w").close()
     optimizer.step()
+while hvd.rank() == 1 and not os.path.exists(sys.argv[1] + ".0"):  # rank 0 has submitted all gradients
+    time.sleep(0.01)
 with follower.following("0.weight"):
-    step(0.5)
+    step(0.1)
 first = follower.passed
 step(0), step(0)
 bucket = optimizer._distributed.grads.buckets["0.weight"].layout.name
