@@ -188,3 +188,12 @@ def test_who_submits_and_then_joins_takes_part() -> None:
     assert take(coordinator, Announce(1, (X, JOIN))) == []
     (response,) = take(coordinator, Announce(0, (X,)))
     assert (response.error, response.joined) == ((), ())
+
+
+def test_what_the_last_rank_submits_before_its_join_needs_those_that_have_joined() -> None:
+    """Also where one message brings both: the sum is complete before the join is, of zeros for who has joined."""
+    coordinator = Coordinator(2)
+    assert take(coordinator, Announce(1, (JOIN,))) == []
+    late, over = take(coordinator, Announce(0, (X, JOIN)))
+    assert (late.name, late.error) == (X.name, ())
+    assert (over.kind, over.error) == (Kind.JOIN, ())

@@ -187,7 +187,11 @@ def test_groups_that_differ_are_an_error_in_each_step(rank: int, n: int) -> None
 
 
 @pytest.mark.ranks(2)
-@pytest.mark.parametrize("options", [{}, {"num_groups": 1}, {"op": hvd.Adasum}, {"compression": TOPK}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_groups": 1}, {"op": hvd.Adasum}, {"compression": TOPK}],
+    ids=["alone", "in groups", "adasum", "top-k"],
+)
 def test_a_trial_that_is_left_keeps_no_name_from_the_next(options: dict[str, Any], rank: int, n: int) -> None:
     """Trials of one loop end between ``backward()`` and ``step()``, or after ``synchronize()``."""
     x, y = next(iter(batches(n, 1)))

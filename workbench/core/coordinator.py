@@ -173,14 +173,16 @@ class CountingCoordinator:
             if not joins and rank in self.waiting.joined:
                 items += self._fail(JOIN, join_ended(rank, key[1]))
             self.waiting.setdefault(key, Waiting(now)).requests[rank] = request
-            if joins:
-                items += self._complete_joined()
+            if joins:  # what the rank has submitted before it needs those that have joined
+                items += self._look_at(keys) + self._complete_joined()
+                keys.clear()
             else:
                 keys.append(key)
-        for key in keys:
-            if key in self.waiting:  # else it has failed or begun with another one
-                items += self._look(key)
-        return items
+        return items + self._look_at(keys)
+
+    def _look_at(self, keys: Sequence[Key]) -> list[Response]:
+        """Is one of these complete by now? It may have failed, or begun with another one."""
+        return [ready for key in keys if key in self.waiting for ready in self._look(key)]
 
     def _look(self, key: Key) -> list[Response]:
         """Is a name complete by now?"""
