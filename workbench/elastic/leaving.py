@@ -43,13 +43,25 @@ class _Handler:
             registration(self._path, self._worker, os.getpid()).say("leaving")
 
 
+def _hold() -> None:
+    """Before a fork. Python drops in the child what has come to its handlers before: so SIGTERM waits until then."""
+    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _release() -> None:
+    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
 def _as_any_other() -> None:
     """In a forked child."""
     if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
-os.register_at_fork(after_in_child=_as_any_other)
+os.register_at_fork(before=_hold, after_in_parent=_release, after_in_child=_as_any_other)
 
 
 @contextlib.contextmanager
