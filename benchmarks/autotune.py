@@ -22,8 +22,8 @@ import numpy as np
 import plain_ranks
 
 import workbench as wb
-from workbench.context import HOLDER
-from workbench.steady.tuner import Choice
+from workbench.job.context import HOLDER
+from workbench.runtime.steady.tuner import Choice
 
 WORKLOADS = {"200 × 16 KB": (200, 4_000), "6 × 4 MB": (6, 1_000_000)}
 GRID = [Choice(mib_64 << 14, ms / 1e3) for mib_64, ms in product((4, 32, 256, 1024, 4096), (0.05, 0.2, 1, 3, 10))]

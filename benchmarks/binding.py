@@ -57,7 +57,7 @@ def job(way: str, args: argparse.Namespace) -> dict[str, float]:
         RuntimeError: the ranks failed, or were not bound as they should be.
     """
     words = ["--model", args.model, "--seconds", str(args.seconds), "--work"]
-    command = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", str(args.np), "--bind", way]
+    command = [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(args.np), "--bind", way]
     done = subprocess.run(
         [*command, sys.executable, __file__, *words], capture_output=True, text=True, timeout=_DEADLINE_S
     )

@@ -24,7 +24,7 @@ if not peers.THEIRS:
     import workbench as wb
     import workbench.torch as hvd
     from workbench.collectives import Reduction, ring_allreduce
-    from workbench.transport.base import Backend
+    from workbench.core.backend.base import Backend
     from workbench.transport.host.mpi import mpi_backend
     from workbench.transport.shm.backend import reserved_bytes, shm_backend
     from workbench.transport.shm.node import join_memory

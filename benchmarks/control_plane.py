@@ -21,13 +21,13 @@ from datetime import date
 from pathlib import Path
 
 from workbench.config import Settings
-from workbench.control.codec import decode_event, encode_decision, encode_event
 from workbench.core.handle import Handle
 from workbench.core.messages import Decision, Kind, Request
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
-from workbench.faults.supervision import SupervisingCoordinator
-from workbench.steady import stack
+from workbench.runtime.control.codec import decode_event, encode_decision, encode_event
+from workbench.runtime.faults.supervision import SupervisingCoordinator
+from workbench.runtime.steady import stack
 
 MODES = {"steady": Settings(), "counted": Settings(steady_state=0), "no cache": Settings(cache_capacity=0)}
 
@@ -106,7 +106,7 @@ def one_step(
 
 def again(decision: Decision) -> Decision:
     """As a rank reads it: what it knows is an id."""
-    from workbench.control.codec import decode_decision
+    from workbench.runtime.control.codec import decode_decision
 
     return decode_decision(encode_decision(decision))
 

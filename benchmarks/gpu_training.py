@@ -31,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 sys.path.append(str(Path(__file__).resolve().parent.parent))  # the package is that of this checkout, installed or not
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 
 PLAIN, OURS, PATH, DDP, TUNED = "plain torch", "workbench", "workbench, whole way", "DDP", "DDP tuned"
 dist: Any = torch.distributed  # most of it is not typed

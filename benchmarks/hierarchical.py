@@ -21,7 +21,7 @@ import numpy as np
 from mpi4py import MPI
 
 from workbench import config
-from workbench.transport.base import Backend, Reduction
+from workbench.core.backend.base import Backend, Reduction
 from workbench.transport.select import connect, find_ranks
 
 SIZES, SECONDS, MOST = [4 << 10 << (2 * i) for i in range(8)], 1.0, 200

@@ -28,7 +28,7 @@ import torch.distributed as dist
 from mpi4py import MPI
 
 from workbench import config
-from workbench.transport.base import Backend, Reduction
+from workbench.core.backend.base import Backend, Reduction
 from workbench.transport.host import sockets
 from workbench.transport.select import connect, find_ranks, with_shared_memory
 

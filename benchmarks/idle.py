@@ -18,7 +18,7 @@ import torch
 from mpi4py import MPI
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 
 TENSORS, NUMBERS = 161, 8
 

@@ -76,7 +76,7 @@ def launcher(ranks: int, script: Path) -> tuple[str, list[str]]:
     """What starts the ranks of a script, as shown and as run: for one that imports Horovod, what lets it find ours."""
     if "import horovod" in script.read_text(encoding="utf-8"):
         words = ["run", "--as-horovod", "-np", str(ranks)]
-        return f"workbench {' '.join(words)}", [sys.executable, "-m", "workbench.launch.cli", *words]
+        return f"workbench {' '.join(words)}", [sys.executable, "-m", "workbench.cli.main", *words]
     return f"mpiexec -n {ranks}", mpi.command(ranks)
 
 

@@ -26,7 +26,7 @@ from shaped import hosts, tell
 
 import workbench.torch as hvd
 from workbench.calibration.prediction import measure, predict
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 from workbench.simulate.steps import Overlap, Policy
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "overlap_forward": {"overlap_forward": True}}

@@ -21,12 +21,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import workbench.torch as hvd
-from workbench import api
-from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Request, Response
 from workbench.core.pending import Entry
-from workbench.observe.recorder import Recorder
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.runtime.trace.recorder import Recorder
 
 
 def main() -> None:

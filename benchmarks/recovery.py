@@ -29,7 +29,7 @@ import os, sys, time
 import numpy as np
 import workbench as hvd
 from workbench import elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 log = open(os.path.join(sys.argv[1], f"ours.{os.getpid()}"), "a", buffering=1)
 note = lambda what: log.write(f"{time.time()} {what} {hvd.size() if hvd.is_initialized() else 0}\\n")
@@ -71,7 +71,7 @@ while True:
 AGAIN = """
 import time, workbench as hvd
 from workbench import api, elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 import numpy as np
 hvd.init()
 state = elastic.ObjectState(broadcast_object, hvd.rank, n=0)
@@ -118,7 +118,7 @@ def main() -> None:
 
 def ours(n: int, kills: int) -> Seconds:
     """By part of the recovery, for each kill the slowest survivor's time since the kill."""
-    words = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", str(n), "--min-np", "1"]
+    words = [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(n), "--min-np", "1"]
     words += ["--blacklist-cooldown-range", "2", "2", sys.executable]
     seconds: Seconds = {part: [] for part in PARTS}
     with Killing("ours", OURS, words, n) as job:
@@ -264,7 +264,7 @@ def _running(pid: int) -> bool:
 
 def leave_and_init(n: int, rounds: int) -> list[float]:
     """The slowest rank's time from the call to the new job, round by round."""
-    words = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", str(n), "--min-np", str(n)]
+    words = [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(n), "--min-np", str(n)]
     script = AGAIN.replace("ROUNDS", str(rounds))
     done = subprocess.run(
         [*words, sys.executable, "-c", script], capture_output=True, text=True, timeout=2 * _DEADLINE_S

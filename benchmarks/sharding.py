@@ -170,7 +170,7 @@ def _measured(model: Any, optimizer: Any, known: Any, barrier: Any) -> dict[str,
 
 def _sent_in(step: Any, barrier: Any) -> int:
     """What leaves this rank by its Link; 0 where there is no job of ours."""
-    from workbench.context import HOLDER
+    from workbench.job.context import HOLDER
 
     context = HOLDER.find()
     if context is None:

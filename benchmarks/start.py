@@ -67,7 +67,7 @@ def main() -> None:
 
 def commands(n: int) -> dict[str, Callable[[], float]]:
     """What is timed, by name."""
-    python, ours = [sys.executable, "-c"], [sys.executable, "-m", "workbench.launch.cli", "run", "-np", str(n)]
+    python, ours = [sys.executable, "-c"], [sys.executable, "-m", "workbench.cli.main", "run", "-np", str(n)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(n)]
     plain = [mpi.find_mpiexec(), "-n", str(n)]
     found: dict[str, Callable[[], float]] = {

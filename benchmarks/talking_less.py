@@ -30,8 +30,8 @@ from torch.nn import functional
 
 import workbench.torch as hvd
 from workbench import data
-from workbench.context import HOLDER
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
+from workbench.job.context import HOLDER
 
 _BATCH, _EVERY, _SIZES = 128, 32, (784, 512, 512, 10)  # of all ranks; H; layers
 Inner = torch.optim.Optimizer

@@ -19,7 +19,7 @@ import optax
 
 import workbench.jax as hvd
 from workbench import data
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 
 def options() -> argparse.Namespace:

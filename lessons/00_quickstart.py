@@ -52,7 +52,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from workbench import data
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 GLOBAL_BATCH = 288
 device = "cuda" if torch.cuda.is_available() else "cpu"

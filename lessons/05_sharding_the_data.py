@@ -33,7 +33,7 @@ from workbench import data
 from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import DeadlockError, simulate
-from workbench.training.sampler import ShardedSampler, epoch_order, shard_indices
+from workbench.data.sampler import ShardedSampler, epoch_order, shard_indices
 
 # %% [markdown]
 # ## One order, dealt out like cards

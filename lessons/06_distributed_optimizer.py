@@ -52,7 +52,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import workbench.torch as hvd
 from workbench import data
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 hvd.init()
 digits = data.digits()
@@ -493,7 +493,7 @@ from torch.nn.utils import clip_grad_norm_
 
 import workbench.torch as hvd
 from workbench import data
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 hvd.init()
 digits = data.digits()

@@ -341,12 +341,12 @@ predict(
 # %%
 from dataclasses import replace
 
-from workbench.control.codec import encode_event
 from workbench.core.handle import Handle
 from workbench.core.messages import Decision, ReduceOp, Request
 from workbench.core.pending import Entry
 from workbench.core.protocols import PlainAnnouncer
-from workbench.steady.cache import CachingAnnouncer
+from workbench.runtime.control.codec import encode_event
+from workbench.runtime.steady.cache import CachingAnnouncer
 
 rank_1 = CachingAnnouncer(PlainAnnouncer(1), rank=1)
 requests = [Request(name, Kind.ALLREDUCE, "float32", tuple(one.shape), op=ReduceOp.AVERAGE) for name, one in gradients]

@@ -34,7 +34,7 @@ from workbench import data
 from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 # %% [markdown]
 # ## Global and local batch

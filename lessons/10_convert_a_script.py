@@ -252,7 +252,7 @@ from workbench.course.exercise import check, exercise, hint, show, solution
 from workbench.course.simulator import DeadlockError, simulate
 from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
 from workbench.course.training.trial import Job, make_model, train_alone
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 print(inspect.getsource(checkpoint_hangs))
 

@@ -33,10 +33,10 @@ import inspect
 import numpy as np
 
 from workbench.collectives.ring import ring_allreduce
-from workbench.context import place
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
 from workbench.course.simulator.topology import Topology, picture, pinned, ring_among
+from workbench.job.context import place
 
 # %% [markdown]
 # ## Three numbers

@@ -53,7 +53,7 @@ import torch
 import torch.nn.functional as F
 
 import workbench.torch as hvd
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 with contextlib.redirect_stdout(io.StringIO()):
     import this
@@ -320,7 +320,7 @@ progress()
 from workbench import data
 from workbench.course.exercise import check, exercise, hint, progress, report, solution
 from workbench.course.training.trial import make_model
-from workbench.training.sampler import ShardedSampler, batches
+from workbench.data.sampler import ShardedSampler, batches
 
 print(data.digits().limit(1433))
 print(make_model(seed=0))

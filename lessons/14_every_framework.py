@@ -76,7 +76,7 @@ import numpy as np
 
 import workbench as hvd
 from workbench import data
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 hvd.init()
 BATCH, LR = 96, 0.5

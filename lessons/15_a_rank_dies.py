@@ -357,7 +357,7 @@ import numpy as np
 import workbench as hvd
 from workbench import elastic
 from workbench.course.training.logical_shards import RATE, SHARDS, gradient
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 victim, target = int(sys.argv[1]), sys.argv[2]
 hvd.init()
@@ -399,7 +399,7 @@ import sys
 
 found = {}
 for victim in (-1, 1, 0):
-    words = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "3", "--min-np", "1"]
+    words = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "3", "--min-np", "1"]
     words += ["--blacklist-cooldown-range", "300", "600", sys.executable, "train.py", str(victim), f"{victim}.npy"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     for line in done.stderr.splitlines():
@@ -436,7 +436,7 @@ import numpy as np
 import workbench as hvd
 from workbench import elastic
 from workbench.course.training.logical_shards import RATE, SHARDS, gradient
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 logging.getLogger("workbench").setLevel("ERROR")  # the notebook says by itself who was lost
 hvd.init()

@@ -88,7 +88,7 @@ predict(
 )
 
 # %%
-run = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", "--gloo", sys.executable, "train.py"]
+run = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", "--gloo", sys.executable, "train.py"]
 done = subprocess.run(run, capture_output=True, text=True, timeout=60)
 told = [done.stdout.partition("<stdout>:")[2].strip()]
 print(told[-1])
@@ -229,7 +229,7 @@ import numpy as np
 
 import workbench as hvd
 from workbench import elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 hvd.init()
 state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sizes=[])
@@ -253,7 +253,7 @@ if hvd.rank() == 0:
 
 # %%
 Path("hosts.txt").write_text("localhost:1\n")
-run = [sys.executable, "-m", "workbench.launch.cli", "run", "--min-np", "1", "--max-np", "2"]
+run = [sys.executable, "-m", "workbench.cli.main", "run", "--min-np", "1", "--max-np", "2"]
 run += ["--host-discovery-script", "cat hosts.txt", sys.executable, "elastic_train.py"]
 done = subprocess.run(run, capture_output=True, text=True, timeout=90)
 print("\n".join(line.partition("<stdout>:")[2] for line in done.stdout.splitlines()))

@@ -82,7 +82,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench import data
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 hvd.init()
 torch.set_num_threads(1)

@@ -109,7 +109,7 @@ def test_a_false_example_is_found() -> None:
 def test_the_public_verbs_have_examples() -> None:
     """The modules that users read first are among those whose examples are run."""
     assert {
-        "workbench.api",
+        "workbench.job.api",
         "workbench.config.variables",
         "workbench.collectives.ring",
         "workbench.core.handle",

@@ -46,7 +46,7 @@ def example(jobs: Runner, folder: Path, script: str, *words: str, n: int = 2) ->
     """Run a script for Horovod with n ranks, on digits in place of the download; it ends well and leaves nothing."""
     scripts = HERE / "scripts"
     command = ("python", str(scripts / "on_digits.py"), str(folder), str(scripts / script), *words)
-    run = ("-m", "workbench.launch.cli", "run", "--as-horovod", "-np", str(n), *command)
+    run = ("-m", "workbench.cli.main", "run", "--as-horovod", "-np", str(n), *command)
     job = jobs.python(*run, deadline_s=DEADLINE_S / 2, **FLAVOUR)
     assert (job.code, job.left) == (0, ()), job.report()
     return job

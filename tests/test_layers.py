@@ -29,7 +29,7 @@ RULES: dict[str, tuple[set[str] | None, set[str]]] = {
     **dict.fromkeys(("steady", "control", "faults"), (CORE | RUNTIME | BELOW, HEAVY)),
     "collectives": ({"workbench.collectives"}, HEAVY),
     "simulate": (
-        {"workbench.simulate", "workbench.collectives", "workbench.core", "workbench.training.buckets"},
+        {"workbench.simulate", "workbench.collectives", "workbench.core", "workbench.core.buckets"},
         HEAVY,
     ),  # what it predicts is what runs
     "calibration": (None, FRAMEWORKS - {"torch"}),  # torch.spans records a model's layers
@@ -105,7 +105,7 @@ def wrong_imports(module: str, source: str, is_package: bool = False) -> list[st
     for name in sorted(imported(ast.parse(source), module, is_package)):
         ours = is_in(name, {"workbench"})
         # The package's own names come from api, so whoever imports them imports api.
-        means = "workbench.api" if name == "workbench" else name
+        means = "workbench.job.api" if name == "workbench" else name
         outside = forbidden | (set() if part(module) == "course" else COURSE)
         if (ours and allowed is not None and not is_in(means, allowed)) or is_in(means, outside):
             wrong.append(f"{module} imports {name}")
@@ -176,22 +176,26 @@ def test_every_rule_is_about_something() -> None:
         ("workbench.core.x", "import importlib\nimportlib.import_module('cupy')", "cupy"),
         ("workbench.core.x", "from workbench.transport.host import links", "workbench.transport.host.links"),
         ("workbench.core.x", "from workbench import Sum", "workbench"),
-        ("workbench.core.x", "from workbench.steady import cache", "workbench.steady.cache"),
-        ("workbench.core.x", "from workbench.faults.stall import StallInspector", "workbench.faults.stall"),
+        ("workbench.core.x", "from workbench.runtime.steady import cache", "workbench.runtime.steady.cache"),
+        (
+            "workbench.core.x",
+            "from workbench.runtime.faults.stall import StallInspector",
+            "workbench.runtime.faults.stall",
+        ),
         ("workbench.core.x", "from ..collectives import ring", "workbench.collectives.ring"),
         ("workbench.core.x", "if TYPE_CHECKING:\n    pass\nelse:\n    import jax", "jax"),
         ("workbench.collectives.x", "from workbench.errors import WorkbenchError", "workbench.errors"),
         ("workbench.training.x", "import tensorflow as tf", "tensorflow"),
         ("workbench.training.x", "from workbench.torch import ops", "workbench.torch.ops"),
-        ("workbench.launch.x", "import workbench.api", "workbench.api"),
-        ("workbench.launch.grade.x", "from workbench.course import tasks", "workbench.course.tasks"),
+        ("workbench.launch.x", "import workbench.job.api", "workbench.job.api"),
+        ("workbench.cli.grade.x", "from workbench.course import tasks", "workbench.course.tasks"),
         ("workbench.observe.x", "from workbench.course.figures import number", "workbench.course.figures"),
         ("workbench.cluster", "def f():\n    import workbench.course.build", "workbench.course.build"),
         ("workbench.common.x", "from workbench import config", "workbench.config"),
         ("workbench.transport.x", "from workbench.core.engine import Engine", "workbench.core.engine"),
-        ("workbench.transport.x", "from .. import api", "workbench.api"),
+        ("workbench.transport.x", "from .. import api", "workbench.job.api"),
         ("workbench.errors", "from workbench import config", "workbench.config"),
-        ("workbench.config", "from workbench.control import codec", "workbench.control.codec"),
+        ("workbench.config", "from workbench.runtime.control import codec", "workbench.runtime.control.codec"),
     ],
 )
 def test_a_wrong_import_is_found(module: str, source: str, culprit: str) -> None:
@@ -203,7 +207,7 @@ def test_a_wrong_import_is_found(module: str, source: str, culprit: str) -> None
     ("module", "source"),
     [
         ("workbench.core.x", "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch"),
-        ("workbench.core.x", "from workbench.transport.base import Backend\nfrom . import handle\nimport torchlike"),
+        ("workbench.core.x", "from workbench.core.backend.base import Backend\nfrom . import handle\nimport torchlike"),
         ("workbench.course.x", "from workbench.course import tasks"),
         ("workbench.collectives.x", "import numpy\nfrom workbench.collectives.ring import cut"),
         ("workbench.launch.x", "import mpi4py\nfrom workbench.errors import LaunchError"),
@@ -220,9 +224,9 @@ def test_right_imports_pass(module: str, source: str) -> None:
     [
         ("workbench.core.x", "import os\nx = os.environ['HOME']", True),
         ("workbench.core.x", "import os\nx = dict(os.environ)", True),
-        ("workbench.api", "import os\nx = os.getenv('HOME')", True),
-        ("workbench.api", "from os import environ", True),
-        ("workbench.api", "import os as system", True),
+        ("workbench.job.api", "import os\nx = os.getenv('HOME')", True),
+        ("workbench.job.api", "from os import environ", True),
+        ("workbench.job.api", "import os as system", True),
         ("workbench.launch.x", "import os\nx = os.environ.get('HOME')", True),
         ("workbench.launch.x", "import os\nx = 'HOME' in os.environ", True),
         ("workbench.cluster", "import os\nos.environ['A'] = 'b'", True),

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from workbench import machine
-from workbench.control.events import Beat
-from workbench.control.liveness import LifeWatch
+from workbench.runtime.control.liveness import LifeWatch
+from workbench.runtime.events import Beat
 
 GONE = (1 << 22) + 1
 """A process id above the largest that Linux gives."""

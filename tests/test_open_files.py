@@ -12,8 +12,8 @@ SERVER = """
 import os, resource, socket, time
 from workbench.errors import LaunchError
 from workbench.config import Settings
-from workbench.steady.stack import coordinator
-from workbench.control.server import ControlServer
+from workbench.runtime.steady.stack import coordinator
+from workbench.runtime.control.server import ControlServer
 
 def serve(size):
     return ControlServer(coordinator(size, Settings()), b"secret", "127.0.0.1")

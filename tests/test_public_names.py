@@ -107,7 +107,7 @@ def test_run_takes_the_keywords_of_horovod_s() -> None:
 
 def test_run_is_the_package_s() -> None:
     """``workbench.run`` is the function, found at its first use, and a public name."""
-    from workbench.runner import run
+    from workbench.launch.function import run
 
     assert workbench.run is run
     assert "run" in workbench.__all__

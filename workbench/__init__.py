@@ -49,7 +49,7 @@ _IN_API = (
     "stop_timeline",
     "synchronize",
 )
-# Elsewhere than in workbench.api.
+# Elsewhere than in workbench.job.api.
 _HOMES = {
     "autotune_report": "workbench.observe.tuning",
     "chaos": "workbench.elastic.chaos",
@@ -57,25 +57,25 @@ _HOMES = {
     "empty": "workbench.training.memory",
     "fingerprint": "workbench.observe.values.fingerprint",
     "measure": "workbench.calibration.prediction",
-    "mpi_threads_supported": "workbench.built",
+    "mpi_threads_supported": "workbench.job.built",
     "predict": "workbench.calibration.prediction",
-    "run": "workbench.runner",
+    "run": "workbench.launch.function",
     "timeline": "workbench.observe.notebook_timeline",
-    "who_has": "workbench.observe.values.who_has",
+    "who_has": "workbench.cluster.who_has",
 }
 
 if TYPE_CHECKING:
-    from workbench.api import *  # noqa: F403
-    from workbench.built import mpi_threads_supported as mpi_threads_supported
     from workbench.calibration.prediction import measure as measure
     from workbench.calibration.prediction import predict as predict
     from workbench.cluster.checkup import doctor as doctor
+    from workbench.cluster.who_has import who_has as who_has
     from workbench.elastic.chaos import chaos as chaos
+    from workbench.job.api import *  # noqa: F403
+    from workbench.job.built import mpi_threads_supported as mpi_threads_supported
+    from workbench.launch.function import run as run
     from workbench.observe.notebook_timeline import timeline as timeline
     from workbench.observe.tuning import autotune_report as autotune_report
     from workbench.observe.values.fingerprint import fingerprint as fingerprint
-    from workbench.observe.values.who_has import who_has as who_has
-    from workbench.runner import run as run
     from workbench.training.memory import empty as empty
 else:
     __all__ = [*_HOMES, *_IN_API]
@@ -84,7 +84,7 @@ else:
         """Load what is behind a public name at its first use: `workbench --help` needs no numpy."""
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = getattr(import_module(_HOMES.get(name, "workbench.api")), name)
+        value = getattr(import_module(_HOMES.get(name, "workbench.job.api")), name)
         globals()[name] = value
         return value
 

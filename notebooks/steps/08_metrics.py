@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import workbench.torch as hvd
 from workbench import data
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 BATCH, EPOCHS, CHECKPOINT = 72, 2, "digits.pt"
 torch.set_default_dtype(torch.float64)  # so that equal results are equal to many digits

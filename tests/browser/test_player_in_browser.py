@@ -11,13 +11,13 @@ import pytest
 from labs import in_browser
 from wrong_answers import load
 
-from workbench import api
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import drawing
 from workbench.course.provenance.explain import replay
 from workbench.course.provenance.picture import grid
 from workbench.course.simulator import Run, simulate
 from workbench.course.tasks import task
+from workbench.job import api
 from workbench.observe import player
 from workbench.observe.figure import Figure
 from workbench.observe.notebook_timeline import timeline

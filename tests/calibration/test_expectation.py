@@ -15,10 +15,10 @@ from workbench.calibration.fit import Constant, Fit
 from workbench.calibration.links import Links
 from workbench.calibration.prediction import Measured
 from workbench.config import settings
-from workbench.context import HOLDER
 from workbench.errors import LaunchError
+from workbench.job.context import HOLDER
+from workbench.runtime.steady.tuner import Choice, Tuner
 from workbench.simulate.steps import Span
-from workbench.steady.tuner import Choice, Tuner
 
 pytest.importorskip("sklearn")
 LATENCY_S, PER_BYTE_S, ANNOUNCE_S = 1e-3, 1e-8, 2e-4

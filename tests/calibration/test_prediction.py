@@ -171,7 +171,7 @@ def test_a_step_with_float16_on_the_wire_has_rounded_gradients() -> None:
     """The recorded step casts each gradient, and updates with what comes back, as ``compression=`` does."""
     import torch
 
-    from workbench.torch.spans import Recording
+    from workbench.calibration.spans import Recording
 
     torch.manual_seed(0)
     model, batch = torch.nn.Linear(5, 3), (torch.randn(7, 5), torch.zeros(7, dtype=torch.long))
@@ -193,7 +193,7 @@ def test_spans_add_up_to_the_step() -> None:
     """Of a model whose layers are used in another order than they are registered, and with a shortcut."""
     import torch
 
-    from workbench.torch.spans import Recording
+    from workbench.calibration.spans import Recording
 
     class Turned(torch.nn.Module):
         def __init__(self) -> None:

@@ -26,9 +26,9 @@ from workbench.config import Settings
 from workbench.core.coordinator import JOIN, CountingCoordinator, Error
 from workbench.core.messages import Announce, Decision, Done, Event, Key, Response
 from workbench.core.protocols import PlainAnnouncer
-from workbench.faults.supervision import SupervisingCoordinator
-from workbench.steady import stack
-from workbench.steady.priority import PriorityCoordinator
+from workbench.runtime.faults.supervision import SupervisingCoordinator
+from workbench.runtime.steady import stack
+from workbench.runtime.steady.priority import PriorityCoordinator
 
 TWO_NAMES: list[Script] = [("x", "y", WAIT, JOINS, WAIT), ("y", "x", WAIT, JOINS, WAIT), ("x", JOINS, WAIT)]
 """Three ranks submit two names in two orders; one of them has no second tensor, and joins."""

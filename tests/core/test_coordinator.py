@@ -11,10 +11,10 @@ from coordination import Coordinator, Item, response_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from workbench.control.events import Beat, Began, Lost
 from workbench.core import agreement
 from workbench.core.messages import Announce, Kind, Left, Raised, ReduceOp, Request, Response
-from workbench.faults.disagreement import explain
+from workbench.runtime.events import Beat, Began, Lost
+from workbench.runtime.faults.disagreement import explain
 
 respond = partial(agreement.respond, explain=explain)
 # A busy machine is no failure: no deadline per example.

@@ -17,11 +17,7 @@ from coordination import Item
 from workbench.collectives import Traffic
 from workbench.common.secret.seal import Seal
 from workbench.config import Settings
-from workbench.control.channel import SocketChannel
-from workbench.control.client import ControlClient
-from workbench.control.codec import decode_event, encode_decision
-from workbench.control.connection import Connection
-from workbench.control.events import Beat, Stack
+from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.core.handle import Handle
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Raised, Request, Response
@@ -34,11 +30,15 @@ from workbench.errors import (
     ShutDownError,
     WaitTimeoutError,
 )
-from workbench.faults.blocked_threads import BlockedThreads
-from workbench.steady import stack
+from workbench.runtime.control.channel import SocketChannel
+from workbench.runtime.control.client import ControlClient
+from workbench.runtime.control.codec import decode_event, encode_decision
+from workbench.runtime.control.connection import Connection
+from workbench.runtime.events import Beat, Stack
+from workbench.runtime.faults.blocked_threads import BlockedThreads
+from workbench.runtime.steady import stack
 from workbench.transport.host.links import link_backend
 from workbench.transport.host.single import SingleLink
-from workbench.transport.process_sets import SetTable
 
 SECRET = b"the secret of this very job ...."
 

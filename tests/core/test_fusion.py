@@ -10,9 +10,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from workbench.core.backend.memory import HOST
 from workbench.core.fusion import layout, nbytes, plan
 from workbench.core.messages import Kind, ReduceOp, Response
-from workbench.transport.memory import HOST
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

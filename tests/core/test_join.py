@@ -7,9 +7,9 @@ import random
 import pytest
 from coordination import Coordinator, Item
 
-from workbench.control.codec import decode_decision, encode_decision
-from workbench.control.events import Began, Blocked, Ended
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Raised, ReduceOp, Request, Response
+from workbench.runtime.control.codec import decode_decision, encode_decision
+from workbench.runtime.events import Began, Blocked, Ended
 
 JOIN = Request("join.join", Kind.JOIN)
 X = Request("allreduce.x", Kind.ALLREDUCE, "float32", (2,), ReduceOp.SUM)

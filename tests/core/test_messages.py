@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from workbench.control.codec import decode_decision, decode_event, encode_decision, encode_event
-from workbench.control.events import Beat, Began, Blocked, Ended, Stack
 from workbench.core.messages import Announce, Decision, Event, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.errors import CollectiveError, MismatchError, PeerLostError
+from workbench.runtime.control.codec import decode_decision, decode_event, encode_decision, encode_event
+from workbench.runtime.events import Beat, Began, Blocked, Ended, Stack
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -7,12 +7,12 @@ import threading
 import pytest
 from interrupted import interrupts
 
-from workbench.control.events import Began, Ended
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Request
 from workbench.core.pending import Entry, PendingTable
 from workbench.errors import CollectiveError, DuplicateNameError, PeerLostError, ShutDownError
-from workbench.steady.batching import Window
+from workbench.runtime.events import Began, Ended
+from workbench.runtime.steady.batching import Window
 
 
 def entry(name: str, process_set: int = 0, convert: object = None) -> Entry:

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from workbench.collectives.reduction import Reduction
 from workbench.collectives.traffic import Traffic
-from workbench.control.codec import decode_decision, decode_event, encode_decision, encode_event
 from workbench.core.agreement import respond
 from workbench.core.execute import execute
 from workbench.core.handle import Handle
 from workbench.core.messages import Announce, Decision, Kind, ReduceOp, Request, Response
 from workbench.core.pending import Entry
 from workbench.core.protocols import PlainAnnouncer
-from workbench.observe.timeline import Timeline
-from workbench.steady.cache import CachingAnnouncer
+from workbench.runtime.control.codec import decode_decision, decode_event, encode_decision, encode_event
+from workbench.runtime.steady.cache import CachingAnnouncer
+from workbench.runtime.trace.timeline import Timeline
 from workbench.transport.host.links import link_backend
 from workbench.transport.host.single import SingleLink
 

@@ -12,8 +12,8 @@ from thorough import once_more
 from workbench.core import coordinator
 from workbench.core.coordinator import Error, WaitingNames
 from workbench.core.messages import Key
-from workbench.faults import supervision
-from workbench.faults.deadlock_detection import Attendance, Missed
+from workbench.runtime.faults import supervision
+from workbench.runtime.faults.deadlock_detection import Attendance, Missed
 
 JOBS = [range(250), once_more(range(250, 12_000))]
 

@@ -12,12 +12,12 @@ import psutil
 import pytest
 from submissions import living, write
 
+from workbench.cli.grade.grade import Grading, How
+from workbench.cli.grade.results import NotebookResult, State, as_csv, table
+from workbench.cli.grade.submissions import notebooks, read
 from workbench.course import build
 from workbench.course.grading.cells import exercises_in
 from workbench.course.tasks import names, task
-from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.results import NotebookResult, State, as_csv, table
-from workbench.launch.grade.submissions import notebooks, read
 
 LESSON = next((build.ROOT / "lessons").glob("03_*.py"))
 SETUP = """import os, sys, time

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from workbench.cli import main as cli
 from workbench.course import build
 from workbench.course.exercise import catch_up
-from workbench.launch import cli
 
 ROOT = build.ROOT
 TEXTS = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "instructors/guide.md", "instructors/ai-policy.md"]

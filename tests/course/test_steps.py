@@ -48,7 +48,7 @@ def test_neighbours_differ_in_few_lines(k: int) -> None:
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
 def test_runs_on_two_ranks_as_from_the_command_line(script: Path, tmp_path: Path) -> None:
     """``workbench run -np 2 python …`` ends well, and prints a line from each rank until the last step."""
-    command = (sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", sys.executable, str(script))
+    command = (sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", sys.executable, str(script))
     found = _RESULT.findall(_run(tmp_path, *command))
     assert len(found) == (1 if script == STEPS[-1] else 2)
 

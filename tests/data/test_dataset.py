@@ -88,7 +88,7 @@ def test_torch_shares_the_memory() -> None:
 
 def test_torch_is_imported_only_on_demand() -> None:
     """Without data.torch(), neither torch nor scikit-learn is loaded."""
-    code = "import sys, workbench.data, workbench.training.sampler; print({'torch', 'sklearn'} & set(sys.modules))"
+    code = "import sys, workbench.data, workbench.data.sampler; print({'torch', 'sklearn'} & set(sys.modules))"
     path = {"PYTHONPATH": ":".join(filter(None, sys.path))}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=path, check=True)
     assert done.stdout.strip() == "set()"

@@ -17,9 +17,9 @@ import pytest
 from sklearn.datasets import load_digits
 
 from workbench.data import digits, fashion_mnist
+from workbench.data.sampler import epoch_order
 from workbench.data.sources import FASHION_MNIST, IdxFile, IdxSource, load
 from workbench.errors import DataNotFoundError
-from workbench.training.sampler import epoch_order
 
 PACKAGED = pytest.mark.skipif(
     not FASHION_MNIST.system_dir.is_dir(), reason=f"needs Debian's package {FASHION_MNIST.package}"

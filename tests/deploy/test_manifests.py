@@ -19,10 +19,10 @@ from crds import refused
 from pod_rules import broken
 from running import environment
 
+from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.forms import MANIFESTS, as_yaml
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
-from workbench.launch.jobs.description import Job
-from workbench.launch.jobs.forms import MANIFESTS, as_yaml
 
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 SCRIPT = Path(__file__).parents[1] / "testbed" / "scripts" / "pods_train.py"

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import api, elastic
+from workbench import elastic
 from workbench.elastic import (
     HostsUpdatedInterrupt,
     HostUpdate,
@@ -29,7 +29,8 @@ from workbench.elastic import (
 from workbench.elastic.checkpoint_files import directory_of, read_manifest, whole
 from workbench.elastic.state import State
 from workbench.errors import CheckpointError, CollectiveError
-from workbench.training.objects import broadcast_object
+from workbench.job import api
+from workbench.job.objects import broadcast_object
 
 
 def alone(**values: Any) -> ObjectState:

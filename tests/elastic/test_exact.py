@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import api, elastic
+from workbench import elastic
 from workbench.elastic.exact import ShardBatches, newest, owners, reduce_shards
-from workbench.training.objects import broadcast_object
+from workbench.job import api
+from workbench.job.objects import broadcast_object
 
 
 def test_every_shard_has_one_owner() -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench import api
 from workbench.common.cell_numbers import CellNumbers
 from workbench.errors import MissingRanksError
 from workbench.executors.calls import NumberedCalls, as_cell
-from workbench.joining import run_threads
+from workbench.job import api
+from workbench.job.joining import run_threads
 
 LATE_S = 2.0  # longer than a rank may be idle while another one waits
 

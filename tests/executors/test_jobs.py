@@ -153,7 +153,9 @@ def test_an_elastic_job_goes_on_when_a_rank_is_killed(board: Switchboard, tmp_pa
 
         def kill() -> None:
             assert eventually(lambda: bool(list(tmp_path.glob("step.5.*"))))
-            victims = [pid for pid in with_variable(MARK, str(tmp_path)) if b"workbench.runner" in cmdline(pid)]
+            victims = [
+                pid for pid in with_variable(MARK, str(tmp_path)) if b"workbench.launch.function" in cmdline(pid)
+            ]
             os.kill(max(victims), signal.SIGKILL)
             (tmp_path / "go").touch()
 

@@ -339,7 +339,7 @@ def test_splits_that_do_not_fit(run: Callable[..., Any]) -> None:
 @WAYS
 def test_before_init(run: Callable[..., Any]) -> None:
     """It is TensorFlow's FailedPreconditionError, and a ValueError as well, that says what to call."""
-    from workbench.context import HOLDER
+    from workbench.job.context import HOLDER
 
     context = HOLDER.get()
     HOLDER.set(None)

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 from workbench.transport.gpu.device import Arrival, Gpu
 
 LENGTH = 300_001  # odd, and large enough for torch to give it a block of its own

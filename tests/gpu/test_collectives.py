@@ -43,7 +43,7 @@ def test_nothing_was_copied_to_the_host(world: verbs.World) -> None:
     """What reduced all this is NCCL's backend on this rank's GPU, with one stream of its own."""
     import torch
 
-    from workbench.context import HOLDER
+    from workbench.job.context import HOLDER
 
     sets = HOLDER.get().sets
     assert sets.backend(0, "cuda").name == "NCCL"

@@ -19,8 +19,8 @@ import torch
 import workbench
 import workbench.torch as hvd
 from workbench.collectives.ring import chunk_lengths
-from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
+from workbench.job.context import HOLDER
 
 Shape = tuple[int, ...]
 DTYPES: dict[str, torch.dtype] = {

@@ -8,7 +8,7 @@ import numpy as np
 from link_checks import DTYPES, Rank
 
 from workbench.collectives.reduction import narrow, widen
-from workbench.transport.base import Backend, Reduction, Traffic
+from workbench.core.backend.base import Backend, Reduction, Traffic
 
 OPS = {"sum": np.add.reduce, "average": np.add.reduce, "min": np.min, "max": np.max, "product": np.multiply.reduce}
 

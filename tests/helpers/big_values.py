@@ -10,8 +10,8 @@ import numpy as np
 
 import workbench as hvd
 from workbench.core.messages import Kind
-from workbench.entries import entry, submit
-from workbench.training.objects import broadcast_object
+from workbench.job.entries import entry, submit
+from workbench.job.objects import broadcast_object
 
 Array = np.ndarray[Any, Any]
 _PERIOD = 251 * 65_537  # bytes; no power of two divides it, so bytes that are misplaced by one are found

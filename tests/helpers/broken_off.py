@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.errors import CollectiveError
+from workbench.job.context import HOLDER
 
 
 def fail(*_: Any) -> None:

@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api, elastic
+from workbench import elastic
 from workbench.elastic import ObjectState
-from workbench.training.objects import broadcast_object
+from workbench.job import api
+from workbench.job.objects import broadcast_object
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from modes import Array, Mode, Program, dtype_of, wide
 
 import workbench
 from workbench import Adasum, Average, Max, Min, Product, Sum
-from workbench.training.objects import allgather_object
+from workbench.job.objects import allgather_object
 
 Check = Callable[[Mode], None]
 FOLD: dict[Any, Callable[[Array], Array]] = {

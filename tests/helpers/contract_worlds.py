@@ -25,7 +25,7 @@ from backend_checks import BACKEND_CHECKS, a_backend_ends
 from link_checks import LINK_CHECKS, Check, Rank
 
 from workbench.config import Launch, Settings
-from workbench.transport.base import Backend, Channel
+from workbench.core.backend.base import Backend, Channel
 from workbench.transport.host.links import SubLink, link_backend
 from workbench.transport.host.single import SingleLink
 from workbench.transport.host.threads import Mailboxes, ThreadBootstrap, ThreadLink, spawn

@@ -6,9 +6,9 @@ from typing import Any
 
 from workbench.config import Settings
 from workbench.core.messages import Decision, Event, Response
-from workbench.faults.stall import StallInspector
-from workbench.steady import stack
-from workbench.steady.cache import CachingCoordinator, CoordinatorCache
+from workbench.runtime.faults.stall import StallInspector
+from workbench.runtime.steady import stack
+from workbench.runtime.steady.cache import CachingCoordinator, CoordinatorCache
 
 Item = Response | int
 

@@ -21,15 +21,15 @@ import numpy as np
 from model_check import Automaton, Violation
 
 from workbench.config import Settings
-from workbench.control.codec import decode_decision, decode_event, encode_decision, encode_event
-from workbench.control.events import Lost
 from workbench.core.coordinator import JOIN
 from workbench.core.handle import Handle
 from workbench.core.messages import Decision, Done, Event, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.core.pending import Entry
 from workbench.core.verbs import verb
-from workbench.faults.supervision import SupervisingCoordinator
-from workbench.steady import stack
+from workbench.runtime.control.codec import decode_decision, decode_event, encode_decision, encode_event
+from workbench.runtime.events import Lost
+from workbench.runtime.faults.supervision import SupervisingCoordinator
+from workbench.runtime.steady import stack
 
 WAIT, CATCH, JOINS, RAISE = "wait", "catch", "join", "raise"
 Script = Sequence[str]

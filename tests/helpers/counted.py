@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 
 
 @dataclass

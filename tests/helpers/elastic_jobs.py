@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-LAUNCHER = (sys.executable, "-m", "workbench.launch.cli", "run")
+LAUNCHER = (sys.executable, "-m", "workbench.cli.main", "run")
 
 
 class Job:

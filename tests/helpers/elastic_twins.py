@@ -10,10 +10,10 @@ from typing import Any
 import keras
 
 import workbench.keras as hvd
-from workbench.context import HOLDER
-from workbench.control.events import Began
 from workbench.core.messages import Raised
 from workbench.errors import CollectiveError
+from workbench.job.context import HOLDER
+from workbench.runtime.events import Began
 
 
 class Fails(keras.callbacks.Callback):

@@ -84,7 +84,7 @@ def counting(folder: str, steps: int) -> tuple[int, int, float]:
 
     import workbench as hvd
     from workbench import elastic
-    from workbench.training.objects import broadcast_object
+    from workbench.job.objects import broadcast_object
 
     hvd.init()
     state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=0.0)

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workbench import api
-from workbench.context import HOLDER
+from workbench.job import api
+from workbench.job.context import HOLDER
 
 
 def interrupted_cell(code: Callable[[], Any]) -> None:

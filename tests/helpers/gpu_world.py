@@ -13,12 +13,12 @@ import pytest
 from cuda_standin import Record, World, install
 
 import workbench as hvd
+from workbench.core.backend.base import Backend
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
-from workbench.entries import entry, submit
+from workbench.job.entries import entry, submit
 from workbench.transport import polling
-from workbench.transport.base import Backend
 from workbench.transport.gpu import device as gpu
 from workbench.transport.gpu import select as gpu_select
 from workbench.transport.gpu import staged

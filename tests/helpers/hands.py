@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from workbench.common.secret.seal import Seal
-from workbench.control.addresses import connect
-from workbench.control.channel import LocalChannel, SocketChannel
-from workbench.control.client import ControlClient
-from workbench.control.codec import decode_decision, encode_event
-from workbench.control.connection import Connection
-from workbench.control.events import Beat
-from workbench.control.server import ControlServer
 from workbench.core.messages import Announce, Decision, Event, Kind, Request, Response
 from workbench.machine import host_id
+from workbench.runtime.control.addresses import connect
+from workbench.runtime.control.channel import LocalChannel, SocketChannel
+from workbench.runtime.control.client import ControlClient
+from workbench.runtime.control.codec import decode_decision, encode_event
+from workbench.runtime.control.connection import Connection
+from workbench.runtime.control.server import ControlServer
+from workbench.runtime.events import Beat
 
 SECRET = b"the secret of this very job ...."
 HEARTBEAT_S = 0.05

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from workbench.collectives.pipeline import begin
+from workbench.core.backend.base import Backend, Channel, Link
 from workbench.errors import CollectiveError
-from workbench.transport.base import Backend, Channel, Link
 from workbench.transport.host.links import SubLink
 
 DTYPES = [*["bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]]

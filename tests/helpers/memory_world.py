@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, narrow, wire_dtype
-from workbench.transport.base import Backend
+from workbench.core.backend.base import Backend
 from workbench.transport.host.links import link_backend
 from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
 from workbench.transport.shm.backend import reserved_bytes, shm_backend

@@ -20,15 +20,15 @@ from typing import Any
 import numpy as np
 
 from workbench.config import Settings
-from workbench.control.codec import decode_decision, encode_decision
-from workbench.control.events import Began, Blocked, Ended
 from workbench.core.coordinator import JOIN
 from workbench.core.handle import Handle
 from workbench.core.messages import Decision, Done, Event, Key, Kind, Left, Raised, ReduceOp, Request
 from workbench.core.pending import Entry, PendingTable
 from workbench.core.protocols import AtOnce
 from workbench.errors import CollectiveError, DuplicateNameError, ShutDownError
-from workbench.steady import stack
+from workbench.runtime.control.codec import decode_decision, encode_decision
+from workbench.runtime.events import Began, Blocked, Ended
+from workbench.runtime.steady import stack
 
 _LONG_S = 0.3
 _PATIENCE_S = 30.0

@@ -8,8 +8,8 @@ import pytest
 from coordination import Coordinator
 from hands import HEARTBEAT_S, LINUX, SECRET, Job
 
-from workbench.control.server import ControlServer
-from workbench.faults.stall import StallInspector
+from workbench.runtime.control.server import ControlServer
+from workbench.runtime.faults.stall import StallInspector
 
 
 @pytest.fixture

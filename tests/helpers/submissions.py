@@ -8,10 +8,10 @@ from types import ModuleType
 import nbformat
 import psutil
 
+from workbench.cli.grade.grade import Grading, How
+from workbench.cli.grade.results import NotebookResult
+from workbench.cli.grade.submissions import read
 from workbench.course.tasks import task
-from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.results import NotebookResult
-from workbench.launch.grade.submissions import read
 
 SETUP = "import os, sys, time, gc\nimport numpy as np\nfrom workbench.course.exercise import check, exercise"
 RIGHT = task("03.ring_allreduce").cell(solved=True)

@@ -9,11 +9,11 @@ from types import SimpleNamespace
 
 from coordination import Coordinator
 
-from workbench.control.codec import decode_decision, encode_decision
 from workbench.core.messages import Announce, Decision, Event, Key, Kind, Request, Response, Values
 from workbench.core.protocols import PlainAnnouncer
-from workbench.faults.stall import StallInspector
-from workbench.steady.cache import CachingAnnouncer
+from workbench.runtime.control.codec import decode_decision, encode_decision
+from workbench.runtime.faults.stall import StallInspector
+from workbench.runtime.steady.cache import CachingAnnouncer
 
 LONG_S = 100.0  # more than any grace or deadline here
 

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import workbench.torch as hvd
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job.process_sets import ProcessSet, global_process_set
 
 STAGES = ["gradients", "parameters"]
 OPTIMIZERS: dict[str, Callable[[Any], torch.optim.Optimizer]] = {

@@ -19,7 +19,7 @@ from workbench.launch.start import mpi
 
 pytestmark = [pytest.mark.integration]
 
-RUN = ("-m", "workbench.launch.cli", "run")
+RUN = ("-m", "workbench.cli.main", "run")
 
 # The example of Horovod's README for PyTorch, on digits instead of a download; nothing in it knows of the workbench.
 EXAMPLE = """
@@ -159,7 +159,8 @@ def test_names_lead_to_ours(tmp_path: Path) -> None:
     code = """
     import workbench.as_horovod, importlib
     import horovod, horovod.torch as hvd, horovod.torch.elastic as elastic
-    import workbench.torch, workbench.torch.elastic, workbench.runner, workbench.process_sets, workbench.errors
+    import workbench.torch, workbench.torch.elastic, workbench.errors
+    import workbench.launch.function, workbench.job.process_sets
     names = "elastic mpi_ops sync_batch_norm compression functions optimizer elastic.state elastic.sampler".split()
     common = "util exceptions process_sets basics elastic".split()
     for name in [*(f"torch.{each}" for each in names), *(f"common.{each}" for each in common), "runner", "version"]:
@@ -172,8 +173,8 @@ def test_names_lead_to_ours(tmp_path: Path) -> None:
     print([
         hvd.DistributedOptimizer is workbench.torch.DistributedOptimizer is star["DistributedOptimizer"],
         elastic.TorchState is workbench.torch.elastic.TorchState is TorchState is hvd.elastic.TorchState,
-        horovod.run.func is workbench.runner.run and horovod.runner.run is horovod.run,
-        horovod.common.process_sets.ProcessSet is workbench.process_sets.ProcessSet,
+        horovod.run.func is workbench.launch.function.run and horovod.runner.run is horovod.run,
+        horovod.common.process_sets.ProcessSet is workbench.job.process_sets.ProcessSet,
         HorovodInternalError is workbench.errors.CollectiveError is hvd.HorovodInternalError,
         issubclass(HostsUpdatedInterrupt, RuntimeError) and hvd.elastic.HostsUpdatedInterrupt is HostsUpdatedInterrupt,
         horovod.common.basics.HorovodBasics(__name__, "x").size is workbench.torch.size is hvd.size,
@@ -353,7 +354,7 @@ def test_parts_under_construction_come_by_themselves(tmp_path: Path) -> None:
 def test_the_alias_loads_no_framework_that_nobody_asked_for(tmp_path: Path) -> None:
     """``import horovod`` and its helpers load no torch; ``workbench`` alone does not make a ``horovod``."""
     code = """
-    import sys, workbench.api
+    import sys, workbench.job.api
     try: import horovod
     except ModuleNotFoundError as error: print(error.name == "horovod")
     """
@@ -382,7 +383,7 @@ def path_with(folder: str) -> str:
 
 def test_a_real_horovod_is_hidden_only_on_demand(real: str, tmp_path: Path) -> None:
     """Without the alias a real Horovod is found; with it ours is, and one line says so; the two never mix."""
-    show = "import workbench.api, horovod; print(repr(horovod.__version__))"
+    show = "import workbench.job.api, horovod; print(repr(horovod.__version__))"
     assert answer(show, tmp_path, PYTHONPATH=path_with(real)) == "real"
     done = python(f"import workbench.as_horovod; {show}", tmp_path, PYTHONPATH=path_with(real))
     assert done.stdout == "'0.28.1'\n"
@@ -529,7 +530,7 @@ def test_helpers_answer_for_this_environment(
     """What is built is what check-build finds; a part that there is not is an ImportError."""
     import torch
 
-    from workbench.launch.doctor import check_build
+    from workbench.doctor import check_build
 
     assert util.extension_available("torch") == check_build.has_framework("torch") is True
     assert util.gpu_available("torch") == torch.cuda.is_available()
@@ -567,7 +568,7 @@ def test_variables_are_changed_within_the_block_only(monkeypatch: pytest.MonkeyP
 
 def test_op_and_average() -> None:
     """``op`` counts; ``average`` is understood with a warning; both are an error; neither means Average."""
-    from workbench import api
+    from workbench.job import api
 
     choose = util.get_average_backwards_compatibility_fun(api)
     assert (choose(None, None), choose(api.Sum, None)) == (api.Average, api.Sum)

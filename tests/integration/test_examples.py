@@ -224,7 +224,7 @@ def test_the_residual_networks_are_the_published_ones(
 def run_job(jobs: Runner, script: str, *words: str, **env: str) -> dict[int, str]:
     """Start an example on two ranks with ``workbench run``; what each rank printed."""
     alias = ["--as-horovod"] if "import horovod" in (EXAMPLES / script).read_text(encoding="utf-8") else []
-    command = ["-m", "workbench.launch.cli", "run", *alias, "-np", "2", sys.executable, str(EXAMPLES / script), *words]
+    command = ["-m", "workbench.cli.main", "run", *alias, "-np", "2", sys.executable, str(EXAMPLES / script), *words]
     job = jobs.python(*command, deadline_s=DEADLINE_S, **QUICK, **env)
     assert (job.code, job.left) == (0, ()), job.report()
     said = re.findall(r"^\[(\d)\]<stdout>:(.*)$", job.out(0), re.MULTILINE)

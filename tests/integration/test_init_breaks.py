@@ -25,7 +25,7 @@ N = 3
 
 def run(jobs: Runner, *words: str, n: int = N) -> Job:
     """``workbench run``."""
-    start = ("-m", "workbench.launch.cli", "run", "-np", str(n), sys.executable, SCRIPT)
+    start = ("-m", "workbench.cli.main", "run", "-np", str(n), sys.executable, SCRIPT)
     return jobs.python(*start, *words, deadline_s=INIT_S + 30, WORKBENCH_INIT_TIMEOUT_S=str(INIT_S))
 
 
@@ -183,7 +183,7 @@ def test_an_exit_that_the_script_catches(jobs: Runner) -> None:
 def test_a_timeline_that_cannot_be_written(jobs: Runner, tmp_path: Path, flag: str) -> None:
     """The launcher says so before it starts a rank; and where a rank finds out, all of them say so, at once."""
     path = str(tmp_path / "not there" / "timeline.json")
-    words = ("-m", "workbench.launch.cli", "run", "-np", "2", *filter(None, [flag]))
+    words = ("-m", "workbench.cli.main", "run", "-np", "2", *filter(None, [flag]))
     job = jobs.python(*words, "--timeline-filename", path, "true", deadline_s=40)
     assert job.code == 1, job.report()
     assert "is not there" in job.err(0), job.report()

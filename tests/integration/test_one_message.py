@@ -107,7 +107,7 @@ def test_in_a_notebook(tmp_path: Path) -> None:
     assert "ranks 0, 2: RankFailedError: Rank 1 raised an exception" in mistake[-1]
     assert shown[3].startswith("rank 0:")
     assert "Ranks 1, 2 are idle" in shown[3]
-    assert "workbench/api.py" not in shown[3]
+    assert "workbench/job/api.py" not in shown[3]
     assert not shown[4], shown[4]
     printed = "".join(out.get("text", "") for out in notebook.cells[4].outputs)
     assert printed.count("[3. 3. 3.]") == 3

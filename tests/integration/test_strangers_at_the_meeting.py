@@ -107,7 +107,7 @@ def test_a_stranger_at_the_store_runs_nothing(attack: Any, open_folder: Path, ho
 def test_run_without_mpi_listens_at_loopback_alone(jobs: Runner) -> None:
     """While the ranks of ``workbench run --gloo`` work, no process of the job has a port that a network reaches."""
     job = jobs.python(
-        *("-m", "workbench.launch.cli", "run", "-np", "2", "--gloo", sys.executable, str(SCRIPTS / "listens.py")),
+        *("-m", "workbench.cli.main", "run", "-np", "2", "--gloo", sys.executable, str(SCRIPTS / "listens.py")),
         deadline_s=60,
     )
     assert job.code == 0, job.report()

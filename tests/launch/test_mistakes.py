@@ -51,7 +51,7 @@ def run(jobs: Runner, path: Path, text: str, *options: str, **env: str) -> Job:
     """``workbench run -np 4 python script.py``."""
     script = path / "mistake.py"
     script.write_text(HEAD + text + "\nprint('came to the end')\n")
-    words = ("-m", "workbench.launch.cli", "run", "-np", str(N), *options, "python", str(script))
+    words = ("-m", "workbench.cli.main", "run", "-np", str(N), *options, "python", str(script))
     return jobs.python(*words, deadline_s=DEADLINE_S, **env)
 
 

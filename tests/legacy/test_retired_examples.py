@@ -18,7 +18,7 @@ DEADLINE_S = 150.0
 pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(2 * DEADLINE_S + 60)]
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
-RUN = ("-m", "workbench.launch.cli", "run", "--as-horovod")
+RUN = ("-m", "workbench.cli.main", "run", "--as-horovod")
 
 
 def run(jobs: Runner, n: int, script: str, *words: str, **env: str) -> Job:

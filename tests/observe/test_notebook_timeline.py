@@ -15,8 +15,8 @@ import workbench as wb
 from workbench.errors import NotInitializedError
 from workbench.observe.drawing import COLOURS, svg
 from workbench.observe.notebook_timeline import Picture
-from workbench.observe.recorder import Answer, Collective, Snapshot
 from workbench.observe.tracks import PHASES, Track, clock_shifts, length, tracks, waited_s
+from workbench.runtime.trace.recorder import Answer, Collective, Snapshot
 
 SVG = "{http://www.w3.org/2000/svg}"
 MS = 1_000_000

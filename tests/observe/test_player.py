@@ -12,10 +12,10 @@ import nbformat
 import numpy as np
 import pytest
 
-from workbench import api
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import build, drawing
 from workbench.course.simulator import Run, simulate
+from workbench.job import api
 from workbench.observe import player
 from workbench.observe.figure import Figure
 from workbench.observe.notebook_timeline import timeline

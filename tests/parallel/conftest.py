@@ -17,7 +17,7 @@ import pytest
 
 import workbench as hvd
 from workbench import config
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 
 LAUNCH = config.launch()
 

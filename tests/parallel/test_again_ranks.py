@@ -9,8 +9,8 @@ import pytest
 import torch
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.errors import MismatchError, UnsupportedTensorError
+from workbench.job.context import HOLDER
 from workbench.torch import again
 
 

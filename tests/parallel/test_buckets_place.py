@@ -12,8 +12,8 @@ from bag import Pair
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.core.messages import Announce, Event
+from workbench.job.context import HOLDER
 from workbench.torch.tensors import view
 
 BUCKET_BYTES = 20_000

@@ -14,11 +14,11 @@ import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
-from workbench.control.events import Began
 from workbench.core.messages import Raised
 from workbench.elastic import HostUpdate, restart
 from workbench.errors import CollectiveError, MismatchError, RankFailedError
+from workbench.job.context import HOLDER
+from workbench.runtime.events import Began
 from workbench.torch import elastic
 
 STEPS, COMMIT_EVERY = 7, 2

@@ -14,7 +14,6 @@ import torch
 
 import workbench.torch as hvd
 from workbench import config
-from workbench.context import HOLDER
 from workbench.errors import (
     DuplicateNameError,
     MismatchError,
@@ -24,6 +23,7 @@ from workbench.errors import (
     ShutDownError,
     UnsupportedTensorError,
 )
+from workbench.job.context import HOLDER
 
 WAIT_S = 20.0  # a collective that ought to fail must not hang instead
 

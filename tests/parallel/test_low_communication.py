@@ -12,8 +12,8 @@ from serial import MAKES, assert_equal, batches, mse, part, twins
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.errors import CollectiveError, MismatchError
+from workbench.job.context import HOLDER
 
 Wrap = Callable[[torch.optim.Optimizer], Any]
 ALIKE: dict[str, Wrap] = {

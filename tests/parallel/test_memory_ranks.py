@@ -17,11 +17,11 @@ import torch
 
 import workbench
 import workbench.torch as hvd
-from workbench import api
 from workbench.collectives.reduction import Reduction, fold, narrow, wire_dtype
 from workbench.collectives.ring import chunk_lengths
-from workbench.context import HOLDER
 from workbench.core.messages import Kind
+from workbench.job import api
+from workbench.job.context import HOLDER
 from workbench.training import memory
 from workbench.transport.shm.staged import SEGMENT_BYTES
 

@@ -15,7 +15,7 @@ from torch import nn
 
 import workbench.torch as hvd
 from workbench.torch.optimizer.deferred import Deferred
-from workbench.torch.optimizer.sharded import ELEMENTWISE
+from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 SMALL = {"BUCKET_BYTES": 500, "PIECE_BYTES": 80, "EAGER_BYTES": 0}  # several buckets, most in several pieces
 TINY = {"BUCKET_BYTES": 1, "PIECE_BYTES": 8, "EAGER_BYTES": 0}  # a bucket for each gradient, a piece for each element

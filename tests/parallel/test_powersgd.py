@@ -11,7 +11,7 @@ from serial import batches, distributed, mse, part, run, twins
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 
 M, N = 12, 9

@@ -12,7 +12,7 @@ from bag import IMPLEMENTATIONS, MAKES, STEPS, ZEROS, Pair, maker
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.torch.optimizer.sharded import ELEMENTWISE
+from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 
 def is_sharded(pair: Pair) -> bool:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import workbench as hvd
-from workbench.context import HOLDER
 from workbench.errors import MismatchError
+from workbench.job.context import HOLDER
 from workbench.observe.notebook_timeline import Picture
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 
 
 def stories(path: Path) -> dict[str, list[str]]:

@@ -16,8 +16,8 @@ from torch import nn
 from zero import OPTIMIZERS, STAGES, Mixed, Twins, net
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.errors import CollectiveError, MismatchError
+from workbench.job.context import HOLDER
 from workbench.torch.sharded.live import LiveBytes
 
 

@@ -13,7 +13,7 @@ from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, checkpointed, mixed, net
 
 import workbench.torch as hvd
-from workbench.torch.optimizer.sharded import ELEMENTWISE
+from workbench.torch.sharded.stage1 import ELEMENTWISE
 
 
 @pytest.mark.parametrize("passes", [1, 3])

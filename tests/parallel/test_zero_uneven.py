@@ -17,8 +17,8 @@ from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, net
 
 import workbench.torch as hvd
-from workbench.context import HOLDER
 from workbench.errors import CollectiveError, MismatchError, MissingRanksError
+from workbench.job.context import HOLDER
 
 
 def failing_cell(cell: Callable[[], Any], kind: type[Exception], words: str) -> None:

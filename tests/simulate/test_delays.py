@@ -11,9 +11,9 @@ import pytest
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Request
 from workbench.core.pending import Entry
+from workbench.runtime.steady.batching import Window
 from workbench.simulate.delays import Exponential, LogNormal, Negotiation, OneSlow, Stragglers
 from workbench.simulate.steps import Overlap, Policy, Span, simulate
-from workbench.steady.batching import Window
 
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
@@ -75,7 +75,7 @@ def test_a_busy_coordinator_is_a_queue() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_window_is_the_engines_own(seed: int) -> None:
-    """What travels together, and when it leaves, is what ``workbench.steady.batching.Window`` does."""
+    """What travels together, and when it leaves, is what ``workbench.runtime.steady.batching.Window`` does."""
     ready = np.cumsum(np.random.default_rng(seed).exponential(8e-4, 60)).tolist()
     window, found = Window(1e-3), list[tuple[float, list[int]]]()
     for i, now in enumerate(ready):

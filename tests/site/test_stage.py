@@ -11,9 +11,9 @@ import pytest
 from nbformat import v4
 
 from workbench.course.build import KINDS, ROOT, read
+from workbench.course.links import Lesson, course, navigation
 from workbench.course.site import notebooks, stage
 from workbench.course.site.__main__ import main
-from workbench.course.site.links import Lesson, course, navigation
 from workbench.course.site.pictures import Pictures
 
 pytestmark = pytest.mark.course
@@ -160,8 +160,8 @@ HOROVOD = (ROOT / "site" / "coming-from.md").read_text(encoding="utf-8")
 def test_names_for_those_who_come_from_horovod_exist() -> None:
     """Each call, each variable and each option of ours on that page is one."""
     hvd = pytest.importorskip("workbench.torch")
+    from workbench.cli import flags
     from workbench.config import HOROVOD_NAMES, Settings
-    from workbench.launch.start import flags
 
     names = set(re.findall(r"\bhvd\.([A-Za-z_]+)", HOROVOD))
     assert len(names) > 20

@@ -21,7 +21,7 @@ import os, sys, time
 import numpy as np
 import workbench as hvd
 from workbench import elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 folder, last = sys.argv[1], int(sys.argv[2])
 hvd.init()

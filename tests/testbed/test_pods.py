@@ -25,8 +25,8 @@ from namespaces import CannotMakeHosts
 from pods import Pod, Pods
 from running import environment
 
-from workbench.launch.jobs.description import Job
-from workbench.launch.jobs.mpijob import manifest
+from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.mpijob import manifest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = Path(__file__).parent / "scripts"
@@ -110,7 +110,7 @@ def weights(text: str) -> list[float]:
 
 def serial(script: Path) -> list[float]:
     """The weights that one rank comes to, on this machine."""
-    launcher = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "1", "--gloo", "--"]
+    launcher = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "1", "--gloo", "--"]
     words = [*launcher, sys.executable, str(script), "fast"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, env=environment())
     assert done.returncode == 0, done.stdout + done.stderr

@@ -21,7 +21,7 @@ N = 4
 # Says where rank 0 listens, and then waits in a collective for a rank of the other host, which never comes.
 SCRIPT = """
 import time, numpy as np, workbench as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 hvd.init()
 hvd.allreduce(np.ones(4), name="first")
 server = HOLDER.get().server

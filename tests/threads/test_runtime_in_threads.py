@@ -15,10 +15,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import workbench as wb
-from workbench import api
-from workbench.api import add_process_set, remove_process_set
-from workbench.context import HOLDER, Context
-from workbench.control.events import Began
 from workbench.core.messages import Kind, Raised
 from workbench.errors import (
     CollectiveError,
@@ -31,6 +27,10 @@ from workbench.errors import (
     ShutDownError,
     UnsupportedTensorError,
 )
+from workbench.job import api
+from workbench.job.api import add_process_set, remove_process_set
+from workbench.job.context import HOLDER, Context
+from workbench.runtime.events import Began
 
 WORLDS = [1, 2, 4]
 OPS = {

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 import workbench as hvd
-from workbench import api, torch
+from workbench import torch
 from workbench.core.execute import STEPS
 from workbench.core.verbs import VERBS, Kind
+from workbench.job import api
 from workbench.torch import autograd
 from workbench.training.calls import Call
 from workbench.training.derivatives import DERIVATIVES
@@ -31,7 +32,7 @@ def lacks(kind: Kind) -> list[str]:
     needed = {
         "steps in STEPS of workbench/core/execute.py": kind in STEPS,
         "rule in DERIVATIVES of workbench/training/derivatives.py": kind in DERIVATIVES,
-        "function in workbench/api.py that __all__ names": is_public(api, kind),
+        "function in workbench/job/api.py that __all__ names": is_public(api, kind),
         "function in workbench/torch/autograd.py that __all__ names": is_public(autograd, kind),
         "line in CALLS of tests/training/test_derivatives.py": kind in CALLS,
     }

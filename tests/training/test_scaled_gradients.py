@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import workbench as hvd
-from workbench.arrays import scaled
 from workbench.core.messages import Kind
+from workbench.job.arrays import scaled
 from workbench.training.calls import Call
 from workbench.training.gradient_list import GradientList
 

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 
 from workbench import config
-from workbench.transport.base import Backend, Reduction
+from workbench.core.backend.base import Backend, Reduction
 from workbench.transport.select import connect, find_ranks
 
 LENGTHS = (0, 1, 3, 1000, 131_072, 131_073, 1_000_001)  # elements: a segment has 131,072 of 4 bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench import api, built
+from workbench.job import api, built
 
 
 class HorovodBasics:

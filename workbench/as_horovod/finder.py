@@ -21,16 +21,16 @@ _UTIL_OF_ALL = f"{_HERE}.util"
 PARTS: dict[str, tuple[str, ...]] = {
     "horovod": (f"{_HERE}.version", f"{_HERE}.runner"),
     "horovod.common": (f"{_HERE}.version",),
-    "horovod.common.basics": (f"{_HERE}.basics", "workbench.process_sets"),
+    "horovod.common.basics": (f"{_HERE}.basics", "workbench.job.process_sets"),
     "horovod.common.elastic": ("workbench.elastic", f"{_HERE}.exceptions"),
     "horovod.common.exceptions": (f"{_HERE}.exceptions",),
-    "horovod.common.process_sets": ("workbench.process_sets", f"{_HERE}.basics", f"{_HERE}.util"),
+    "horovod.common.process_sets": ("workbench.job.process_sets", f"{_HERE}.basics", f"{_HERE}.util"),
     "horovod.common.util": (f"{_HERE}.util", f"{_HERE}.exceptions"),
     **{
         f"horovod.{name}.compression": (f"workbench.{name}", "workbench.training.compression")
         for name in ("torch", "tensorflow", "keras", "mxnet")
     },
-    "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.mxnet.ops", "workbench.api"),
+    "horovod.mxnet.mpi_ops": ("workbench.mxnet", "workbench.mxnet.ops", "workbench.job.api"),
     "horovod.runner": (f"{_HERE}.runner",),
     "horovod.runner.common": (f"{_HERE}.version",),
     "horovod.runner.common.service": (f"{_HERE}.version",),
@@ -39,10 +39,10 @@ PARTS: dict[str, tuple[str, ...]] = {
     **{f"horovod.runner.common.util.{name}": (_UTIL,) for name in ("env", "host_hash", "hosts", "secret", "timeout")},
     "horovod.runner.util": (f"{_HERE}.version",),
     "horovod.runner.util.threads": (_UTIL,),
-    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tensorflow.ops", "workbench.api"),
+    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tensorflow.ops", "workbench.job.api"),
     "horovod.tensorflow.util": (f"{_HERE}.tensorflow_util",),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
-    "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.api"),
+    "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.job.api"),
     "horovod.version": (f"{_HERE}.version",),
 }
 # Below these our names are Horovod's.

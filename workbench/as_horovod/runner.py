@@ -1,8 +1,8 @@
-"""``horovod.run``: :func:`workbench.runner.run`, with ``import horovod`` meaning the workbench in the ranks, too."""
+"""``horovod.run``: :func:`workbench.launch.function.run`, where ``import horovod`` means the workbench in the ranks."""
 
 import functools
 
-from workbench.runner import run as _run
+from workbench.launch.function import run as _run
 
 run = functools.partial(_run, as_horovod=True)
 

@@ -12,8 +12,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
 
-from workbench import built
 from workbench.config import changed_environment as env
+from workbench.job import built
 
 T = TypeVar("T")
 

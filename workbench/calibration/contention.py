@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
-from workbench.entries import entry, submit
+from workbench.job import api
+from workbench.job.entries import entry, submit
 from workbench.simulate.steps import Event, Policy, Result, Span, simulate
 from workbench.training.memory import zeros
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 from workbench.calibration.prediction import Measured, predict
 from workbench.errors import LaunchError, WorkbenchError
+from workbench.runtime.steady.tuner import Choice
 from workbench.simulate.delays import Negotiation
 from workbench.simulate.steps import Policy
-from workbench.steady.tuner import Choice
 
 
 def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:

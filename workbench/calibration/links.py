@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
 from workbench.calibration.fit import DOUBT, Fit, fit
 from workbench.collectives.reduction import wire_dtype
 from workbench.collectives.ring import chunk_lengths, ring_allreduce, ring_reduce_scatter
 from workbench.collectives.traffic import Array, Link
 from workbench.core.messages import Kind
-from workbench.entries import entry, submit
 from workbench.errors import WorkbenchError
-from workbench.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from workbench.job import api
+from workbench.job.entries import entry, submit
+from workbench.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from workbench.simulate.levels import TwoLevels
 from workbench.simulate.machines import Machines, Wire
 from workbench.simulate.schedule import Algorithm, finish_times, record

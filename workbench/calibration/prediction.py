@@ -20,20 +20,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench import api
 from workbench.calibration.contention import Contention, measure_contention, simulate_together
 from workbench.calibration.fit import DOUBT, Constant, Fit
 from workbench.calibration.links import Links, gather, measure_links, reduce_scatter, reduction
+from workbench.core.buckets import bucket_bytes
 from workbench.errors import WorkbenchError
+from workbench.job import api
 from workbench.observe.table import RankTable
 from workbench.simulate.machines import Wire
 from workbench.simulate.steps import Event, Policy, Span
-from workbench.training.buckets import bucket_bytes
 
 if TYPE_CHECKING:
     import torch
 
-    from workbench.torch.spans import Loss, MakeOptimizer
+    from workbench.calibration.spans import Loss, MakeOptimizer
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ def measure(
         return Measured(measure_links(seconds, doubt, wire), bucket_bytes=bucket_bytes())
     if batch is None:
         raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
-    from workbench.torch.spans import Recording
+    from workbench.calibration.spans import Recording
 
     recording = Recording(model, batch, loss, optimizer, wire)
     links = measure_links(seconds / 2, doubt, wire)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from workbench import cluster
 from workbench.cluster.asking import ask, running
 from workbench.cluster.rank_report import engine
-from workbench.launch.doctor import probes, rank_checks
-from workbench.launch.doctor.doctor import examine, show
-from workbench.launch.doctor.finding import Finding, exit_code, summary
-from workbench.launch.doctor.rank_checks import RankReport
+from workbench.doctor import probes, rank_checks
+from workbench.doctor.doctor import examine, show
+from workbench.doctor.finding import Finding, exit_code, summary
+from workbench.doctor.rank_checks import RankReport
 
 _TIMEOUT_S = 5.0
 _WITH_GPUS_S = 30.0  # an engine that does not use CUDA yet has a process of its own look for GPUs

@@ -39,7 +39,7 @@ def standing(timeout_s: float) -> Standing:
         >>> standing(timeout_s=5)
         Standing(size=0, problem='', lost=False)
     """
-    module = sys.modules.get("workbench.context")
+    module = sys.modules.get("workbench.job.context")
     context = module.HOLDER.find() if module else None
     if context is not None:
         return Standing(context.world.size, _problem(context.world.rank, context.world.size, timeout_s))
@@ -55,8 +55,8 @@ def _problem(rank: int, size: int, timeout_s: float) -> str:
     """Add up the ranks' numbers some times."""
     import numpy as np
 
-    from workbench import api
     from workbench.errors import WorkbenchError
+    from workbench.job import api
 
     until, right = time.monotonic() + timeout_s, size * (size + 1) / 2
     try:
@@ -83,7 +83,7 @@ def passes_barrier(timeout_s: float) -> bool:
 
 def begin_again() -> None:
     """Leave the job, if there is one, and begin a new one; all engines call it."""
-    from workbench import api
+    from workbench.job import api
 
     api.shutdown()
     api.init()

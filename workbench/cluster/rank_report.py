@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.launch.doctor.rank_checks import RankReport
+from workbench.doctor.rank_checks import RankReport
 from workbench.launch.start import mpi
 from workbench.launch.start.cores import usable
 
@@ -26,7 +26,7 @@ def about(rank: int, size: int, total: float = 0.0, transport: str = "") -> Rank
     """This process as a rank. Neither torch nor CUDA is begun for it in this process.
 
     Args:
-        rank, size, total, transport: see :class:`~workbench.launch.doctor.rank_checks.RankReport`.
+        rank, size, total, transport: see :class:`~workbench.doctor.rank_checks.RankReport`.
 
     Example:
         >>> about(rank=0, size=1).rank
@@ -99,9 +99,9 @@ def main(folder: str) -> None:
     """What a rank runs that the doctor has started: meet the others, add up the numbers, write down what it saw."""
     import numpy as np
 
-    from workbench import api
-    from workbench.built import connected_by
-    from workbench.context import HOLDER
+    from workbench.job import api
+    from workbench.job.built import connected_by
+    from workbench.job.context import HOLDER
 
     if find_spec("torch") is not None:
         torch: Any = import_module("torch")

@@ -22,7 +22,7 @@ Error = tuple[str, str]
 Respond = Callable[[dict[int, Request]], Response]
 Veto = Callable[[Key, Collection[int]], Error | None]
 JOIN: Key = (0, "join.join")
-"""Under this name ranks join, see :func:`workbench.api.join`: it waits as any other name does."""
+"""Under this name ranks join, see :func:`workbench.job.api.join`: it waits as any other name does."""
 
 
 @dataclass(slots=True)
@@ -96,7 +96,7 @@ class WaitingNames(dict[Key, Waiting]):
 
 
 class CountingCoordinator:
-    """Counts who has announced each name; a :class:`workbench.steady.wrapper.Coordinator`.
+    """Counts who has announced each name; a :class:`workbench.runtime.coordinators.Coordinator`.
 
     Args:
         size: number of ranks.
@@ -124,7 +124,7 @@ class CountingCoordinator:
         self._failed: dict[Key, int] = {}  # names that failed, and in which decision the ranks are told
 
     def take(self, event: Event, now: float) -> Decision:
-        """See :class:`workbench.steady.wrapper.Coordinator`."""
+        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         items: list[Response] = []
         match event:
             case Announce(rank, requests, seen):
@@ -140,18 +140,18 @@ class CountingCoordinator:
         return Decision()
 
     def fail(self, errors: Mapping[Key, Error]) -> Decision:
-        """See :class:`workbench.steady.wrapper.Coordinator`."""
+        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         items = [item for key, error in errors.items() if key in self.waiting for item in self._fail(key, error)]
         return self.decide(items) if items else Decision()
 
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
-        """See :class:`workbench.steady.wrapper.Coordinator`."""
+        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         self._number += 1
         return Decision(self._number, list(items), results or {})
 
     @property
     def busy(self) -> bool:
-        """See :class:`workbench.steady.wrapper.Coordinator`."""
+        """See :class:`workbench.runtime.coordinators.Coordinator`."""
         return bool(self.waiting)
 
     def crosses_failure(self, seen: int) -> bool:

@@ -27,6 +27,7 @@ from collections.abc import Callable
 
 from workbench.common.waiting import OwnThread, Waits
 from workbench.config import Settings
+from workbench.core.backend.process_sets import SetTable
 from workbench.core.execute import execute
 from workbench.core.fusion import Batch, plan
 from workbench.core.handle import Handle
@@ -34,7 +35,6 @@ from workbench.core.messages import Broke, Decision, Done, Event, Kind, Left, Ra
 from workbench.core.pending import Entry, PendingTable
 from workbench.core.protocols import Announcer, AtOnce, Batching, Control, Observer, PlainAnnouncer
 from workbench.errors import CollectiveError, ShutDownError
-from workbench.transport.process_sets import SetTable
 
 _LOOK_S = 0.1
 

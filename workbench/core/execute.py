@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives.reduction import Reduction, wire_dtype
+from workbench.core.backend.base import Array, Backend
+from workbench.core.backend.memory import Memory
 from workbench.core.fusion import Batch, layout, nbytes
 from workbench.core.messages import Kind, ReduceOp, Response
 from workbench.core.pending import Entry
 from workbench.core.protocols import Observer
 from workbench.core.verbs import verb
-from workbench.transport.base import Array, Backend
-from workbench.transport.memory import Memory
 
 Entries = list[Entry | None]
 Tell = Callable[[str], AbstractContextManager[None]]

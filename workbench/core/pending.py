@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any
 
+from workbench.core.backend.base import Array
+from workbench.core.backend.memory import Arrival
 from workbench.core.handle import Handle
 from workbench.core.messages import Event, Key, Request, Response
 from workbench.errors import CollectiveError, DuplicateNameError
-from workbench.transport.base import Array
-from workbench.transport.memory import Arrival
 
 
 @dataclass(slots=True)

@@ -27,8 +27,8 @@ from nbclient import NotebookClient
 from traitlets.config import Config
 
 from workbench.config import child_environment
+from workbench.course.links import course, navigation
 from workbench.course.outputs import joined, keep_equal, patterns
-from workbench.course.site.links import course, navigation
 from workbench.course.tasks import task
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -26,7 +26,6 @@ from workbench.common.junit import suite as _suite
 from workbench.common.text import count
 from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
-from workbench.course.judging.deadline import within
 from workbench.course.judging.real_ranks import Engines
 from workbench.course.judging.task import CommTask, inserted, is_blank
 from workbench.course.predictions import book
@@ -34,6 +33,7 @@ from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.explain import replay
 from workbench.course.provenance.picture import grid
 from workbench.course.simulator import DeadlockError
+from workbench.course.simulator.deadline import within
 from workbench.course.tasks import before, names, task
 from workbench.observe.figure import Figure
 from workbench.observe.player import play

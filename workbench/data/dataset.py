@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from workbench.training.sampler import Uneven, shard_indices
+from workbench.data.sampler import Uneven, shard_indices
 
 if TYPE_CHECKING:
     from torch.utils.data import TensorDataset
@@ -88,7 +88,7 @@ class Data:
     def shard(self, rank: int, size: int, *, seed: int = 0, shuffle: bool = False, uneven: Uneven = "pad") -> Data:
         """One rank's part, fixed for the whole training.
 
-        A :class:`~workbench.training.sampler.ShardedSampler` deals the samples anew in every epoch and is
+        A :class:`~workbench.data.sampler.ShardedSampler` deals the samples anew in every epoch and is
         the better choice where all ranks can hold the whole set.
 
         The test images are dealt with ``"keep"``, whatever ``uneven`` says: each counts exactly once. Average
@@ -99,13 +99,13 @@ class Data:
             size: number of processes.
             seed: of the shuffle; the same on every rank.
             shuffle: shuffle before dealing.
-            uneven: the cure of the training set's uneven end; see :mod:`workbench.training.sampler`.
+            uneven: the cure of the training set's uneven end; see :mod:`workbench.data.sampler`.
 
         Returns:
             A set with arrays of its own.
 
         Raises:
-            ValueError: as :func:`~workbench.training.sampler.shard_indices`.
+            ValueError: as :func:`~workbench.data.sampler.shard_indices`.
         """
         train = shard_indices(len(self.train_x), rank, size, seed=seed, shuffle=shuffle, uneven=uneven)
         test = shard_indices(len(self.test_x), rank, size, seed=seed, shuffle=shuffle, uneven="keep")

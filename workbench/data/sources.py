@@ -13,8 +13,8 @@ from workbench import config
 from workbench.data import idx
 from workbench.data.dataset import Data, Images, Labels
 from workbench.data.download import fetch
+from workbench.data.sampler import epoch_order
 from workbench.errors import DataNotFoundError
-from workbench.training.sampler import epoch_order
 
 N_DIGITS_TRAIN = 1440
 DIGITS_SEED = 0

@@ -34,14 +34,15 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
 
-from workbench import api, config
+from workbench import config
 from workbench.common.alone import meet_the_others
-from workbench.context import HOLDER
 from workbench.elastic.checkpoint import Checkpoints, read_checkpoint
 from workbench.elastic.leaving import end_engine, leaving_on_sigterm
 from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectState, State
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
-from workbench.process_sets import registered
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
 P = ParamSpec("P")

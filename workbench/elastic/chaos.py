@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 
 from workbench import config
 from workbench.common.chaos import STATES, parse
-from workbench.context import HOLDER
-from workbench.faults import chaos as doing
-from workbench.training.objects import broadcast_object
+from workbench.job.context import HOLDER
+from workbench.job.objects import broadcast_object
+from workbench.runtime.faults import chaos as doing
 
 
 @contextlib.contextmanager

@@ -35,11 +35,11 @@ from typing import Protocol
 
 import numpy as np
 
-from workbench import api
-from workbench.api import Array
 from workbench.collectives.reduction import Reduction, fold, narrow, widen
 from workbench.collectives.shared_memory import blocks
-from workbench.training.sampler import Indices, epoch_order
+from workbench.data.sampler import Indices, epoch_order
+from workbench.job import api
+from workbench.job.api import Array
 
 
 def owners(shards: int, size: int) -> list[range]:

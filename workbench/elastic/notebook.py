@@ -17,11 +17,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Sequence
 
-from workbench import api
 from workbench.common.alone import ALONE, LeftOutError, Newcomer, no_collective
-from workbench.context import HOLDER
 from workbench.elastic.leaving import end_engine
-from workbench.process_sets import ProcessSet, registered
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
 Without = list[tuple[str, str]]

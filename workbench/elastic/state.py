@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterable, Sequence
 from enum import IntFlag
 from typing import TYPE_CHECKING, Any
 
-from workbench import api
-from workbench.context import HOLDER
 from workbench.elastic.checkpoint import Checkpoints, Notice
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind, encode
 from workbench.errors import CheckpointError
+from workbench.job import api
+from workbench.job.context import HOLDER
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error, and scripts know it by Horovod's name

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from workbench.common.cell_numbers import CellNumbers
-from workbench.context import HOLDER
-from workbench.faults.notebook_hooks import cell_traceback
+from workbench.job.context import HOLDER
+from workbench.runtime.faults.notebook_hooks import cell_traceback
 
 
 class NumberedCalls:

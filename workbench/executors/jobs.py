@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from signal import SIGINT
 from typing import Any, TextIO
 
-from workbench import config, runner
+from workbench import config
 from workbench.errors import LaunchError
 from workbench.executors.switchboard import Switchboard
+from workbench.launch import function as runner
 from workbench.launch.elastic.command import elastic_environment
 from workbench.launch.elastic.discovery import Found
 from workbench.launch.elastic.run import Limits

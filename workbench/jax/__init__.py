@@ -13,9 +13,9 @@ from workbench.jax import elastic
 from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter
 from workbench.jax.optimizer import DistributedOptimizer, broadcast_parameters, distributed_value_and_grad
 from workbench.jax.tensors import Compression
+from workbench.job.objects import allgather_object, broadcast_object
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-from workbench.training.objects import allgather_object, broadcast_object
 
 moved("workbench.jax.compression", "workbench.jax.tensors")
 

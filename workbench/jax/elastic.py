@@ -22,11 +22,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench import api
 from workbench import elastic as core
 from workbench.elastic import HostsUpdatedInterrupt, ObjectState
 from workbench.jax.tensors import own_errors
-from workbench.training.objects import broadcast_object
+from workbench.job import api
+from workbench.job.objects import broadcast_object
 
 run = core.framework_run(own_errors)
 

@@ -32,7 +32,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench.transport.base import Array
+from workbench.core.backend.base import Array
 
 NAME = "workbench_call"
 _TRIED = (0, 3)  # of XLA's interface

@@ -20,8 +20,8 @@ import jax
 import numpy as np
 from jax.experimental import io_callback
 
+from workbench.core.backend.base import Array
 from workbench.jax.foreign_calls import NAME, ForeignCalls, Run, array_at
-from workbench.transport.base import Array
 
 HostFunction = Callable[[list[Array]], list[Array]]
 _UNTAKEN = 16

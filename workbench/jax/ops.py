@@ -1,6 +1,6 @@
 """The verbs on jax arrays and pytrees of them: at once, or within ``jit``; differentiable.
 
-What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.derivatives`. All leaves of a
+What all share is in :mod:`workbench.job.api`; the derivatives in :mod:`workbench.training.derivatives`. All leaves of a
 pytree are sent as one group. Within ``jit``
 
 * the shapes of results must be known, so an allgather assumes that all ranks have equally many rows, and raises an
@@ -15,15 +15,15 @@ from typing import Any
 
 import jax
 
-from workbench.api import Average, ReduceOp
+from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import MismatchError, UnsupportedTensorError
 from workbench.jax.tensors import BRIDGE, Compression, as_given, on_host, sendable, traced
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import Spec
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
-from workbench.transport.base import Array
 
 
 def allreduce(
@@ -41,7 +41,7 @@ def allreduce(
     Args:
         tree: an array, or a pytree of arrays: the same shapes and dtypes on every rank.
         average: Horovod's older way to say Average (True) or Sum (False).
-        name, process_set: see :mod:`workbench.api`.
+        name, process_set: see :mod:`workbench.job.api`.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
         op: Average (default), Sum, Min, Max, Product or Adasum.
         prescale_factor, postscale_factor: multiply before and after the reduction.

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from workbench.api import Average, ReduceOp
-from workbench.context import HOLDER
 from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job.api import Average, ReduceOp
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 

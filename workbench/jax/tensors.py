@@ -15,15 +15,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from workbench.arrays import borrowed, on_gpu, plain
-from workbench.context import HOLDER
+from workbench.core.backend.base import Array
 from workbench.core.verbs import Verb
 from workbench.errors import UnsupportedTensorError
 from workbench.jax.host_calls import HOST_CALLS
+from workbench.job.arrays import borrowed, on_gpu, plain
+from workbench.job.context import HOLDER
 from workbench.training.bridge import DenseGradients, Spec
 from workbench.training.calls import GraphCalls
 from workbench.training.compression import Compression as Casts
-from workbench.transport.base import Array
 
 GRAPH = GraphCalls()
 Compression = Casts.casting(

@@ -18,6 +18,7 @@ from workbench.common.extras import need as _need
 _need("workbench.keras", "keras", install=_cure("tensorflow"))
 
 from workbench.common.moved import moved
+from workbench.job.objects import allgather_object, broadcast_object
 from workbench.keras import callbacks, elastic
 from workbench.keras.backend import Compression
 from workbench.keras.functions import (
@@ -32,7 +33,6 @@ from workbench.keras.functions import (
 from workbench.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-from workbench.training.objects import allgather_object, broadcast_object
 
 moved("workbench.keras.compression", "workbench.keras.backend")
 

@@ -9,14 +9,14 @@ from typing import Any
 
 from ml_dtypes import bfloat16
 
-from workbench.context import HOLDER
+from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
+from workbench.job.context import HOLDER
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
 from workbench.training.bridge import Bridge, DenseGradients, Spec
 from workbench.training.calls import Call
 from workbench.training.compression import Compression as Casts
-from workbench.transport.base import Array
 
 
 def _compression() -> Casts:

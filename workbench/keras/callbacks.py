@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
+from workbench.job import api
 from workbench.keras.backend import bring_back, broadcast_variables, state_of
 from workbench.keras.flavour import build, keras, multiply, number_or_array, velocities_of
 

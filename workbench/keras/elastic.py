@@ -19,12 +19,12 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
-from workbench import api
 from workbench import elastic as core
 from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.job import api
+from workbench.job.objects import broadcast_state
 from workbench.keras.backend import broadcast_variables, own_errors, state_of
 from workbench.keras.flavour import assign, build, keras, values_of
-from workbench.training.objects import broadcast_state
 
 Logs = dict[str, Any] | None
 

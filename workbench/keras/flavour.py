@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from workbench import config
-from workbench.transport.base import Array
+from workbench.core.backend.base import Array
 
 if config.legacy_keras() and find_spec("tf_keras") is not None:  # TensorFlow, too, falls back to `keras`
     import tf_keras as keras

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from workbench.api import Average, ReduceOp
 from workbench.core.messages import Kind
+from workbench.job.api import Average, ReduceOp
 from workbench.keras.backend import Compression, broadcast_variables
 from workbench.keras.flavour import LEGACY, handed_back, keras, number_or_array
 from workbench.keras.optimizer import DistributedOptimizer, is_distributed
@@ -27,7 +27,7 @@ def allreduce(
 
     Args:
         value: a number, an array, a tensor or a variable.
-        name, op, average, prescale_factor, postscale_factor: see :mod:`workbench.api`.
+        name, op, average, prescale_factor, postscale_factor: see :mod:`workbench.job.api`.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
 
     Returns:

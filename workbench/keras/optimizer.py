@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.api import Average, ReduceOp
+from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.keras.backend import Compression, bridge
 from workbench.keras.flavour import LEGACY, keras
 from workbench.keras.wrapper import Distributed, is_distributed
-from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
 

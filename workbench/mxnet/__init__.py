@@ -9,6 +9,7 @@ from workbench.common.extras import need as _need
 _need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs Python up to 3.11 and numpy 1.23")
 
 from workbench.common.moved import moved
+from workbench.job.objects import allgather_object, broadcast_object
 from workbench.mxnet import ops
 from workbench.mxnet.functions import broadcast_parameters
 from workbench.mxnet.ops import *  # noqa: F403 - the verbs
@@ -17,7 +18,6 @@ from workbench.mxnet.tensors import Compression
 from workbench.mxnet.trainer import DistributedTrainer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-from workbench.training.objects import allgather_object, broadcast_object
 
 moved("workbench.mxnet.compression", "workbench.mxnet.tensors")
 

@@ -8,11 +8,11 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from workbench.core.backend.base import Array
+from workbench.job.process_sets import ProcessSet, check_registered, global_process_set, is_alone
 from workbench.mxnet.tensors import array_of, fill
-from workbench.process_sets import ProcessSet, check_registered, global_process_set, is_alone
 from workbench.training.compression import Compressor, NoCompression
 from workbench.training.gradient_list import GradientList, Rows
-from workbench.transport.base import Array
 
 
 class InPlaceAverage:

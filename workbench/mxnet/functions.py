@@ -7,8 +7,8 @@ from typing import Any
 
 from mxnet.gluon.parameter import DeferredInitializationError, Parameter, ParameterDict
 
-from workbench import api
 from workbench.core.messages import Kind
+from workbench.job import api
 from workbench.mxnet.tensors import array_of, fill
 
 

@@ -1,6 +1,6 @@
 """The verbs on MXNet's arrays, ``mx.nd`` and ``mx.np``; those with ``_`` at the end work in place.
 
-What all share stands in :mod:`workbench.api`. They return when the result is there. ``op`` is Average (default), Sum,
+What all share is in :mod:`workbench.job.api`. They return when the result is there. ``op`` is Average (default), Sum,
 Min, Max or Product; ``average=`` is Horovod's older way to say Average (True) or Sum (False). ``priority`` is
 ignored, because the coordinator sets the order; it is accepted for Horovod compatibility.
 """
@@ -14,10 +14,10 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
-from workbench.api import Average, ReduceOp
 from workbench.core.messages import Kind
+from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.mxnet.tensors import array_of, fill, new_like
-from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.calls import Call, choose_op
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import mxnet as mx
 
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.mxnet.averaging import InPlaceAverage
-from workbench.process_sets import ProcessSet, global_process_set
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):  # type: ignore[misc]  # untyped

@@ -11,8 +11,8 @@ from typing import Any
 import mxnet as mx
 import numpy as np
 
+from workbench.core.backend.base import Array
 from workbench.training.compression import Compression as Casts
-from workbench.transport.base import Array
 
 Compression = Casts.casting(
     is_wider=lambda tensor, dtype: tensor.dtype in (np.float32, np.float64),

@@ -7,10 +7,10 @@ from typing import Any
 
 import mxnet as mx
 
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.mxnet.averaging import InPlaceAverage
 from workbench.mxnet.optimizer import DistributedOptimizer
 from workbench.mxnet.tensors import Compression
-from workbench.process_sets import ProcessSet, global_process_set
 from workbench.training.compression import Compressor
 
 

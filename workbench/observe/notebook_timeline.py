@@ -22,15 +22,15 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
 from workbench.common.text import rank_list
-from workbench.context import HOLDER
 from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
+from workbench.job import api
+from workbench.job.context import HOLDER
 from workbench.observe.drawing import caption, describe, svg, uncrowded
-from workbench.observe.epochs import Recorded, by_engine, past
 from workbench.observe.figure import Figure
-from workbench.observe.recorder import OWN, Snapshot
 from workbench.observe.tracks import Bar, Mark, Track, begins_ns, named, tracks, waited_s
+from workbench.runtime.trace.epochs import Recorded, by_engine, past
+from workbench.runtime.trace.recorder import OWN, Snapshot
 
 
 class Picture(Figure):

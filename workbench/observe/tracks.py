@@ -19,7 +19,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
-from workbench.observe.recorder import Answer, Collective, Snapshot
+from workbench.runtime.trace.recorder import Answer, Collective, Snapshot
 
 PHASES = ("compute", "submit", "wait", "negotiate", "queue", "pack", "reduce", "unpack")
 _MEMORY = ("MEMCPY_", "INIT_", "ALLOCATE_")  # activities that are no transfer

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.context import HOLDER
 from workbench.errors import LaunchError
+from workbench.job.context import HOLDER
 from workbench.observe.drawing import _STYLE, LEFT, RIGHT, TOP, WIDTH, clean
 from workbench.observe.figure import Figure
-from workbench.steady.tuner import Choice, Trial
+from workbench.runtime.steady.tuner import Choice, Trial
 
 _HEIGHT = 180.0
 

@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from workbench import api, config
+from workbench import config
+from workbench.job import api
 from workbench.ray.jobs.places import alias_is_wanted, free_ports, here, meeting_point, variables
 from workbench.ray.settings import MiniSettings
 

@@ -12,9 +12,10 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from workbench import api, config
+from workbench import config
 from workbench.common.cell_numbers import CellNumbers
 from workbench.executors.calls import as_cell
+from workbench.job import api
 from workbench.ray.jobs.places import Place, free_ports, here
 from workbench.ray.needed import ray
 

@@ -25,7 +25,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-_MOST_WINDOWS = 5  # as workbench.steady.batching
+_MOST_WINDOWS = 5  # as workbench.runtime.steady.batching
 
 
 class Stragglers(Protocol):
@@ -147,7 +147,7 @@ class Negotiation:
         return ranks * (self.message_s + tensors * self.tensor_s)
 
     def _batches(self, ready: Sequence[float]) -> list[tuple[float, list[int]]]:
-        """When a message leaves, and what is in it: the rule of :class:`workbench.steady.batching.Window`."""
+        """When a message leaves, and what is in it: the rule of :class:`workbench.runtime.steady.batching.Window`."""
         batches, last = list[tuple[float, list[int]]](), max(ready, default=0.0)
         since = until = -np.inf
         for i in sorted(range(len(ready)), key=ready.__getitem__):

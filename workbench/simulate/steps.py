@@ -7,7 +7,7 @@ Two things are busy: the ranks compute, and the network reduces, one batch after
 
 The next step begins when all gradients are reduced (``BACKWARD``), or a layer's forward when its own are (``FORWARD``).
 What travels together is decided by the package's own planners: :func:`workbench.core.fusion.plan` and
-:func:`workbench.training.buckets.plan_buckets`. Ranks compute alike but for stragglers; a gradient is ready when the
+:func:`workbench.core.buckets.plan_buckets`. Ranks compute alike but for stragglers; a gradient is ready when the
 slowest rank has it.
 """
 
@@ -19,11 +19,11 @@ from enum import Enum
 
 import numpy as np
 
+from workbench.core.buckets import Piece, plan_buckets
 from workbench.core.fusion import plan
 from workbench.core.messages import Kind, Response
 from workbench.simulate.delays import Negotiation, Stragglers
 from workbench.simulate.models import Layers
-from workbench.training.buckets import Piece, plan_buckets
 
 MIB = 1 << 20
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import tensorflow as tf
 
-from workbench import api
 from workbench import elastic as core
 from workbench.elastic import HostsUpdatedInterrupt, ObjectState
+from workbench.job import api
+from workbench.job.objects import broadcast_state
 from workbench.tensorflow.functions import broadcast_variables
 from workbench.tensorflow.tensors import own_errors
-from workbench.training.objects import broadcast_state
 
 run = core.framework_run(own_errors)
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import tensorflow as tf
 
-from workbench.context import HOLDER
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job import objects
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.ops import broadcast_
 from workbench.tensorflow.tensors import as_it_is
-from workbench.training import objects
 
 
 @as_it_is
@@ -89,7 +89,7 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Any:
-    """The root's object on every rank, as :func:`workbench.training.objects.broadcast_object`; needs no session."""
+    """The root's object on every rank, as :func:`workbench.job.objects.broadcast_object`; needs no session."""
     return objects.broadcast_object(obj, root_rank, name, process_set)
 
 

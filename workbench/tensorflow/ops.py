@@ -1,6 +1,6 @@
 """The verbs on TensorFlow tensors: eager, within ``tf.function``, and in the graphs of ``tf.compat.v1``.
 
-What all share stands in :mod:`workbench.api`; the derivatives in :mod:`workbench.training.derivatives`.
+What all share stands in :mod:`workbench.job.api`; the derivatives in :mod:`workbench.training.derivatives`.
 ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are ignored; accepted for Horovod compatibility.
 
 In a graph any number of collectives may wait side by side, in any order on each rank: see
@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from workbench import api
-from workbench.api import Average, ReduceOp, Sum
-from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job import api
+from workbench.job.api import Average, ReduceOp, Sum
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.tensorflow.errors import as_tensorflow_s
 from workbench.tensorflow.tensors import Compression, as_it_is, on_host, run_call
 from workbench.training.calls import Call, choose_op
@@ -49,7 +49,7 @@ def allreduce(
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
         op: Average (default), Sum, Min, Max, Product or Adasum.
         prescale_factor, postscale_factor: multiply before and after the reduction.
-        name, process_set: see :mod:`workbench.api`.
+        name, process_set: see :mod:`workbench.job.api`.
 
     Raises:
         NotImplementedError: IndexedSlices with another op, or with factors.

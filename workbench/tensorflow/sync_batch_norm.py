@@ -14,8 +14,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from workbench import api
-from workbench.api import Sum
+from workbench.job import api
+from workbench.job.api import Sum
 from workbench.tensorflow.ops import allreduce
 
 _KERAS_3 = hasattr(tf.keras, "ops")  # TensorFlow 2.15 has no tf.keras.__version__

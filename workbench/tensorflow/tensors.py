@@ -22,15 +22,15 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.util import tf_stack
 
-from workbench.arrays import borrowed, on_gpu
+from workbench.core.backend.base import Array
 from workbench.errors import UnsupportedTensorError
-from workbench.faults.blocked_threads import place_of
+from workbench.job.arrays import borrowed, on_gpu
+from workbench.runtime.faults.blocked_threads import place_of
 from workbench.tensorflow.errors import as_tensorflow_s
 from workbench.tensorflow.host_calls import HOST_CALLS
 from workbench.training.bridge import Spec
 from workbench.training.calls import Call, GraphCalls, Shape
 from workbench.training.compression import Compression as Casts
-from workbench.transport.base import Array
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()

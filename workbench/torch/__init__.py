@@ -5,8 +5,9 @@ from workbench.common.extras import need as _need
 
 _need("workbench.torch", "torch", install=_cure("torch"))
 
-from workbench.built import has_gpu
 from workbench.common.moved import moved
+from workbench.job.built import has_gpu
+from workbench.job.objects import allgather_object, broadcast_object
 from workbench.torch import autograd, elastic, ops
 from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each is named in one file
 from workbench.torch.compiled import split_at_buckets
@@ -21,13 +22,12 @@ from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-from workbench.training.objects import allgather_object, broadcast_object
 
 _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 
 moved("workbench.torch.compression", "workbench.torch.tensors")
 moved("workbench.torch.gradients", "workbench.torch.optimizer.gradient_hooks")  # lesson 06 has shown them
-moved("workbench.torch.topk", "workbench.torch.optimizer.topk")
+moved("workbench.torch.topk", "workbench.torch.low_communication.topk")
 
 __all__ = [
     *common.__all__,

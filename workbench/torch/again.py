@@ -12,11 +12,11 @@ from typing import Any
 
 import torch
 
-from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.messages import Request
 from workbench.core.pending import Entry
-from workbench.entries import submit
+from workbench.job.context import HOLDER
+from workbench.job.entries import submit
 
 Known = list[tuple[Request, torch.Size, torch.dtype]]
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch.autograd import Function
 
-from workbench import api
-from workbench.api import Average, ReduceOp
 from workbench.core.messages import Kind
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job import api
+from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch import ops
 from workbench.torch.tensors import Compression
 from workbench.training.calls import Call, choose_op

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from workbench import api
-from workbench.context import HOLDER
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.objects import broadcast_object
 from workbench.torch import ops
 from workbench.torch.optimizer.initial_zeros import give_zeros_until_step
-from workbench.training.objects import broadcast_object
 
 Params = Mapping[str, Any] | Iterable[Any]
 

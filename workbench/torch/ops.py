@@ -1,6 +1,6 @@
 """The verbs on torch tensors that return handles or work in place. The differentiable ones are in ``autograd.py``.
 
-What all share is in :mod:`workbench.api`. ``op`` is Average (default), Sum, Min, Max, Product or Adasum (allreduce);
+What all share: :mod:`workbench.job.api`. ``op`` is Average (default), Sum, Min, Max, Product or Adasum (allreduce);
 ``average=`` is Horovod's older way to say Average (True) or Sum (False).
 """
 
@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from workbench import api
-from workbench.api import Average, ReduceOp, Sum
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job import api
+from workbench.job.api import Average, ReduceOp, Sum
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.again import begin_again, remember
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.calls import Call, choose_op
@@ -252,7 +252,7 @@ def sparse_allreduce_async(
 def gather_sparse(
     tensor: torch.Tensor, name: str, op: ReduceOp, process_set: ProcessSet, user: tuple[int, ...] = ()
 ) -> Callable[[], torch.Tensor]:
-    """As :func:`sparse_allreduce_async`, for an optimizer; ``user``: see :class:`workbench.requests.OrderOfUse`."""
+    """As :func:`sparse_allreduce_async`, for an optimizer; ``user``: see :class:`workbench.job.requests.OrderOfUse`."""
     tensor = tensor.coalesce()
 
     def gather(part: torch.Tensor, what: str) -> Handle:

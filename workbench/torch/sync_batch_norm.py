@@ -26,9 +26,9 @@ import torch
 import torch.nn.functional as F
 from torch.autograd.function import Function, once_differentiable
 
-from workbench import api
-from workbench.api import Sum
 from workbench.errors import MismatchError
+from workbench.job import api
+from workbench.job.api import Sum
 from workbench.torch import ops
 
 

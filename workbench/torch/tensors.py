@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from workbench.collectives.reduction import wire_dtype
-from workbench.context import HOLDER
 from workbench.errors import UnsupportedTensorError
+from workbench.job.context import HOLDER
 from workbench.training.compression import Compression as Casts
 from workbench.training.compression import Compressor
 
@@ -36,8 +36,8 @@ class TorchCompression(Casts):
 
     @staticmethod
     def topk(ratio: float) -> Compressor:
-        """The ``ratio`` largest entries, one for each optimizer: :mod:`workbench.torch.optimizer.topk`."""
-        from workbench.torch.optimizer.topk import TopKCompression
+        """The ``ratio`` largest entries, one for each optimizer: :mod:`workbench.torch.low_communication.topk`."""
+        from workbench.torch.low_communication.topk import TopKCompression
 
         return TopKCompression(ratio)
 
@@ -130,7 +130,7 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
 
 
 def about(tensor: torch.Tensor) -> dict[str, Any]:
-    """What :func:`workbench.api.entry` must know of a tensor beside its array."""
+    """What :func:`workbench.job.api.entry` must know of a tensor beside its array."""
     found: dict[str, Any] = {"dtype": dtype_name(tensor), "device": tensor.device.type}
     if (gpu := _gpu_of(tensor)) is not None:
         found |= {"device": "cuda", "caller": TorchCaller(gpu)}

@@ -14,14 +14,14 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from workbench.api import Average, Sum
-from workbench.process_sets import global_process_set
-from workbench.requests import OrderOfUse
+from workbench.core.backend.base import Array
+from workbench.job.api import Average, Sum
+from workbench.job.process_sets import global_process_set
+from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Shape
 from workbench.training.compression import Compressor
 from workbench.training.gradient_list import GradientList
 from workbench.training.step_count import StepCount
-from workbench.transport.base import Array
 
 Spec = tuple[str, Shape | None]
 """dtype's name and shape of a result; None in the shape, or for all of it, where only the run will tell."""

@@ -16,19 +16,19 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api, arrays
-from workbench.api import Average, ReduceOp, Sum
-from workbench.context import HOLDER
+from workbench.core.backend.base import Array
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.core.verbs import Verb, verb
 from workbench.errors import UnsupportedTensorError, WorkbenchError
-from workbench.faults.blocked_threads import called_at, users_line
-from workbench.faults.sigint import INTERRUPTS
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job import api, arrays
+from workbench.job.api import Average, ReduceOp, Sum
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
+from workbench.runtime.faults.blocked_threads import called_at, users_line
+from workbench.runtime.faults.sigint import INTERRUPTS
 from workbench.training.derivatives import Backward, rule_of
-from workbench.transport.base import Array
 
 Shape = tuple[int | None, ...]
 Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
@@ -44,7 +44,7 @@ class Call:
         name: the same on every rank, or None for a numbered one.
         op, prescale, postscale, root, splits: as the verb has them.
         process_set: who takes part.
-        user: whose tensors they are, see :class:`workbench.requests.OrderOfUse`.
+        user: whose tensors they are, see :class:`workbench.job.requests.OrderOfUse`.
 
     Example:
         >>> def both():

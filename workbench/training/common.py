@@ -1,6 +1,7 @@
 """What every framework's module offers under the same names: the job, the ranks, and what there is to work with."""
 
-from workbench.api import (
+from workbench.errors import CollectiveError as HorovodInternalError
+from workbench.job.api import (
     Adasum,
     Average,
     Max,
@@ -28,7 +29,7 @@ from workbench.api import (
     start_timeline,
     stop_timeline,
 )
-from workbench.built import (
+from workbench.job.built import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -40,7 +41,6 @@ from workbench.built import (
     nccl_built,
     rocm_built,
 )
-from workbench.errors import CollectiveError as HorovodInternalError
 
 __all__ = [
     "Adasum",

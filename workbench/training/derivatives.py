@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from workbench import api
-from workbench.api import Average, Sum
 from workbench.core.messages import Kind
+from workbench.job import api
+from workbench.job.api import Average, Sum
 
 if TYPE_CHECKING:
     from workbench.training.calls import Call

@@ -1,6 +1,6 @@
 """All gradients of a step at once: for frameworks that hand them over together, after backward has finished them.
 
-The gradients are copied into buckets in the backend's memory (:mod:`workbench.training.buckets`), side by side. Each
+The gradients are copied into buckets in the backend's memory (:mod:`workbench.core.buckets`), side by side. Each
 bucket is submitted before the next one is filled, is reduced in place, and what is handed back are views of it::
 
     gradients ──copy──► bucket 1 ──► reduced ────────────────► views of it
@@ -20,19 +20,19 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
-from workbench.api import Adasum, Average, ReduceOp, Sum
-from workbench.arrays import on_gpu, scaled
-from workbench.context import HOLDER
+from workbench.core.backend.base import Array
+from workbench.core.buckets import Piece, bucket_bytes, plan_by_place
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
-from workbench.process_sets import ProcessSet, global_process_set
-from workbench.requests import OrderOfUse
-from workbench.training.buckets import Piece, bucket_bytes, plan_by_place
+from workbench.job import api
+from workbench.job.api import Adasum, Average, ReduceOp, Sum
+from workbench.job.arrays import on_gpu, scaled
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
+from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Call
 from workbench.training.memory import ALONE_BYTES, BucketMemory
 from workbench.training.step_count import StepCount
-from workbench.transport.base import Array
 
 Rows = tuple[Array, Array]
 """A sparse gradient: values, shape (k, …), and the rows that they belong to, shape (k,)."""

@@ -9,14 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from workbench import api
-from workbench.api import Array
-from workbench.arrays import given, on_gpu
-from workbench.context import HOLDER
+from workbench.core.buckets import Bucket
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
-from workbench.process_sets import ProcessSet, global_process_set
-from workbench.training.buckets import Bucket
+from workbench.job import api
+from workbench.job.api import Array
+from workbench.job.arrays import given, on_gpu
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet, global_process_set
 
 ALONE_BYTES = 4 << 20  # from here on copying a gradient costs more than a request of its own
 _LOOK_AGAIN_S = 0.001

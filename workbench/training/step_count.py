@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from workbench.context import HOLDER, Context
 from workbench.errors import MismatchError
-from workbench.requests import OrderOfUse
+from workbench.job.context import HOLDER, Context
+from workbench.job.requests import OrderOfUse
 
 
 class StepCount:
     """Of an optimizer, in one job.
 
     Example:
-        >>> from workbench.context import HOLDER
-        >>> from workbench.joining import run_threads
+        >>> from workbench.job.context import HOLDER
+        >>> from workbench.job.joining import run_threads
         >>> def interrupted():
         ...     steps, context = StepCount(), HOLDER.get()
         ...     begin = steps.compared(context)

@@ -16,8 +16,8 @@ from itertools import pairwise
 
 from workbench.collectives import ring_allgather
 from workbench.config import Settings
+from workbench.core.backend.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
 from workbench.errors import LaunchError
-from workbench.transport.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
 from workbench.transport.host.links import SubLink
 from workbench.transport.shm.backend import fusion_places, shm_backend, shm_life
 from workbench.transport.shm.node import Node
@@ -103,7 +103,7 @@ class Machines:
 
 
 class HierarchicalCollectives:
-    """See :class:`workbench.transport.base.Collectives`.
+    """See :class:`workbench.core.backend.base.Collectives`.
 
     Args:
         flat: of all ranks.
@@ -161,7 +161,7 @@ class HierarchicalCollectives:
 class MachineMemory:
     """Memory of one machine among several: reduced in place there, but not reached by all ranks.
 
-    See :class:`workbench.transport.base.SharedMemory`.
+    See :class:`workbench.core.backend.base.SharedMemory`.
     """
 
     def __init__(self, machine: SharedMemory, flat: SharedMemory) -> None:

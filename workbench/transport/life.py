@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from workbench.core.backend.base import Backend
 from workbench.errors import CollectiveError
-from workbench.transport.base import Backend
 
 
 def nothing(*_: object) -> None:
@@ -15,7 +15,7 @@ def nothing(*_: object) -> None:
 
 @dataclass(frozen=True)
 class Life:
-    """See :class:`workbench.transport.base.Lifecycle`.
+    """See :class:`workbench.core.backend.base.Lifecycle`.
 
     Args:
         tick, subset, give_up: as there.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from workbench.common.extras import cure, has
 from workbench.config import BACKENDS, Launch, Settings
+from workbench.core.backend.base import Backend
 from workbench.errors import LaunchError
-from workbench.transport.base import Backend
 from workbench.transport.bootstrap.base import Bootstrap, SingleBootstrap
 from workbench.transport.bootstrap.launcher_around import sign_of_others
 from workbench.transport.bootstrap.mpi import MpiBootstrap

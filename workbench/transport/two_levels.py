@@ -28,7 +28,7 @@ from workbench.collectives import Link
 from workbench.collectives.pipeline import PLAIN, SEGMENT_BYTES, Half, RingSegment, begin
 from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
-from workbench.transport.base import Array, Reduction, Traffic
+from workbench.core.backend.base import Array, Reduction, Traffic
 from workbench.transport.shm.node import Node
 
 _LAG = 2  # ticks per step on the network: so long a message may take while the leader does the memory's work

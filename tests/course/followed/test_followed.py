@@ -173,7 +173,7 @@ def ways(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Passed], list[P
     folder = tmp_path_factory.mktemp("followed")
     program, out = folder / "program.py", folder / "way.json"
     program.write_text(PROGRAM)
-    command = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", sys.executable, str(program), str(out)]
+    command = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", sys.executable, str(program), str(out)]
     subprocess.run(command, check=True, timeout=50, env=child_environment(), cwd=Path(__file__).parents[3])
     first, steady = ([_passed(one) for one in calls] for calls in json.loads(out.read_text()))
     return first, steady

@@ -13,10 +13,10 @@ import psutil
 import pytest
 from submissions import RIGHT, SETUP, WRONG, graded, living, state, write
 
+from workbench.cli.grade.grade import Grading, How
+from workbench.cli.grade.submissions import read
 from workbench.course.grading.apart.confine import landlock_abi
 from workbench.course.tasks import task
-from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.submissions import read
 
 ROW = '{"exercise": "03.ring_allreduce", "state": "passed", "text": "", "seconds": 0.1, "flags": []}'
 needs_landlock = pytest.mark.skipif(not landlock_abi(), reason="this kernel has no Landlock")

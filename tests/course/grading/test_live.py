@@ -19,7 +19,7 @@ from workbench.course.tasks import names, task
 SOLUTION = "is the course's own solution, as solution() inserts it"
 LIVE = [name for name in names() if task(name).live]
 IMPORTS = (
-    "from workbench.training.sampler import ShardedSampler, batches, epoch_order\n"
+    "from workbench.data.sampler import ShardedSampler, batches, epoch_order\n"
     "import numpy as np\nimport torch\nimport torch.nn.functional as F\nfrom torch.utils.data import DataLoader"
 )
 HERE = Path(__file__).resolve().parents[1]

@@ -124,7 +124,7 @@ def test_a_process_leaves_no_module_for_the_next_one(tmp_path: Path) -> None:
 
 def run(folder: Path, *words: str, first: str = "", **env: str) -> subprocess.CompletedProcess[str]:
     """``workbench grade`` in a folder; ``first`` is Python that runs before it, in the same process."""
-    program = f"{first}\nimport sys\nfrom workbench.launch.cli import main\nsys.exit(main(sys.argv[1:]))"
+    program = f"{first}\nimport sys\nfrom workbench.cli.main import main\nsys.exit(main(sys.argv[1:]))"
     words = (sys.executable, "-P" if sys.version_info >= (3, 11) else "-I", "-c", program, "grade", "--as-root", *words)
     given: dict[str, Any] = {"cwd": folder, "env": os.environ | env, "timeout": 55}
     return subprocess.run(words, capture_output=True, text=True, check=False, **given)
@@ -221,7 +221,7 @@ def test_odd_files_and_names(tmp_path: Path) -> None:
 
 def test_a_huge_output_is_said(tmp_path: Path) -> None:
     """Outputs are not read; what is larger than 32 MiB is not either, nor more than 4 MiB of code."""
-    from workbench.launch.grade.submissions import code_cells
+    from workbench.cli.grade.submissions import code_cells
 
     output = b'{"cells": [{"cell_type": "code", "source": "x", "outputs": ["%s"]}]}'
     assert code_cells(output % bytes(b"y" * (31 << 20))) == ["x"]

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from submissions import RIGHT, SETUP, state, write
 
+from workbench.cli.grade import grade
+from workbench.cli.grade.grade import Grading, How
+from workbench.cli.grade.submissions import read
 from workbench.errors import LaunchError
-from workbench.launch.grade import grade
-from workbench.launch.grade.grade import Grading, How
-from workbench.launch.grade.submissions import read
 
 
 def works() -> bool:

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from workbench.course.judging.deadline import Halt, halt
+from workbench.course.simulator.deadline import Halt, halt
 
 
 class EndsWith:

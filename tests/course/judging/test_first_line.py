@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from workbench.course.judging import judge
-from workbench.course.judging.case import Case
 from workbench.course.judging.compare import difference
 from workbench.course.judging.likely import look_again
 from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.task import Bound, CommTask, PlainTask
+from workbench.course.provenance.case import Case
 
 LONG = 5000
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 
 def two_numbers(comm: Any, step: Any, loss: Any, count: Any, weights: Any) -> Any:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from workbench.training.sampler import epoch_order
+from workbench.data.sampler import epoch_order
 
 
 def _accuracy(hvd: Any, model: Any, digits: Any) -> Any:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from workbench.collectives.ring import ring_allreduce
-from workbench.context import place
 from workbench.course.simulator import ALPHA_S, BETA_S, DeadlockError, simulate
 from workbench.course.simulator.topology import BETWEEN, INSIDE, Topology, picture, pinned, ring_among
 from workbench.course.tasks.algorithms.t12_gpus_and_nodes import hierarchical, local_ranks
+from workbench.job.context import place
 
 
 def ping(comm: Any, dest: int) -> None:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
 from workbench.course.training.trial import train_alone
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 
 def _trained(hvd: Any, job: Any, without: str = "", **options: Any) -> Any:

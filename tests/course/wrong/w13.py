@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from workbench.training.sampler import batches, epoch_order
+from workbench.data.sampler import batches, epoch_order
 
 
 def _parts(hvd: Any, n: int, batch: int, epoch: int) -> Any:

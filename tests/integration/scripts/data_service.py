@@ -7,7 +7,7 @@ import sys
 import time
 from pathlib import Path
 
-RUN = [sys.executable, "-m", "workbench.launch.cli", "run", "--as-horovod", "-np", "2", sys.executable]
+RUN = [sys.executable, "-m", "workbench.cli.main", "run", "--as-horovod", "-np", "2", sys.executable]
 TRAIN = str(Path(__file__).with_name("data_service_train.py"))
 
 file, *options = sys.argv[1:]

@@ -20,7 +20,7 @@ import os, sys, time
 import numpy as np
 import workbench as hvd
 from workbench import elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 hvd.init()
 worker = os.environ["WORKBENCH_WORKER"]

@@ -17,7 +17,7 @@ import os, time
 import numpy as np
 import workbench as hvd
 from workbench import elastic
-from workbench.training.objects import broadcast_object
+from workbench.job.objects import broadcast_object
 
 hvd.init()
 state = elastic.ObjectState(broadcast_object, hvd.rank, step=0)

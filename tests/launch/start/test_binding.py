@@ -17,15 +17,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workbench import cluster, config
+from workbench.cli import flags
+from workbench.cli import main as cli
+from workbench.cli.flag_variables import with_flags
 from workbench.errors import LaunchError
-from workbench.launch import cli
+from workbench.launch.function import run
 from workbench.launch.ranks import supervisor
-from workbench.launch.start import binding, cores, flags, mpi
+from workbench.launch.start import binding, cores, mpi
 from workbench.launch.start.binding import Binding, bind, shares
-from workbench.launch.start.flag_variables import with_flags
-from workbench.runner import run
 
-CLI = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", "--start-timeout", "20"]
+CLI = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", "--start-timeout", "20"]
 binds = pytest.mark.skipif(
     not hasattr(os, "sched_setaffinity") or len(cores.usable()) < 2 or cores.paid_for() < 2,
     reason="needs two cores, and a system that binds",

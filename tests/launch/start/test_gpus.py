@@ -13,15 +13,15 @@ import pytest
 
 from workbench import config
 from workbench.cluster.engine_commands import STAND_IN
+from workbench.doctor import probes
 from workbench.errors import LaunchError
-from workbench.launch.doctor import probes
 from workbench.launch.ranks import supervisor
 from workbench.launch.start import gpus, mpi
 from workbench.launch.start.gpus import Gpu, Pins, assign, pin, visible
 
 FOUR: list[Gpu] = [(f"{start}-0000", "H200") for start in ("5a1c", "77b2", "77c0", "9e3d")]
 A, B, C, D = (uuid for uuid, _ in FOUR)
-CLI = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2"]
+CLI = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2"]
 
 
 def nvidia_smi(folder: Path, monkeypatch: pytest.MonkeyPatch, found: Sequence[Gpu]) -> None:

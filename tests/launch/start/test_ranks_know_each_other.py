@@ -38,7 +38,7 @@ print(subprocess.run(["env", "-i", sys.executable, sys.argv[1]], capture_output=
 
 def run(jobs: Runner, *words: str, n: int = 2, **env: str) -> Job:
     """``workbench run -np n …``."""
-    return jobs.python("-m", "workbench.launch.cli", "run", "-np", str(n), *words, deadline_s=60.0, **env)
+    return jobs.python("-m", "workbench.cli.main", "run", "-np", str(n), *words, deadline_s=60.0, **env)
 
 
 def script(folder: Path, text: str, name: str = "script") -> str:

@@ -24,8 +24,8 @@ import pytest
 from running import open_to_others
 
 from workbench.errors import DeadlineError, LaunchError, PeerLostError, RankFailedError
+from workbench.launch.function import run
 from workbench.launch.start import mpi
-from workbench.runner import run
 
 pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
@@ -128,7 +128,7 @@ def launch(tmp_path: Path) -> Iterator[Start]:
     ) -> Launcher:
         path = tmp_path / f"script{len(started)}.py"
         path.write_text(script)
-        first = head or [sys.executable, "-m", "workbench.launch.cli", "run"]
+        first = head or [sys.executable, "-m", "workbench.cli.main", "run"]
         started.append(Launcher(tmp_path, [*first, *words, *(command or ["python", str(path)])]))
         return started[-1]
 
@@ -267,7 +267,7 @@ def test_nobody_reads_any_more(launch: Start, tmp_path: Path) -> None:
     """``workbench run … | head -1`` ends soon, without a complaint from Python, and nothing stays."""
     path = tmp_path / "endless.py"
     path.write_text("import time\nwhile True: print('again'); time.sleep(0.01)\n")
-    line = f"{sys.executable} -m workbench.launch.cli run -np 2 --gloo python {path} | head -n 1"
+    line = f"{sys.executable} -m workbench.cli.main run -np 2 --gloo python {path} | head -n 1"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 0
     assert re.fullmatch(r"\[[01]\]<stdout>:again\n", job.out)
@@ -296,7 +296,7 @@ def test_a_signal_ends_a_job_whose_output_nobody_takes(tmp_path: Path, text: str
     """``| less``, a stopped terminal: ranks print for ever, their launcher cannot, and SIGTERM still ends it."""
     script = tmp_path / "endless.py"
     script.write_text(f"import sys\nwhile True: sys.stdout.write({text})\n")
-    command = [sys.executable, "-m", "workbench.launch.cli", "run", "-np", "2", *words, "python", str(script)]
+    command = [sys.executable, "-m", "workbench.cli.main", "run", "-np", "2", *words, "python", str(script)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=mpi.environment(1), cwd=tmp_path) as job:
         assert job.stdout is not None
         full = select.poll()
@@ -310,7 +310,7 @@ def test_without_an_output_the_job_runs(launch: Start, tmp_path: Path) -> None:
     """``>&-`` and ``2>&-``: what would be printed is lost, no file of the launcher takes its place, no traceback."""
     script = f"from pathlib import Path\nprint('lost')\nPath({str(tmp_path)!r}, 'ran').touch()\n"
     (tmp_path / "script.py").write_text(script)
-    line = f"{sys.executable} -m workbench.launch.cli run -np 1 python script.py"
+    line = f"{sys.executable} -m workbench.cli.main run -np 1 python script.py"
     for closed in (">&-", "2>&-", "<&- >&- 2>&-"):
         job = launch(head=["bash", "-c", f"exec {line} {closed}"], command=[""])
         assert job.finish()[0] == 0, job.err
@@ -321,7 +321,7 @@ def test_without_an_output_the_job_runs(launch: Start, tmp_path: Path) -> None:
 
 def test_a_deleted_working_directory_is_said(launch: Start) -> None:
     """In a sentence, with what to do."""
-    line = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m workbench.launch.cli run -np 1 true"
+    line = f"mkdir gone && cd gone && rmdir ../gone && exec {sys.executable} -m workbench.cli.main run -np 1 true"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 1
     assert job.err.startswith("workbench: The working directory cannot be used")
@@ -368,7 +368,7 @@ def test_a_full_disk_behind_the_launchers_own_output_does_not_end_the_job(
 ) -> None:
     """``workbench run … >file`` on a full disk: the ranks come to their end, the other stream goes on."""
     (tmp_path / "chatters.py").write_text(CHATTERS)
-    line = f"{sys.executable} -m workbench.launch.cli run -np 2 --gloo python chatters.py {stream}>/dev/full"
+    line = f"{sys.executable} -m workbench.cli.main run -np 2 --gloo python chatters.py {stream}>/dev/full"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 0, job.out + job.err
     assert all((tmp_path / f"ended{rank}").exists() for rank in (0, 1))
@@ -391,7 +391,7 @@ def test_files_that_cannot_be_made_are_said_before_the_start(launch: Start) -> N
 @BOTH_WAYS
 def test_many_ranks_get_the_files_that_they_need(launch: Start, tmp_path: Path, way: str) -> None:
     """Where the soft limit of open files is too low for the job's pipes it is raised; the ranks do their work."""
-    line = f"ulimit -Sn 64; {sys.executable} -m workbench.launch.cli run -np 40 {way} --output-filename out echo hello"
+    line = f"ulimit -Sn 64; {sys.executable} -m workbench.cli.main run -np 40 {way} --output-filename out echo hello"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish(60.0)[0] == 0, job.err
     assert job.out.count("hello") == 40
@@ -401,7 +401,7 @@ def test_many_ranks_get_the_files_that_they_need(launch: Start, tmp_path: Path, 
 @BOTH_WAYS
 def test_too_few_files_for_the_ranks_are_said_before_the_start(launch: Start, way: str) -> None:
     """Where the hard limit is too low one line names the limit, the need and the command that raises it."""
-    line = f"ulimit -n 64; {sys.executable} -m workbench.launch.cli run -np 40 {way} echo hello"
+    line = f"ulimit -n 64; {sys.executable} -m workbench.cli.main run -np 40 {way} echo hello"
     job = launch(head=["bash", "-c", line], command=[""])
     assert job.finish()[0] == 1
     assert re.fullmatch(r"workbench: 40 ranks need \d+ open files, .* 64 \(ulimit -Hn\).*ulimit -n \d+.*\n", job.err)
@@ -686,7 +686,7 @@ def test_an_elastic_job_gives_results_too(tmp_path: Path, capsys: pytest.Capture
     def train(steps: int) -> tuple[int, int]:
         import workbench as hvd
         from workbench import elastic
-        from workbench.training.objects import broadcast_object
+        from workbench.job.objects import broadcast_object
 
         @elastic.run
         def loop(state: elastic.ObjectState) -> int:
@@ -804,7 +804,7 @@ def test_wrong_calls_start_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SCRIPT = """
 import time
-from workbench.runner import run
+from workbench.launch.function import run
 import beside
 
 class Result:
@@ -847,7 +847,7 @@ def test_it_works_in_a_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path))
     cells = [
-        "from workbench.runner import run\nbase = 3",
+        "from workbench.launch.function import run\nbase = 3",
         "def f(x):\n    import os\n    print('hello')\n    assert x < 5, 'too large'\n    return base ** x",
         "run(f, (2,), np=2)",
         "try:\n    run(f, (7,), np=2)\nexcept RuntimeError as e:\n    print('AssertionError: too large' in str(e))",
@@ -869,7 +869,7 @@ def test_the_stop_button_of_a_notebook_ends_the_ranks(tmp_path: Path, monkeypatc
     code = "def f():\n    import time\n    print('ready')\n    time.sleep(60)\n"
     with jupyter_client.run_kernel() as client:
         kernel = client.parent
-        client.execute(f"{code}from workbench.runner import run; run(f, np=2)")
+        client.execute(f"{code}from workbench.launch.function import run; run(f, np=2)")
         ranks = []
         while len(ranks) < 2:
             message = client.get_iopub_msg(timeout=30)

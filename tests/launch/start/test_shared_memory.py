@@ -23,7 +23,7 @@ def run(folder: Path, options: str, *words: str) -> subprocess.CompletedProcess[
     """``workbench run`` with a /dev/shm of its own."""
     script = folder / "adds.py"
     script.write_text(ADDS)
-    command = [sys.executable, "-m", "workbench.launch.cli", "run", *words, sys.executable, str(script)]
+    command = [sys.executable, "-m", "workbench.cli.main", "run", *words, sys.executable, str(script)]
     within = ["unshare", "-m", "sh", "-c", f'mount -t tmpfs -o {options} tmpfs /dev/shm && exec "$@"', "sh"]
     env = mpi.environment(1)
     return subprocess.run([*within, *command], env=env, capture_output=True, text=True, timeout=55, check=False)

@@ -21,8 +21,8 @@ def train(stop: str) -> dict[str, Any]:
     """Sum up the numbers of the steps, until the file is there."""
     import workbench as hvd
     from workbench import elastic
+    from workbench.job.objects import broadcast_object
     from workbench.ray import ray_logger
-    from workbench.training.objects import broadcast_object
 
     hvd.init()
     state = elastic.ObjectState(broadcast_object, hvd.rank, step=0, sum=np.zeros(1000), over=False)

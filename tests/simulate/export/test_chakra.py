@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from workbench.core.buckets import Bucket, Piece, plan_buckets
 from workbench.simulate.export.chakra import VERSION, Node, NodeType, decode, encode, nodes, read_chakra, write_chakra
 from workbench.simulate.export.wire import delimited, messages, number, read_varint, text, varint
 from workbench.simulate.models import parameters, vgg16
 from workbench.simulate.steps import MIB, Event, Overlap, Policy, Result, Span, simulate, spans
-from workbench.training.buckets import Bucket, Piece, plan_buckets
 
 LAYERS = spans(vgg16(), step_s=0.4)
 POLICIES = {

@@ -17,7 +17,7 @@ from gpu_world import WAYS, run
 
 import workbench as np_hvd
 import workbench.torch as hvd
-from workbench.context import HOLDER
+from workbench.job.context import HOLDER
 from workbench.torch import tensors
 from workbench.training.gradient_list import GradientList
 from workbench.transport.gpu import device as gpu

@@ -19,8 +19,8 @@ from gpu_world import Log, MpiLink, made_up, ranks
 import workbench as hvd
 from workbench import config
 from workbench.config import Settings
-from workbench.context import HOLDER
 from workbench.errors import DeadlineError, LaunchError
+from workbench.job.context import HOLDER
 from workbench.transport.gpu import select as gpu_select
 from workbench.transport.gpu.select import Operations, Seen, choose, see
 from workbench.transport.host.threads import ThreadBootstrap

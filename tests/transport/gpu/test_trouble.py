@@ -23,7 +23,6 @@ from cuda_standin.operations import Op
 from gpu_world import WAYS, begin, made_up, ranks, run
 
 import workbench as hvd
-from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.errors import (
     CollectiveError,
@@ -35,6 +34,7 @@ from workbench.errors import (
     ShutDownError,
     UnsupportedTensorError,
 )
+from workbench.job.context import HOLDER
 from workbench.transport.gpu import nccl
 from workbench.transport.gpu.device import Gpu
 

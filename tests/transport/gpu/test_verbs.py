@@ -14,10 +14,10 @@ from gpu_world import WAYS, begin, made, made_up, ranks, run, slow_bus
 import workbench as hvd
 from workbench.collectives import ring_allreduce
 from workbench.collectives.reduction import Reduction, narrow, widen
+from workbench.core.backend.base import Backend
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
-from workbench.entries import submit
-from workbench.transport.base import Backend
+from workbench.job.entries import submit
 from workbench.transport.gpu import kernels
 from workbench.transport.gpu.device import Gpu
 from workbench.transport.gpu.nccl import Nccl, nccl_backend

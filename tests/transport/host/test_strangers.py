@@ -37,7 +37,7 @@ def test_no_rank_listens_when_all_are_connected(way: list[str], tmp_path: Path) 
     words = [
         sys.executable,
         "-m",
-        "workbench.launch.cli",
+        "workbench.cli.main",
         "run",
         *way,
         "-np",

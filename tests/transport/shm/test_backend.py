@@ -13,7 +13,7 @@ from memory_world import DTYPES, FUSION_BYTES, backends, drawn, placed, serial
 from workbench.collectives.reduction import Reduction, wire_dtype
 from workbench.collectives.ring import chunk_lengths
 from workbench.collectives.shared_memory import BLOCK_BYTES
-from workbench.transport.base import Backend
+from workbench.core.backend.base import Backend
 from workbench.transport.shm import collectives as shm
 from workbench.transport.shm.staged import SEGMENT_BYTES
 

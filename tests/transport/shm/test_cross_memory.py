@@ -11,7 +11,7 @@ import pytest
 from memory_world import backends, drawn, serial
 
 from workbench.collectives.reduction import Reduction
-from workbench.transport.base import Backend
+from workbench.core.backend.base import Backend
 from workbench.transport.shm import collectives, cross_memory, process_memory
 from workbench.transport.shm.process_memory import read, works
 

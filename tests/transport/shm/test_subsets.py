@@ -12,7 +12,7 @@ import pytest
 from memory_world import backends, drawn, placed, serial
 
 from workbench.collectives.reduction import Reduction
-from workbench.transport.base import Backend
+from workbench.core.backend.base import Backend
 from workbench.transport.shm.staged import SEGMENT_BYTES
 
 SETS = [[0, 1, 2, 3], [0, 1], [1, 2], [2, 3], [0, 3], [0, 1, 2], [1, 2, 3], [2]]

@@ -9,7 +9,7 @@ reduces it by a ring, one bucket after the other::
 
 With n ranks and a bucket of m bytes a ring takes 2(n - 1)·α + 2(n - 1)/n · β·m seconds. This is the only formula here:
 what a ring takes is :class:`workbench.simulate.algorithms.Formula`, which layers share a bucket is the package's own
-:func:`workbench.training.buckets.plan_buckets`, and what happens when is :func:`workbench.simulate.steps.simulate`.
+:func:`workbench.core.buckets.plan_buckets`, and what happens when is :func:`workbench.simulate.steps.simulate`.
 
 What it leaves out: announcements, stragglers, and that computing and reducing on the same cores slow each other down.
 """

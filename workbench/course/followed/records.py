@@ -8,9 +8,9 @@ from random import Random
 
 import numpy as np
 
-from workbench import api
+from workbench.job import api
 from workbench.observe.notebook_timeline import recorded
-from workbench.observe.recorder import Answer, Collective, Snapshot
+from workbench.runtime.trace.recorder import Answer, Collective, Snapshot
 
 _HASTE = 900  # ns between two events, at most, where nobody waits
 _RANKS, _STEPS, _LATE_S = 3, 3, 0.004

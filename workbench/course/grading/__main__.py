@@ -8,10 +8,10 @@ import resource
 import sys
 from typing import Any
 
+from workbench.cli.grade.keeper import adopt_orphans, hide
 from workbench.course import tasks
 from workbench.course.grading.apart.confine import Limits
 from workbench.course.grading.sheet import Order, Sheet
-from workbench.launch.grade.keeper import adopt_orphans, hide
 
 
 def main() -> None:

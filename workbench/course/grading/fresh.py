@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from workbench.course.judging import judge
-from workbench.course.judging.case import Case
 from workbench.course.judging.compare import compared
 from workbench.course.judging.task import CommTask, Task
+from workbench.course.provenance.case import Case
 
 _SHARED = (
     "its ranks are right in one process alone, where they have variables in common. Real ranks have none: what one "

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.common import text
-from workbench.course.judging.case import Case
+from workbench.course.provenance.case import Case
 
 _HERE = str(Path(__file__).resolve().parents[1])
 _DIGITS = 6  # that are shown of a number, if they tell it from the right one

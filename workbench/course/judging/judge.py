@@ -12,12 +12,12 @@ import numpy as np
 
 from workbench.course.figures import number
 from workbench.course.judging.compare import about, compared, difference, told, unlike
-from workbench.course.judging.deadline import within
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
 from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
 from workbench.course.simulator import DeadlockError, Run, simulate
 from workbench.course.simulator.communicator import copied
+from workbench.course.simulator.deadline import within
 from workbench.course.simulator.deadlock import in_short
 from workbench.errors import DeadlineError
 

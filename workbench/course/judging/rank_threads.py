@@ -14,12 +14,12 @@ from typing import Any
 
 import workbench
 from workbench.config import changed_environment
-from workbench.context import HOLDER, Context
 from workbench.course.judging.compare import about, compared, difference
-from workbench.course.judging.deadline import Halt, halt
 from workbench.course.judging.task import Case
 from workbench.course.simulator.communicator import copied
+from workbench.course.simulator.deadline import Halt, halt
 from workbench.errors import CollectiveError, WorkbenchError
+from workbench.job.context import HOLDER, Context
 
 DEADLINE_S = 6.0
 _QUICK = {

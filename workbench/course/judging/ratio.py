@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.case import Case
+from workbench.course.provenance.case import Case
 
 _EXACT = 1e-9
 

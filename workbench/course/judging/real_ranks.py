@@ -14,7 +14,7 @@ import numpy as np
 from workbench.common.backoff import Backoff
 from workbench.course.simulator.communicator import Array, Communicator, Pending
 from workbench.errors import DeadlineError
-from workbench.faults.blocked_threads import users_line
+from workbench.runtime.faults.blocked_threads import users_line
 
 DEADLINE_S = 10.0
 _FIRST_NAP_S, _LONGEST_NAP_S = 1e-5, 1e-3

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from workbench.course.judging.case import Case
 from workbench.course.judging.mistake import GENERAL, Mistake
 from workbench.course.judging.ratio import Factor
+from workbench.course.provenance.case import Case
 from workbench.course.provenance.coding import Coded
 from workbench.course.provenance.weights import Weighed
 from workbench.course.simulator import Run

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.case import Case
 from workbench.course.judging.ratio import Outcome, named
 from workbench.course.judging.task import CommTask
+from workbench.course.provenance.case import Case
 from workbench.course.provenance.explain import explanation
 from workbench.course.provenance.weights import weights
 from workbench.course.simulator import Run, simulate

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.case import Case
+from workbench.course.provenance.case import Case
 from workbench.course.simulator import simulate
 from workbench.course.simulator.communicator import copied
 

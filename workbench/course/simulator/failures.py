@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from workbench.course.judging.deadline import Halt
+from workbench.course.simulator.deadline import Halt
 from workbench.errors import WorkbenchError
 
 NOTICE_S = 1e-3

@@ -21,16 +21,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from workbench.course.judging.deadline import Halt, halt
 from workbench.course.simulator.collective_calls import Call, Calls
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
+from workbench.course.simulator.deadline import Halt, halt
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
 from workbench.course.simulator.run import Computed, DeadlockError, InVain, Message, Run
 from workbench.errors import DeadlineError
-from workbench.faults.blocked_threads import users_line
+from workbench.runtime.faults.blocked_threads import users_line
 
 ALPHA_S, BETA_S = 20e-6, 1e-9
 """A message's latency, and its time per byte: MPI between two cores, roughly."""

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.context import World, place
 from workbench.course.drawing import _edge, _label, _picture
 from workbench.course.simulator import Run
+from workbench.job.context import World, place
 from workbench.observe.drawing import size
 from workbench.observe.figure import Figure
 

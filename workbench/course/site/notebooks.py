@@ -8,7 +8,7 @@ from typing import Any
 
 import nbformat
 
-from workbench.course.site.links import Lesson, navigation
+from workbench.course.links import Lesson, navigation
 from workbench.course.site.pictures import Pictures
 
 SECONDS = 8.0  # of a player whose notebook was built before it was written down

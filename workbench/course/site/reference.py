@@ -11,14 +11,14 @@ from workbench.course.build import ROOT
 
 # module → what it is for; in the order of the page
 API = {
-    "workbench.api": "The verbs on numpy arrays, and the life of a job",
+    "workbench.job.api": "The verbs on numpy arrays, and the life of a job",
     "workbench.torch": "PyTorch",
     "workbench.tensorflow": "TensorFlow",
     "workbench.keras": "Keras",
     "workbench.jax": "JAX",
     "workbench.elastic": "Jobs whose ranks come and go",
     "workbench.cluster": "Engines for a notebook",
-    "workbench.runner": "A function on ranks of its own",
+    "workbench.launch.function": "A function on ranks of its own",
     "workbench.collectives.ring": "Ring allreduce, over any link",
     "workbench.calibration.prediction": "From a measurement to a prediction for more ranks",
     "workbench.simulate.steps": "What a step costs on ranks that nobody has",

@@ -9,7 +9,7 @@ from pathlib import Path
 import nbformat
 
 from workbench.course.build import ROOT
-from workbench.course.site.links import course
+from workbench.course.links import course
 from workbench.course.site.notebooks import page
 from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
 

@@ -31,7 +31,7 @@ from typing import Any
 
 from workbench.course.training.behaviour import LIGHTS, Recorder, Seen, title, weights
 from workbench.errors import LaunchError
-from workbench.runner import run
+from workbench.launch.function import run
 
 DEADLINE_S = 120.0
 _FIRST_SEED = 1
@@ -115,7 +115,8 @@ def turned_green(before: Watched, after: Watched) -> list[str]:
 
 def _on_a_rank(scripts: Sequence[str]) -> list[tuple[Seen, Seen]]:
     """For each script what was seen alone, and what together."""
-    from workbench import api, config
+    from workbench import config
+    from workbench.job import api
 
     rank = config.launch().rank
     found = []
@@ -148,7 +149,8 @@ def _twice(script: str, rank: int, leave: Callable[[], object]) -> Seen:
 def _once(script: str, rank: int) -> Seen:
     import torch
 
-    from workbench import api, data
+    from workbench import data
+    from workbench.job import api
 
     digits, words = data.digits(), io.StringIO()
     recorder = Recorder(digits.train_x)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from workbench.launch.jobs import jobset, mpijob, slurm
-from workbench.launch.jobs.description import Job
-from workbench.launch.jobs.forms import as_yaml
+from workbench.cli.jobs import jobset, mpijob, slurm
+from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.forms import as_yaml
 
 _LEFT_OUT = {"securityContext", "volumes", "volumeMounts", "startupProbe", "readinessProbe", "requests", "metadata"}
 _LEFT_OUT |= {"lifecycle", "terminationGracePeriodSeconds"}

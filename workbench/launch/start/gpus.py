@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 from workbench import config
 from workbench.common.text import count, numbered
+from workbench.doctor import probes
 from workbench.errors import LaunchError
-from workbench.launch.doctor import probes
 from workbench.launch.ranks.supervisor import GPUS, LOCAL_RANK_NAMES
 from workbench.launch.slurm.allocation import JobGpus
 

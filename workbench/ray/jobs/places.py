@@ -18,8 +18,8 @@ import psutil
 
 from workbench import __version__, config
 from workbench.common.ports import listen
-from workbench.context import World, place
 from workbench.errors import LaunchError
+from workbench.job.context import World, place
 from workbench.launch.hosts.ranks_on_hosts import host_environment
 from workbench.launch.hosts.rehearsal import LOOPBACK, Seat
 from workbench.launch.start import mpi

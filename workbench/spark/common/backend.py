@@ -76,7 +76,7 @@ class LocalBackend(Backend):
         env: Mapping[str, str] | None = None,
     ) -> list[Any]:
         """See :class:`Backend`."""
-        from workbench.runner import run
+        from workbench.launch.function import run
 
         return run(fn, args, kwargs, np=self._n, env={**self._env, **(env or {})}, **self._kwargs)
 

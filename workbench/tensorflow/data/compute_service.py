@@ -29,9 +29,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from workbench import api
 from workbench.data.registry import Addresses, ComputeClient
 from workbench.errors import DeadlineError
+from workbench.job import api
 from workbench.tensorflow.data import servers
 
 _APPEARS_S = 600.0  # how long a config file may take to appear
@@ -206,7 +206,7 @@ def compute_worker_fn(compute_config: TfDataServiceConfig, timeout: float | None
 
 
 def _address_of_this_host() -> str:
-    from workbench.control.addresses import addresses
+    from workbench.runtime.control.addresses import addresses
 
     return addresses()[0]
 

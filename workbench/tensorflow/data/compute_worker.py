@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import secrets
 
-from workbench import api, config
-from workbench.control.addresses import addresses
+from workbench import config
 from workbench.data.registry import ComputeService
+from workbench.job import api
+from workbench.job.objects import broadcast_object
+from workbench.runtime.control.addresses import addresses
 from workbench.tensorflow.data.compute_service import TfDataServiceConfig, compute_worker_fn
-from workbench.training.objects import broadcast_object
 
 
 def main(dispatchers: int, dispatcher_side: str, configfile: str, timeout: int) -> None:

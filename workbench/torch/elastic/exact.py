@@ -28,12 +28,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from workbench import api, config
+from workbench import config
 from workbench.elastic.exact import newest, owners, seed_for
+from workbench.job import api
+from workbench.job.objects import broadcast_object
 from workbench.torch.elastic.shard_grads import ShardGrads, distributed
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import view
-from workbench.training.objects import broadcast_object
 
 if TYPE_CHECKING:
     from workbench.torch.elastic.state import TorchState

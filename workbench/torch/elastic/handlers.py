@@ -12,13 +12,13 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 
+from workbench.job.objects import broadcast_state
 from workbench.torch.elastic.kept import Kept
 from workbench.torch.elastic.sampler import ElasticSampler
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.optimizer.deferred import settle
 from workbench.torch.sharded.optimizer import ShardedOptimizer
-from workbench.training.objects import broadcast_state
 
 
 class StateHandler:

@@ -7,7 +7,7 @@ first k·n samples of the rest, wherever the epoch is broken off: a single numbe
     3 ranks     0 1 2 0 1 2 | broken off after 2 samples each: processed_num = 6
     2 ranks                 | 0 1 0 1
 
-The order is that of :func:`workbench.training.sampler.epoch_order`: seed and epoch decide, and no rank asks another.
+The order is that of :func:`workbench.data.sampler.epoch_order`: seed and epoch decide, and no rank asks another.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
-from workbench.training.sampler import epoch_order
+from workbench.data.sampler import epoch_order
+from workbench.job import api
 
 
 class ElasticSampler(torch.utils.data.Sampler[int]):

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
-from workbench.api import Average, Sum
-from workbench.context import HOLDER
 from workbench.elastic.exact import reduce_shards
-from workbench.process_sets import global_process_set
+from workbench.job import api
+from workbench.job.api import Average, Sum
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import global_process_set
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.tensors import Compression, dtype_name, tensor_of, view
 from workbench.training.step_reducer import TOO_MANY_PASSES

@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
 from workbench.elastic.checkpoint import Notice
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind
 from workbench.elastic.state import ObjectState
 from workbench.errors import CheckpointError
+from workbench.job import api
+from workbench.job.objects import broadcast_state
 from workbench.torch.elastic.exact import Exact
 from workbench.torch.elastic.handlers import (
     ModelStateHandler,
@@ -29,7 +30,6 @@ from workbench.torch.elastic.handlers import (
     set_handler_registry,
 )
 from workbench.torch.elastic.stored import TENSORS
-from workbench.training.objects import broadcast_state
 
 
 class _HiddenByAttribute:

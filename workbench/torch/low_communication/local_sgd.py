@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.low_communication.periodic import Periodic
 from workbench.torch.ops import grouped_allreduce_async
 

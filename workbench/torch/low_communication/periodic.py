@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
-from workbench.context import HOLDER, World
 from workbench.errors import MismatchError
-from workbench.process_sets import ProcessSet
-from workbench.requests import OrderOfUse
+from workbench.job import api
+from workbench.job.context import HOLDER, World
+from workbench.job.process_sets import ProcessSet
+from workbench.job.requests import OrderOfUse
 
 _OWN = ("_inner", "_every", "_set", "_order", "_done", "_world", "_loaded")
 _KEY = "exchanges"  # in the state, beside the wrapped optimizer's, which takes no notice of it
@@ -94,7 +94,7 @@ class Periodic(torch.optim.Optimizer, ABC):
             "steps",
             self._done,
             "have made different numbers of steps since the last exchange",
-            "Give every rank equally many batches, as workbench.training.sampler.batches does.",
+            "Give every rank equally many batches, as workbench.data.sampler.batches does.",
         )
         if self._done:
             self._exchange()

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from workbench.api import Adasum
 from workbench.core.messages import Kind
-from workbench.process_sets import ProcessSet
-from workbench.requests import OrderOfUse
+from workbench.job.api import Adasum
+from workbench.job.process_sets import ProcessSet
+from workbench.job.requests import OrderOfUse
 from workbench.torch.ops import begin
 from workbench.training.calls import Call
 from workbench.training.compression import Compressor

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.api import Average, Sum
-from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.errors import CollectiveError
+from workbench.job.api import Average, Sum
+from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.grads_by_name import CHANGED
-from workbench.torch.optimizer.sharded import check_elementwise
 from workbench.torch.sharded.released import of_class
+from workbench.torch.sharded.stage1 import check_elementwise
 from workbench.torch.tensors import Compression
 
 if TYPE_CHECKING:

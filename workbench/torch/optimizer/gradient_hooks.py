@@ -18,21 +18,21 @@ from typing import Any, Protocol
 
 import torch
 
-from workbench import api
-from workbench.api import Adasum, Average, Sum
-from workbench.context import HOLDER
+from workbench.core.buckets import bucket_bytes
 from workbench.elastic.exact import InShards
 from workbench.errors import CollectiveError
-from workbench.process_sets import is_alone
+from workbench.job import api
+from workbench.job.api import Adasum, Average, Sum
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import is_alone
 from workbench.torch.compiled import not_traced
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.deferred import Deferral
 from workbench.torch.optimizer.grads import GradBucket, Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.optimizer.pieces import submit_in_pieces
-from workbench.torch.optimizer.sharded import Shards
+from workbench.torch.sharded.stage1 import Shards
 from workbench.torch.tensors import Compression, fits_a_bucket
-from workbench.training.buckets import bucket_bytes
 from workbench.training.step_count import StepCount
 from workbench.training.step_reducer import GradientReducer
 

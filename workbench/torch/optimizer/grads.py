@@ -1,7 +1,7 @@
 """The gradients of an optimizer's parameters: from ``.grad`` to an entry for the engine, and the result back.
 
 In the first step each gradient is reduced under its own name (``grads_by_name.py``). From the second step on they live
-in buckets (:mod:`workbench.training.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
+in buckets (:mod:`workbench.core.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
 adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward makes
 a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
 """
@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench import api
-from workbench.api import ReduceOp
-from workbench.context import HOLDER
+from workbench.core.buckets import Bucket, Piece, plan_by_place
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
-from workbench.process_sets import ProcessSet
-from workbench.requests import OrderOfUse
+from workbench.job import api
+from workbench.job.api import ReduceOp
+from workbench.job.context import HOLDER
+from workbench.job.process_sets import ProcessSet
+from workbench.job.requests import OrderOfUse
 from workbench.torch.optimizer.grads_by_name import CHANGED, GradsByName
 from workbench.torch.optimizer.sparse import SparseGradients
 from workbench.torch.tensors import about, dtype_name, on_gpu, tensor_of, view
 from workbench.training import memory
-from workbench.training.buckets import Bucket, Piece, plan_by_place
 from workbench.training.compression import Compressor
 
 if TYPE_CHECKING:
-    from workbench.torch.optimizer.sharded import Shards
+    from workbench.torch.sharded.stage1 import Shards
 
 Params = Mapping[str, torch.nn.Parameter]
 

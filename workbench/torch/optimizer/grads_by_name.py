@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 
-from workbench import api
-from workbench.api import Average, Sum
-from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import MismatchError
-from workbench.requests import OrderOfUse
+from workbench.job import api
+from workbench.job.api import Average, Sum
+from workbench.job.context import HOLDER
+from workbench.job.requests import OrderOfUse
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor

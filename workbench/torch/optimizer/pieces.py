@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from workbench import api
-from workbench.context import HOLDER
 from workbench.core.handle import Handle
 from workbench.core.pending import Entry
+from workbench.job import api
+from workbench.job.context import HOLDER
 from workbench.training.step_reducer import wait_for_all
 
 
@@ -33,7 +33,7 @@ class PiecesHandle:
 
 
 def submit_in_pieces(entries: list[Entry], at_once: bool = False) -> list[Any]:
-    """As :func:`workbench.entries.submit`; an array that may be overtaken goes in pieces of ``WORKBENCH_PIECE_BYTES``.
+    """As :func:`workbench.job.entries.submit`; what may be overtaken goes in pieces of ``WORKBENCH_PIECE_BYTES``.
 
     Returns:
         A handle for each entry.

@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
-from workbench.api import Max, ReduceOp, Sum
 from workbench.core.messages import Kind
-from workbench.process_sets import ProcessSet
-from workbench.requests import OrderOfUse
+from workbench.job import api
+from workbench.job.api import Max, ReduceOp, Sum
+from workbench.job.process_sets import ProcessSet
+from workbench.job.requests import OrderOfUse
+from workbench.torch.low_communication.topk import TopKCompression
 from workbench.torch.ops import gather_sparse
-from workbench.torch.optimizer.topk import TopKCompression
 from workbench.training.compression import Compressor
 
 Wait = Callable[[], torch.Tensor]

@@ -16,7 +16,7 @@ What a rank has alone is of use only if all ranks have come equally far. So all 
 model, and before each update the ranks compare how many updates and backward passes each has made (``alike.py``): where
 they differ, all of them raise, and no sum is put together of parts that do not belong together.
 
-Stage 1 is :mod:`workbench.torch.optimizer.sharded`. Here, from the bottom: ``flat.py`` lays parameters one behind the
+Stage 1 is :mod:`workbench.torch.sharded.stage1`. Here, from the bottom: ``flat.py`` lays parameters one behind the
 other and moves them; ``backward.py`` says when; ``stage3.py`` gathers a layer's parameters for its forward and
 backward pass; ``slices.py`` is what the wrapped optimizer steps on; ``steps.py`` is a step, and ``optimizer.py`` what
 users call.

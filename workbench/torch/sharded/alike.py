@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
-from workbench.context import HOLDER
 from workbench.core.messages import Kind
 from workbench.errors import MismatchError
+from workbench.job import api
+from workbench.job.context import HOLDER
+from workbench.job.objects import allgather_object
 from workbench.torch.sharded.flat import Members
-from workbench.training.objects import allgather_object
 
 _DIGEST = 4  # bytes
 

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from workbench.context import HOLDER
 from workbench.errors import CollectiveError
+from workbench.job.context import HOLDER
 from workbench.torch.optimizer.gradient_hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
 from workbench.torch.sharded.released import get_grad, mark_taken, set_grad

@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench import api
 from workbench.collectives.ring import chunk_lengths
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.errors import CollectiveError, MissingRanksError, WaitTimeoutError
-from workbench.process_sets import ProcessSet, is_alone
+from workbench.job import api
+from workbench.job.process_sets import ProcessSet, is_alone
 from workbench.torch.sharded.released import Released, get_grad, mark_taken, set_grad
 from workbench.torch.sharded.slices import Slice
 from workbench.torch.tensors import Array, dtype_name

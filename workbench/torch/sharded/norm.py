@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from workbench import api
+from workbench.job import api
 from workbench.torch.sharded.flat import Members
 
 
@@ -22,7 +22,7 @@ def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members
         name: of what these gradients are, the same on all ranks.
 
     Example:
-        >>> from workbench.process_sets import global_process_set
+        >>> from workbench.job.process_sets import global_process_set
         >>> total_norm([torch.tensor([3.0]), torch.tensor([-4.0])], 2, Members(0, 1, global_process_set)).item()
         5.0
     """

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from workbench.process_sets import ProcessSet
-from workbench.training.objects import allgather_object
+from workbench.job.objects import allgather_object
+from workbench.job.process_sets import ProcessSet
 
 _PARTLY = (
     "A state_dict() has the parts of all ranks, and of a parameter of shape {} some ranks have none: load_state_dict() "

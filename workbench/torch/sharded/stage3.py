@@ -23,7 +23,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook
 from torch.utils._pytree import tree_leaves
 
-from workbench.process_sets import ProcessSet, global_process_set
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
 from workbench.torch.optimizer.gradient_hooks import take_over
 from workbench.torch.sharded.alike import check_alike, divisible

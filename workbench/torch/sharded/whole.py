@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from workbench import api
+from workbench.job import api
 from workbench.torch.sharded.stage3 import home_of
 
 

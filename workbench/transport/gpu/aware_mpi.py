@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from workbench.transport.base import Array, Backend, Channel
+from workbench.core.backend.base import Array, Backend, Channel
+from workbench.core.backend.memory import PrivateMemory
 from workbench.transport.gpu.device import Gpu
 from workbench.transport.host.links import LinkCollectives, SubLink
-from workbench.transport.memory import PrivateMemory
 
 
 def aware_backend(link: Channel, ranks: Sequence[int], gpu: Gpu, of_set: bool = False) -> Backend:

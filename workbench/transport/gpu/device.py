@@ -31,8 +31,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from workbench.core.backend.base import Array, Backend
 from workbench.errors import CollectiveError, DeadlineError
-from workbench.transport.base import Array, Backend
 from workbench.transport.gpu import kernels
 from workbench.transport.life import Life, nothing
 from workbench.transport.polling import poll

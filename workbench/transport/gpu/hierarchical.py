@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from workbench.collectives.ring import chunk_lengths, part
-from workbench.transport.base import Array, Backend, Collectives, Reduction, Traffic
+from workbench.core.backend.base import Array, Backend, Collectives, Reduction, Traffic
 
 
 class GpuHierarchicalCollectives:
-    """See :class:`workbench.transport.base.Collectives`. Only allreduce has two levels.
+    """See :class:`workbench.core.backend.base.Collectives`. Only allreduce has two levels.
 
     Args:
         flat: of all ranks.

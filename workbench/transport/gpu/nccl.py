@@ -17,13 +17,13 @@ from typing import Any, TypeVar
 import numpy as np
 
 from workbench.collectives.ring import part
+from workbench.core.backend.base import Array, Backend, Reduction, Traffic
+from workbench.core.backend.memory import PrivateMemory
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.base import Array, Backend, Reduction, Traffic
 from workbench.transport.gpu.device import Gpu, address
 from workbench.transport.gpu.staged import StagedCollectives
 from workbench.transport.host.background import Worker, background
 from workbench.transport.host.links import LinkCollectives
-from workbench.transport.memory import PrivateMemory
 
 T = TypeVar("T")
 _ID_BYTES = 128

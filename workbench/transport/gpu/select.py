@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench.config import Settings
+from workbench.core.backend.base import Backend
 from workbench.errors import LaunchError
-from workbench.transport.base import Backend
 
 if TYPE_CHECKING:
     from workbench.transport.gpu.device import Gpu

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from workbench.collectives.ring import part
-from workbench.transport.base import Array, Backend, Reduction, Traffic
+from workbench.core.backend.base import Array, Backend, Reduction, Traffic
+from workbench.core.backend.memory import PrivateMemory
 from workbench.transport.gpu.device import Gpu, address
-from workbench.transport.memory import PrivateMemory
 
 _TO_GPU, _TO_HOST = 1, 2  # cudaMemcpyKind
 
@@ -43,7 +43,7 @@ def staged_backend(host: Backend, gpu: Gpu, close: Callable[[bool], None] | None
 
 
 class StagedCollectives:
-    """See :class:`workbench.transport.base.Collectives`.
+    """See :class:`workbench.core.backend.base.Collectives`.
 
     Args:
         host: moves the bytes.

@@ -17,8 +17,8 @@ import torch
 
 from workbench.common.secret.seal import derived
 from workbench.config import Settings
+from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.torch_store import dist
 from workbench.transport.host.background import Worker, background, patient

@@ -15,9 +15,9 @@ from workbench.collectives import (
 )
 from workbench.collectives.pipeline import begin
 from workbench.collectives.ring import part
-from workbench.transport.base import Array, Backend, Channel, Link, Reduction, Traffic
+from workbench.core.backend.base import Array, Backend, Channel, Link, Reduction, Traffic
+from workbench.core.backend.memory import HOST, PrivateMemory
 from workbench.transport.life import Life
-from workbench.transport.memory import HOST, PrivateMemory
 
 
 def link_backend(link: Channel, ranks: Sequence[int] | None = None) -> Backend:
@@ -54,7 +54,7 @@ def pieces(array: Array | None, nbytes: int) -> list[Array]:
 
 
 class LinkCollectives:
-    """See :class:`workbench.transport.base.Collectives`; for the arrays of any library that heeds numpy's functions."""
+    """See :class:`workbench.core.backend.base.Collectives`; for arrays of any library with numpy's functions."""
 
     def __init__(self, link: Link) -> None:
         self._link = link

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from mpi4py import MPI
 
 from workbench.config import Settings
+from workbench.core.backend.base import Array, Backend, Reduction, Traffic
 from workbench.errors import DeadlineError
-from workbench.transport.base import Array, Backend, Reduction, Traffic
 from workbench.transport.host.links import LinkCollectives, link_backend, pieces
 from workbench.transport.polling import poll
 

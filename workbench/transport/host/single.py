@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from workbench.transport.base import Array, Backend
+from workbench.core.backend.base import Array, Backend
 from workbench.transport.host.links import link_backend
 
 

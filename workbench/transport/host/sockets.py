@@ -23,8 +23,8 @@ from workbench.common.ports import family_of, listen
 from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, exactly
 from workbench.common.secret.seal import derived
 from workbench.config import Settings
+from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.base import Bootstrap
 from workbench.transport.host.links import link_backend
 from workbench.transport.polling import offer_core

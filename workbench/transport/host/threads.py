@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, PeerLostError
-from workbench.transport.base import Array, Backend
 from workbench.transport.bootstrap.base import unless_given_up
 from workbench.transport.bootstrap.values import Problem
 from workbench.transport.host.links import link_backend

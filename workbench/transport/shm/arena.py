@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.transport.base import Array
+from workbench.core.backend.base import Array
 
 PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from workbench.core.backend.base import Array, Backend, Lifecycle, SharedMemory
+from workbench.core.backend.memory import HOST
 from workbench.errors import CollectiveError
-from workbench.transport.base import Array, Backend, Lifecycle, SharedMemory
 from workbench.transport.life import Life
-from workbench.transport.memory import HOST
 from workbench.transport.shm.collectives import ShmCollectives
 from workbench.transport.shm.node import HEADER_BYTES, Node
 from workbench.transport.shm.staged import STAGE_BYTES
@@ -56,7 +56,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
 
 
 class ArenaMemory:
-    """See :class:`workbench.transport.base.SharedMemory`.
+    """See :class:`workbench.core.backend.base.SharedMemory`.
 
     Args:
         node, members: see :func:`shm_backend`.

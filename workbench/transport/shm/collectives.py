@@ -22,7 +22,7 @@ import numpy as np
 from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
 from workbench.collectives.shared_memory import reduce_across, reduce_into
-from workbench.transport.base import Array, Collectives, Reduction, Traffic
+from workbench.core.backend.base import Array, Collectives, Reduction, Traffic
 from workbench.transport.shm.cross_memory import CrossMemory
 from workbench.transport.shm.node import Node
 from workbench.transport.shm.staged import SEGMENT_BYTES, Staged
@@ -33,7 +33,7 @@ _LEAST_BYTES = 8 << 10  # of an array, in the mean over a batch; smaller ones ar
 
 
 class ShmCollectives:
-    """See :class:`workbench.transport.base.Collectives`.
+    """See :class:`workbench.core.backend.base.Collectives`.
 
     Args:
         flat: of the same ranks, for what does not gain by shared memory.

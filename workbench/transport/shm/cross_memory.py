@@ -16,7 +16,7 @@ import numpy as np
 from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths, cut
 from workbench.collectives.shared_memory import blocks
-from workbench.transport.base import Array, Reduction
+from workbench.core.backend.base import Array, Reduction
 from workbench.transport.shm.node import Node
 from workbench.transport.shm.process_memory import read
 

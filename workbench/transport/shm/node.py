@@ -17,8 +17,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from workbench.core.backend.base import Array
 from workbench.errors import DeadlineError
-from workbench.transport.base import Array
 from workbench.transport.polling import offer_core
 from workbench.transport.shm import futex
 from workbench.transport.shm.arena import Arena, OwnArena, open_arena

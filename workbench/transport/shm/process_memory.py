@@ -13,7 +13,7 @@ import os
 
 import numpy as np
 
-from workbench.transport.base import Array
+from workbench.core.backend.base import Array
 
 _AT_ONCE_BYTES = 1 << 30  # Linux moves at most 0x7ffff000 in one call, and says how many it has moved
 

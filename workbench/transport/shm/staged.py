@@ -16,7 +16,7 @@ from itertools import cycle
 
 from workbench.collectives.reduction import fold
 from workbench.collectives.ring import chunk_lengths
-from workbench.transport.base import Array, Reduction
+from workbench.core.backend.base import Array, Reduction
 from workbench.transport.shm.node import Node
 
 Piece = tuple[int, int, int, int, int]

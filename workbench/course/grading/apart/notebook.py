@@ -25,7 +25,7 @@ from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.lanes import GoneError, Lane, TheirError, Unwound, Wire
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
 from workbench.course.grading.apart.values import MOST_BYTES, NotDataError, Values
-from workbench.course.judging.deadline import halt
+from workbench.course.simulator.deadline import halt
 
 CONTROL = 0
 _COURSE = Path(__file__).resolve().parents[2]

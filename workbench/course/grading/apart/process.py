@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from workbench.cli.grade.keeper import descendants, end_descendants
 from workbench.config import cache_dir, child_environment
 from workbench.course.grading.apart.confine import Limits, readable
 from workbench.course.grading.apart.disk import Disk
@@ -23,7 +24,6 @@ from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import ProtocolError
 from workbench.course.grading.apart.worker import LearnersFunction, Worker
 from workbench.errors import WorkbenchError
-from workbench.launch.grade.keeper import descendants, end_descendants
 
 CONTROL = 0
 _START_S = 60.0  # python and numpy from a slow disk

@@ -17,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from workbench.context import HOLDER
 from workbench.core.verbs import VERBS
 from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
 from workbench.course.grading.apart.values import NotDataError, ProtocolError, Values
-from workbench.course.judging.deadline import Halt
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator, Pending
+from workbench.course.simulator.deadline import Halt
+from workbench.job.context import HOLDER
 
 _PRIMITIVES = {"post_send", "post_recv", "finish"}  # they take the name of the verb on trust
 _COMM = frozenset(name for name in (*vars(Communicator), *vars(Comm)) if not name.startswith("_")) - _PRIMITIVES

@@ -17,15 +17,15 @@ import numpy as np
 
 from workbench import config
 from workbench.common.waiting import Owner, Waits
-from workbench.context import Context, World
+from workbench.core.backend.process_sets import SetTable
 from workbench.core.handle import Handle
 from workbench.core.messages import Event
 from workbench.core.pending import Entry
 from workbench.course.grading.apart.lanes import named
 from workbench.course.grading.apart.values import Values, receive, send
-from workbench.observe.timeline import Timeline
+from workbench.job.context import Context, World
+from workbench.runtime.trace.timeline import Timeline
 from workbench.transport.host.single import connect
-from workbench.transport.process_sets import SetTable
 
 _FIELDS = ("name", "dtype", "root", "prescale", "postscale", "splits", "group", "group_size", "absent", "shape", "user")
 

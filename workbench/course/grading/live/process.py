@@ -17,6 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from workbench.cli.grade.keeper import hide
 from workbench.config import changed_environment
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.values import NotDataError, Values, receive, send
@@ -24,7 +25,6 @@ from workbench.course.grading.cells import told
 from workbench.course.grading.live.engine import RemoteEngine, Wire, context
 from workbench.course.grading.live.start import Start
 from workbench.course.training.trial import TRAININGS, one_rank
-from workbench.launch.grade.keeper import hide
 
 _FILE = "<the function>"
 MOST_RANKS = 16
@@ -67,7 +67,7 @@ def _plain(value: Any) -> Any:
 
 def _trained(wire: Wire, source: str, name: str) -> None:
     """Run a rank's part, and say what was seen."""
-    from workbench.context import HOLDER
+    from workbench.job.context import HOLDER
 
     _, asked = wire.hear()
     start = Start(**asked)

@@ -21,7 +21,7 @@ from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
 from workbench.course.training.trial import TRAININGS
 from workbench.errors import PeerLostError
-from workbench.joining import run_threads
+from workbench.job.joining import run_threads
 
 _EQUAL = 1e-6
 _RUN_S = 20.0  # twice what check() allows: a message takes a longer way here
@@ -130,7 +130,7 @@ class Training:
 
 def _one(served: Sequence[Served], starts: Sequence[Start], until: float) -> Seen:
     """On the thread of one of the judge's ranks."""
-    from workbench import api
+    from workbench.job import api
 
     rank = api.rank()
     start = starts[rank]

@@ -9,7 +9,7 @@ from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.judging.judge import unlike
 from workbench.course.judging.task import PlainTask
 from workbench.course.mistakes.engines import MISTAKES
-from workbench.observe.recorder import Snapshot
+from workbench.runtime.trace.recorder import Snapshot
 
 Function = Callable[..., Any]
 Snapshots = Sequence[Snapshot]

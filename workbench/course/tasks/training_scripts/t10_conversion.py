@@ -11,7 +11,7 @@ from workbench.course.judging.task import Bound, Case, CommTask, Mistake, PlainT
 from workbench.course.simulator import Run
 from workbench.course.training import behaviour
 from workbench.course.training.trial import Trial, led_to, run_job
-from workbench.training.sampler import ShardedSampler
+from workbench.data.sampler import ShardedSampler
 
 
 def convert(hvd: Any, job: Any) -> Any:

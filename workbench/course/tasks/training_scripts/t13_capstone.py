@@ -10,7 +10,7 @@ from workbench.course.mistakes.training import MISTAKES
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
 from workbench.course.training.trial import Trial, led_to, run_capstone
-from workbench.training.sampler import batches
+from workbench.data.sampler import batches
 
 ACCURACY = 0.85  # in an unlucky order of the samples it is 88 %
 _EQUAL = 1e-6

@@ -1,0 +1,300 @@
+"""The options of ``workbench run``: horovodrun's, under their names."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.cli.flag_variables import VARIABLES, has_effect
+from workbench.config import BINDINGS
+from workbench.errors import LaunchError
+
+LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option.
+
+    Args:
+        names: as typed.
+        help: one line.
+        kind: what its value is: int, float, str; bool for an option without a value.
+        const: for bool, what it sets.
+        dest: the attribute; by default from the last name.
+        choices: what is allowed.
+        idle: it is accepted but has no effect; :func:`warnings` reports it.
+        count: how many values it takes; 0: one.
+    """
+
+    names: tuple[str, ...]
+    help: str
+    kind: Any = bool
+    const: bool = True
+    dest: str = ""
+    choices: tuple[str, ...] | None = None
+    idle: bool = False
+    count: int = 0
+
+    @property
+    def target(self) -> str:
+        """The attribute that it sets."""
+        return self.dest or self.names[-1].lstrip("-").replace("-", "_")
+
+    def add_to(self, group: argparse._ArgumentGroup) -> None:
+        """Add it to a parser's group."""
+        common: dict[str, Any] = {"dest": self.target, "default": None, "help": self.help}
+        if self.kind is bool:
+            group.add_argument(*self.names, action="store_const", const=self.const, **common)
+        else:
+            metavar = None if self.choices else {int: "N", float: "X", str: "TEXT"}[self.kind]
+            common |= {"nargs": self.count} if self.count else {}
+            group.add_argument(*self.names, type=self.kind, choices=self.choices, metavar=metavar, **common)
+
+
+def _numbers(kind: Any, **texts: str) -> list[Flag]:
+    return [Flag((f"--{name.replace('_', '-')}",), text, kind) for name, text in texts.items()]
+
+
+def _switches(**texts: str) -> list[Flag]:
+    """Each with its ``--no-`` form."""
+    return [
+        flag
+        for name, text in texts.items()
+        for flag in (
+            Flag((f"--{name.replace('_', '-')}",), text),
+            Flag((f"--no-{name.replace('_', '-')}",), "the opposite", const=False, dest=name),
+        )
+    ]
+
+
+def _idle(kind: Any, **texts: str) -> list[Flag]:
+    return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=True) for name, text in texts.items()]
+
+
+_BIND = "each rank keeps to its share of the cores, or to a NUMA node; auto (default): core, where they are free"
+GROUPS: dict[str, list[Flag]] = {
+    "ranks": [
+        Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
+        Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
+        Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
+        Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; the job is elastic", str),
+        Flag(("--slots", "--slots-per-host"), "of each host that it prints without slots", int),
+        Flag(("--mpi",), "insist on mpiexec"),
+        Flag(("--gloo",), "plain processes that talk over Gloo"),
+        Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
+        Flag(
+            ("--start-timeout",),
+            "seconds from one rank's start to the next (default: HOROVOD_START_TIMEOUT, or 30)",
+            float,
+        ),
+        Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
+        Flag(("--bind",), _BIND, str, choices=BINDINGS),
+        Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),
+        Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
+    ],
+    "elastic": [
+        Flag(("--min-np", "--min-num-proc"), "the job goes on while there are so many ranks (default: -np)", int),
+        Flag(("--max-np", "--max-num-proc"), "and takes so many at most (default: as many as there are slots)", int),
+        *_numbers(int, reset_limit="so often the ranks may change; then the job ends (default: any number)"),
+        *_numbers(float, elastic_timeout="seconds that it waits for enough ranks (default: 600)"),
+        Flag(
+            ("--blacklist-cooldown-range",), "seconds that a host rests after a failure (default: 1 60)", int, count=2
+        ),
+    ],
+    "hosts": [
+        Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
+        Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
+        Flag(("--sync",), "copy this folder to the other hosts first, by rsync, without what .gitignore names"),
+        Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
+    ],
+    "output": [
+        Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
+        Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
+        Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
+        Flag(("--log-with-timestamp",), "the opposite", const=False, dest="log_without_timestamp"),
+        Flag(("--verbose",), "say what is started, and how"),
+    ],
+    "faults": [
+        Flag(("--chaos",), "seed=7,kills=20,… ranks fail by plan: kills, stops, delays, cuts, states=…, at=…", str),
+    ],
+    "tuning": [
+        *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
+        *_numbers(float, cycle_time_ms="how long an announcement waits when more gradients are known to come"),
+        *_numbers(int, cache_capacity="names whose negotiation is remembered; 0: none"),
+        *_switches(hierarchical_allreduce="reduce within hosts first", hierarchical_allgather="gather likewise"),
+        *_switches(torus_allreduce="reduce along rows and columns of ranks"),
+        Flag(("--autotune",), "find threshold and cycle time while training"),
+        *_numbers(str, autotune_log_file="what autotune tried, as CSV"),
+        *_numbers(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
+        *_numbers(int, autotune_bayes_opt_max_samples="samples until it settles"),
+        *_numbers(float, autotune_gaussian_process_noise="noise of the samples, 0 to 1"),
+    ],
+    "timeline": [
+        *_numbers(str, timeline_filename="trace of all tensors, for chrome://tracing"),
+        Flag(("--timeline-mark-cycles",), "mark the engine's rounds in it"),
+        Flag(("--no-timeline-mark-cycles",), "the opposite", const=False, dest="timeline_mark_cycles"),
+    ],
+    "stall check": [
+        Flag(("--no-stall-check",), "do not report tensors that some ranks have not submitted"),
+        Flag(("--stall-check",), "the opposite", const=False, dest="no_stall_check"),
+        *_numbers(float, stall_check_warning_time_seconds="report after so long"),
+        *_numbers(float, stall_check_shutdown_time_seconds="end the job after so long; 0: never"),
+    ],
+    "library": [
+        *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
+        Flag(("--mpi-threads-disable",), "initialise MPI for one thread"),
+        Flag(("--no-mpi-threads-disable",), "the opposite", const=False, dest="mpi_threads_disable"),
+    ],
+    "accepted for horovodrun's sake": [
+        *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
+        *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
+    ],
+}
+FLAGS = [flag for flags in GROUPS.values() for flag in flags]
+
+# Sections of a YAML file → what stands before a key's name in the option's.
+_SECTIONS = {
+    "params": "",
+    "autotune": "autotune_",
+    "timeline": "timeline_",
+    "stall_check": "stall_check_",
+    "library_options": "",
+    "logging": "log_",
+}
+
+
+def add_to(parser: argparse.ArgumentParser) -> None:
+    """Add all options, and the command."""
+    for title, flags in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for flag in flags:
+            flag.add_to(group)
+    parser.add_argument("--config-file", metavar="FILE", help="options as YAML, as for horovodrun; typed ones win")
+    parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
+
+
+def apply_file(args: argparse.Namespace, path: str) -> None:
+    """Set what was not typed from a YAML file.
+
+    Raises:
+        LaunchError: the file cannot be read, or something in it is unknown or of the wrong type.
+    """
+    for name, value in _options(path, _load(path)):
+        flag = next((flag for flag in FLAGS if flag.target == name and flag.const is True), None)
+        if flag is None:
+            raise LaunchError(f"{path}: there is no option {name!r}.")
+        if getattr(args, name) is None:
+            setattr(args, name, _convert(path, flag, value))
+
+
+def _load(path: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise LaunchError("--config-file needs PyYAML: pip install pyyaml") from None
+    try:
+        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        raise LaunchError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise LaunchError(f"{path} holds no sections such as `params:`.")
+    return found
+
+
+def _options(path: str, content: dict[str, Any]) -> Iterable[tuple[str, Any]]:
+    """Names and values of options, from what a file holds."""
+    for section, values in content.items():
+        if section in _SECTIONS and not isinstance(values or {}, dict):
+            raise LaunchError(f"{path}: {section}: {values!r} is no list of options such as `name: value`.")
+        if section == "controller":
+            yield str(values).lower(), True
+        elif section not in _SECTIONS:
+            yield section, values
+        for name, value in (values or {}).items() if section in _SECTIONS else ():
+            match section, name:
+                case "autotune", "enabled":
+                    yield "autotune", value
+                case "stall_check", "enabled":
+                    yield "no_stall_check", not value
+                case "logging", "hide_timestamp" | "without_timestamp":
+                    yield "log_without_timestamp", value
+                case "logging", "with_timestamp":
+                    yield "log_without_timestamp", not value
+                case _:
+                    yield _SECTIONS[section] + name, value
+
+
+def _convert(path: str, flag: Flag, value: Any) -> Any:
+    wrong = isinstance(value, bool) != (flag.kind is bool)
+    try:
+        found = value if wrong else flag.kind(value)
+    except (TypeError, ValueError):
+        wrong = True
+    if wrong or (flag.choices and found not in flag.choices):
+        wanted = " or ".join(flag.choices) if flag.choices else flag.kind.__name__
+        raise LaunchError(f"{path}: {flag.target}: {value!r} is not {wanted}.")
+    return found
+
+
+def variables(args: argparse.Namespace) -> dict[str, Any]:
+    """The options that become variables of the ranks, see :data:`workbench.cli.flag_variables.VARIABLES`."""
+    found = {name: getattr(args, name) for name in VARIABLES}
+    if args.binding_args is not None and args.bind is None:
+        found["bind"] = "none"  # whoever tells mpiexec how to bind wants nobody else to
+    return found
+
+
+def warnings(args: argparse.Namespace) -> list[str]:
+    """One line for each option that was given and changes nothing."""
+    lines = []
+    for flag in FLAGS:
+        value = getattr(args, flag.target)
+        if value is None or (flag.kind is bool and value != flag.const):
+            continue
+        if flag.idle:
+            lines.append(f"{flag.names[-1]} has no effect here: {flag.help}.")
+        elif flag.target in VARIABLES and not has_effect(flag.target):
+            lines.append(f"{flag.names[-1]} sets {VARIABLES[flag.target][0]}, which nothing here reads yet.")
+    if args.gloo and binding_words(args):
+        lines.append("--binding-args has no effect here: without mpiexec there is --bind.")
+    return lines
+
+
+def is_elastic(args: argparse.Namespace) -> bool:
+    """Does the job's number of ranks change while it runs?"""
+    return any(getattr(args, name) is not None for name in ("min_num_proc", "max_num_proc", "host_discovery_script"))
+
+
+def command(args: argparse.Namespace) -> list[str]:
+    """The command, without the ``--`` that may stand before it."""
+    words: list[str] = args.command
+    return words[1:] if words[:1] == ["--"] else words
+
+
+def mpi_words(args: argparse.Namespace) -> list[str]:
+    """The words of ``--mpi-args`` and ``--binding-args``.
+
+    Raises:
+        LaunchError: a quote in it has no end.
+    """
+    return _split("--mpi-args", args.mpi_args) + binding_words(args)
+
+
+def binding_words(args: argparse.Namespace) -> list[str]:
+    """The words of ``--binding-args``; none if they bind to nothing, which no mpiexec here needs to be told."""
+    words = _split("--binding-args", args.binding_args)
+    to = dict(zip((word.lstrip("-") for word in words), words[1:], strict=False)).get("bind-to")
+    return [] if to == "none" else words
+
+
+def _split(name: str, text: str | None) -> list[str]:
+    try:
+        return shlex.split(text or "")
+    except ValueError as error:
+        raise LaunchError(f"{name} {text!r} cannot be split into words: {error}.") from None

@@ -1,0 +1,111 @@
+"""``workbench grade``: its options, and its files, which after each notebook hold what is known by then."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from workbench.cli.grade import keeper, results
+from workbench.cli.grade.results import print_lines
+from workbench.cli.grade.submissions import notebooks, read_all
+from workbench.launch.ranks.output import say
+
+_ABOUT = """\
+Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
+it defines from another one. What loops, crashes or ends the process costs its own cell or exercise only. Prints a
+table; the exit code is 0 if everything could be judged, whatever the marks. What learners' code can still do, and what
+it cannot, is in instructors/guide.md."""
+
+
+def add(commands: Any, seconds: Callable[[str], float]) -> None:
+    """Add the subcommand.
+
+    Args:
+        commands: argparse's subparsers.
+        seconds: reads a number of seconds.
+    """
+    top = commands.add_parser(
+        "grade",
+        help="run and judge the notebooks that learners hand in",
+        description=_ABOUT,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of them")
+    top.add_argument("--csv", metavar="FILE", help="write a line per exercise, after each notebook")
+    top.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite per notebook")
+    each = "seconds for one notebook (default: 300)"
+    top.add_argument("--deadline", type=seconds, default=300.0, metavar="SECONDS", help=each)
+    each = "seconds for one statement of a cell, and for one exercise (default: 30)"
+    top.add_argument("--step", type=seconds, default=30.0, metavar="SECONDS", help=each)
+    top.add_argument("--memory", type=_gib, default=12.0, metavar="GIB", help="for one notebook (default: 12)")
+    top.add_argument("--processes", type=_whole, default=256, metavar="N", help="it may start (default: 256)")
+    each = "run the code in bubblewrap: no network, no other files, no other processes"
+    top.add_argument("--sandbox", action="store_true", help=each)
+    top.add_argument("--as-root", action="store_true", help="run the code as root, in a container to be thrown away")
+    top.set_defaults(handle=run)
+
+
+def _gib(text: str) -> float:
+    if 0.5 <= float(text) <= 1e6:
+        return float(text)
+    raise argparse.ArgumentTypeError("at least 0.5, for Python and numpy alone take that much")
+
+
+def _whole(text: str) -> int:
+    if int(text) >= 8:
+        return int(text)
+    raise argparse.ArgumentTypeError("at least 8, for a notebook's process and its threads")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Grade."""
+    from workbench.cli.grade import grade  # psutil: `workbench --help` does without
+
+    grade.check_installed()
+    grade.check_user(args.as_root)
+    files = {results.as_csv: args.csv, results.as_junit: args.junit}
+    targets = {form: grade.writable(path) for form, path in files.items() if path}
+    limits = {"memory": int(args.memory * (1 << 30)), "processes": args.processes}
+    how = grade.How(args.deadline, args.step, args.sandbox, limits)
+    if args.sandbox:
+        grade.check_sandbox()
+    submissions = read_all(notebooks(args.files))
+    graded: list[results.NotebookResult] = []
+    for form, path in targets.items():
+        keep(path, form(graded))
+    keeper.hide()  # a notebook could else write into the pipes from its judge, through /proc
+    try:
+        for submission in submissions:
+            graded.append(grade.Grading(submission, how).run())
+            for form, path in targets.items():
+                keep(path, form(graded))
+            print_lines([*results.table(graded[-1]), ""])
+    finally:
+        keeper.hide(False)
+    print_lines([results.summary(graded)])
+    open_to = list(dict.fromkeys(notebook.unbounded for notebook in graded if notebook.unbounded))
+    if open_to:
+        say(
+            f"Not confined: {'; '.join(open_to)}. So a notebook may have changed another's marks, or this package: "
+            "trust these marks as far as you trust who handed in. With --sandbox it cannot. See instructors/guide.md."
+        )
+    return int(not all(notebook.complete for notebook in graded))
+
+
+def keep(path: Path, text: str) -> None:
+    """Write a file as a whole or not at all, so that who interrupts it keeps what there was."""
+    if path.exists() and not path.is_file():  # a pipe, or /dev/stdout
+        path.write_text(text, encoding="utf-8")
+        return
+    path = path.resolve()
+    new = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    with new.open("x", encoding="utf-8") as file:  # never through a link that somebody has put there
+        file.write(text)
+    os.replace(new, path)
+
+
+__all__ = ["add", "keep", "run"]

@@ -1,0 +1,333 @@
+"""The ``workbench`` command.
+
+Each subcommand loads what it needs when it runs, so that ``workbench --help`` is there at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import workbench.errors
+from workbench import config
+from workbench.cli import flags
+from workbench.cli.flag_variables import with_flags
+from workbench.cli.grade import command as grade
+from workbench.cli.grade.results import print_lines
+from workbench.cli.jobs import command as k8s
+from workbench.errors import LaunchError
+from workbench.launch.ranks.output import Printer, say
+
+if TYPE_CHECKING:
+    from workbench.launch.hosts.connections import Target
+    from workbench.launch.start.starters import Task
+
+_RUN = """\
+Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
+Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
+that of the rank that failed first. The ranks' standard input is empty."""
+_EXAMPLES = """\
+examples:
+  workbench run -np 4 python train.py --epochs 3
+  workbench run -np 2 --as-horovod python horovod_script.py
+  workbench run -np 2 --gloo -- python -m package.train"""
+
+
+_TAKE_OPTIONS = ("--sbatch", "--mpi-args", "--binding-args")  # of another program, as one text
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of all subcommands."""
+    top = argparse.ArgumentParser(prog="workbench", description="Distributed deep learning on this machine.")
+    top.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    start = commands.add_parser(
+        "run",
+        help="start the ranks of a job",
+        description=_RUN,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+        usage="workbench run -np N [options] COMMAND …",
+    )
+    start.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    start.add_argument("-cb", "--check-build", action="store_true", help="as `workbench check-build`")
+    flags.add_to(start)
+    start.set_defaults(handle=_run)
+    check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
+    check.set_defaults(handle=_check_build)
+    doctor = commands.add_parser(
+        "doctor",
+        help="look whether everything here works, ranks that talk included",
+        description="Prints a line for each check: ✓ well, ! a warning, ✗ a failure, each with what to do about it. "
+        "The exit code is 0 if there is no failure.",
+    )
+    doctor.add_argument("-H", "--hosts", default="", help="a,b,… try these hosts instead, and how fast they connect")
+    doctor.add_argument("--hostfile", default="", help="the same, from a file")
+    doctor.add_argument("-p", "--ssh-port", type=int, default=0, help="sshd's port there")
+    doctor.add_argument("-i", "--ssh-identity-file", default="", help="the private key for them")
+    doctor.add_argument("--network-interface", default="", help="eth0,… by one of which they reach each other")
+    doctor.set_defaults(handle=_doctor)
+    _add_slurm(commands)
+    k8s.add(commands)
+    grade.add(commands, _seconds)
+    return top
+
+
+def _add_slurm(commands: Any) -> None:
+    slurm = commands.add_parser(
+        "slurm",
+        help="write a batch script for Slurm, and submit it",
+        description="Writes a batch script that starts ranks on all nodes of a job, and shows it. Partition, account, "
+        "reservation and modules come from workbench.toml, if there is one.",
+        usage="workbench slurm [options] FILE COMMAND …",
+    )
+    slurm.add_argument("file", metavar="FILE", help="the script: it is written anew")
+    numbers = {
+        "nodes": (1, "nodes"),
+        "tasks-per-node": (1, "ranks on each"),
+        "gpus-per-node": (0, "GPUs of each node: its ranks see all of them"),
+        "gpus-per-task": (0, "GPUs that each rank sees alone, which then exchange nothing directly (P2P, CUDA IPC)"),
+        "cpus-per-task": (0, "cores of each rank"),
+    }
+    for name, (default, text) in numbers.items():
+        slurm.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
+    slurm.add_argument("--time", default="", metavar="TIME", help="limit of the job: 30:00 is half an hour")
+    slurm.add_argument("--name", default="workbench", help="of the job")
+    slurm.add_argument("--output", default="workbench-%j.out", metavar="FILE", help="what it writes; %%j: its number")
+    slurm.add_argument("--sbatch", default="", metavar="TEXT", help="further options of sbatch, as one text")
+    slurm.add_argument("--submit", action="store_true", help="submit it, and follow it to its end")
+    slurm.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
+    slurm.set_defaults(handle=_slurm)
+
+
+def _seconds(text: str) -> float:
+    with contextlib.suppress(ValueError):
+        if 0 < float(text) < 1e6:
+            return float(text)
+    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        words: what follows ``workbench``; by default this process's own.
+
+    Returns:
+        The exit code.
+    """
+    _open_streams()
+    args = parsed(sys.argv[1:] if words is None else words)
+    try:
+        os.getcwd()
+    except OSError as error:
+        say(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
+        return 1
+    try:
+        code: int = args.handle(args)
+    except (LaunchError, ValueError) as error:
+        say(str(error))
+        return 1
+    except BrokenPipeError:
+        code = 141
+    except KeyboardInterrupt:
+        code = 130
+    with contextlib.suppress(BrokenPipeError):
+        sys.stdout.flush()
+        return code
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+    return code
+
+
+def _open_streams() -> None:
+    """Open what this process was started without (``>&-``), or the next file that is opened takes its place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115 - as long as this process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def parsed(words: Sequence[str]) -> argparse.Namespace:
+    """The command line. argparse takes the text after ``--sbatch`` for the next option where it begins like one."""
+    joined, pairs = list(words), range(1, len(words))
+    while at := next((i for i in pairs if joined[i - 1] in _TAKE_OPTIONS and joined[i].startswith("-")), 0):
+        unseen = io.StringIO()
+        with contextlib.suppress(SystemExit), contextlib.redirect_stderr(unseen), contextlib.redirect_stdout(unseen):
+            return parser().parse_args(joined)  # such words may be part of the ranks' command
+        joined[at - 1 : at + 1] = [f"{joined[at - 1]}={joined[at]}"]
+        pairs = range(1, len(joined))
+    return parser().parse_args(joined)
+
+
+def _check_build(args: argparse.Namespace) -> int:
+    from workbench.doctor.check_build import report
+
+    print(report())
+    return 0
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from workbench.doctor.doctor import examine, show
+    from workbench.doctor.finding import exit_code, summary
+
+    if args.hosts or args.hostfile:
+        return _doctor_on_hosts(args)
+    findings = show(examine(), sys.stdout)
+    print(summary(findings))
+    return exit_code(findings)
+
+
+def _doctor_on_hosts(args: argparse.Namespace) -> int:
+    from workbench.doctor.doctor import printable
+    from workbench.doctor.pairs import examine_hosts
+    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.remote_shell import Ssh
+
+    ssh = Ssh(args.ssh_port, args.ssh_identity_file)
+    networks = [name for name in args.network_interface.split(",") if name]
+    for line in examine_hosts(find_hosts(args.hosts, args.hostfile, None, ssh), networks):
+        print(printable(line, sys.stdout.encoding or "utf-8"), flush=True)
+    return 0
+
+
+def _slurm(args: argparse.Namespace) -> int:
+    import shlex
+    from pathlib import Path
+
+    from workbench.launch import site
+    from workbench.launch.slurm import batch
+
+    if not flags.command(args) or (args.command[0] != "--" and args.command[0].startswith("-")):
+        raise LaunchError(
+            "First options, then a file, then a command: workbench slurm --nodes 2 my.sbatch python train.py"
+        )
+    if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.gpus_per_node, args.cpus_per_task) < 0:
+        raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
+    if args.gpus_per_task:
+        say(
+            "--gpus-per-task: each rank sees its own GPU alone, so GPUs of a host exchange nothing directly (P2P, CUDA "
+            f"IPC). --gpus-per-node {args.gpus_per_task * args.tasks_per_node} gives as many and lets them."
+        )
+    names = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
+    wanted = batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
+    activate = Path(sys.executable).parent / "activate"
+    text = batch.script(wanted, site.read(), str(activate) if activate.exists() else "", flags.command(args))
+    try:
+        Path(args.file).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
+    if not args.submit:
+        print_lines([text.rstrip()])
+        say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
+        return 0
+    state = batch.follow(batch.submit([args.file], say), say, sys.stdout.write)
+    return int(state != "COMPLETED")
+
+
+def _run(args: argparse.Namespace) -> int:
+    if args.check_build:
+        return _check_build(args)
+    if args.config_file:
+        flags.apply_file(args, args.config_file)
+    if flags.is_elastic(args):
+        return _run_elastic(args)
+    n, targets = _targets(args)
+    task = _task(args, n, targets)
+    if task.starter != "gloo":
+        from workbench.launch.start import mpi
+
+        mpi.ask_library()  # it answers while what follows is imported
+    from workbench.launch.chaos import with_chaos
+    from workbench.launch.hosts.ranks_on_hosts import ranks_on
+    from workbench.launch.start.run import run
+
+    for line in flags.warnings(args):
+        say(line)
+    if args.sync:
+        from workbench.launch.sync import sync
+
+        sync(targets, os.getcwd(), say, bool(args.verbose))
+    networks = [name for name in (args.network_interfaces or "").split(",") if name]
+    ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
+    timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
+    printer = Printer(sys.stdout, sys.stderr, n, timestamps, folder, labels)
+    with with_chaos(args.chaos, task, False, say) as task:
+        outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
+    if outcome.text:
+        say(outcome.text)
+    return outcome.code
+
+
+def _run_elastic(args: argparse.Namespace) -> int:
+    from workbench.launch.chaos import with_chaos
+    from workbench.launch.elastic.command import run_elastic
+
+    n, targets = _targets(args)
+    with with_chaos(args.chaos, _task(args, n, targets), True, say) as task:
+        outcome = run_elastic(args, task, targets, say)
+    if outcome.text:
+        say(outcome.text)
+    return outcome.code
+
+
+def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
+    """How many ranks, and on which hosts."""
+    from workbench.launch.hosts.ranks_on_hosts import find_hosts
+    from workbench.launch.hosts.remote_shell import Ssh
+
+    if not flags.command(args):
+        raise LaunchError("There is no command to run: workbench run -np 2 python train.py")
+    ssh = Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+    script, slots = args.host_discovery_script or "", args.slots_per_host or 1
+    targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh, script, slots)
+    n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
+    if n < 1:
+        raise LaunchError("How many ranks? Say so with -np N, at least 1.")
+    return n, targets
+
+
+def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
+    """What to start; checks what was typed."""
+    from workbench.launch.hosts.remote_shell import Here
+    from workbench.launch.start.starters import Task, check_command, choose, environment
+
+    here = all(isinstance(target.shell, Here) for target in targets)
+    env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
+    env = with_flags(env, flags.variables(args))
+    check_command(flags.command(args), env)
+    return Task(
+        n=n,
+        command=flags.command(args),
+        env=env,
+        starter=choose(args.mpi, args.gloo, env),
+        hosts=[(target.name, target.slots) for target in targets],
+        mpi_args=flags.mpi_words(args),
+        start_timeout_s=config.start_timeout_s(env),
+    )
+
+
+def _pinned(n: int, asked: str) -> dict[str, str]:
+    if not asked and not (config.batch_job() and config.visible_gpus()):
+        return {}
+    from workbench.launch.start.gpus import by_slurm, pin
+
+    if asked:
+        return dict(pin(n, asked).env)
+    from workbench.launch.slurm.allocation import gpus_here
+
+    job = gpus_here()
+    job.check(dict.fromkeys(job.hosts, n))
+    return by_slurm(n, job)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""What the core asks of memory and network; `transport/` implements it."""

@@ -1,0 +1,183 @@
+"""The channel from a rank to rank 0: a connection, or on rank 0 itself a call."""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from workbench.common.secret.seal import Seal
+from workbench.core.messages import Announce, Decision, Event
+from workbench.runtime.control.codec import decode_decision, encode_event
+from workbench.runtime.control.connection import Connection
+from workbench.runtime.control.liveness import Rank0Watch
+from workbench.runtime.control.server import LARGEST, ControlServer
+
+_LARGEST_OF_RANK_0 = 1 << 30  # bytes of a message
+
+
+class Rank0Channel(Protocol):
+    """What a :class:`~workbench.runtime.control.client.ControlClient` needs of its channel. One thread uses it."""
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """Begin: messages end a wait in ``poller``, or call ``wake``."""
+
+    def say(self, event: Event) -> None:
+        """Tell rank 0 something; never blocks."""
+
+    def take(self, caller: bool = False) -> list[Decision]:
+        """What rank 0 has said since the last call; never blocks.
+
+        Args:
+            caller: a thread that would only wait asks, and may do rank 0's work for it.
+        """
+
+    def look(self, now: float, slept_s: float) -> None:
+        """Find out whether rank 0 is still there; this process has not run for ``slept_s`` before."""
+
+    def lost(self) -> str:
+        """Why rank 0 counts as lost; empty if it does not."""
+
+    def sockets(self) -> list[socket.socket]:
+        """What it is made of; on rank 0 the connections of all others."""
+
+    def close(self) -> None:
+        """Give everything back; what was said still arrives."""
+
+
+class SocketChannel:
+    """The channel of every rank but rank 0: a connection.
+
+    Args:
+        rank: this rank.
+        sock: connected.
+        secret: the job's.
+        peer_timeout_s: see :class:`workbench.config.Settings`.
+    """
+
+    def __init__(self, rank: int, sock: socket.socket, secret: bytes, peer_timeout_s: float = 30.0) -> None:
+        self._rank, self._poller = rank, select.poll()
+        self._up, self._down = Seal(secret, b"up"), Seal(secret, b"down")
+        self._number = self._newest = 0
+        self._watch = Rank0Watch(sock, peer_timeout_s)
+        self._connection = Connection(sock, _LARGEST_OF_RANK_0)
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """See :class:`Rank0Channel`."""
+        self._poller = poller
+        poller.register(self._connection, select.POLLIN)
+
+    def say(self, event: Event) -> None:
+        """Send an event, in as many messages as rank 0's limit on their size asks for."""
+        body = encode_event(event)
+        if len(body) > LARGEST // 2 and isinstance(event, Announce) and len(event.items) > 1:
+            half = len(event.items) // 2  # without values, so the data plane moves all of these
+            self.say(Announce(event.rank, event.items[:half], event.seen))
+            self.say(Announce(event.rank, event.items[half:], event.seen))
+            return
+        self._number += 1
+        greeted = self._connection.private and self._number > 1
+        self._connection.send(body if greeted else self._up.close(self._rank, self._number, body))
+        if self._connection.backlog and not self._connection.closed:
+            self._poller.modify(self._connection, select.POLLIN | select.POLLOUT)
+
+    def take(self, caller: bool = False) -> list[Decision]:
+        """See :class:`Rank0Channel`."""
+        got: list[Decision] = []
+        connection = self._connection
+        if connection.closed:
+            return []
+        if connection.backlog:
+            connection.flush()
+            if not connection.backlog:
+                self._poller.modify(connection, select.POLLIN)
+        before = connection.received
+        for data in connection.receive():
+            body = data if connection.private else self._down.body(data)
+            if body:  # else it is a sign of life only, or not rank 0's
+                decision = decode_decision(body)
+                if decision.number > self._newest:
+                    self._newest = decision.number
+                    got.append(decision)
+        if connection.received > before:
+            self._watch.heard(time.monotonic())
+        if connection.closed:
+            self._poller.unregister(connection)
+        return got
+
+    def look(self, now: float, slept_s: float) -> None:
+        """See :class:`Rank0Channel`."""
+        self._watch.look(now, slept_s)
+
+    def lost(self) -> str:
+        """See :class:`Rank0Channel`."""
+        return "its connection ended without a word" if self._connection.closed else self._watch.why
+
+    def sockets(self) -> list[socket.socket]:
+        """See :class:`Rank0Channel`."""
+        return [self._connection.socket]
+
+    def close(self) -> None:
+        """See :class:`Rank0Channel`."""
+        self._connection.close()
+
+
+class LocalChannel:
+    """The channel of rank 0 itself: it calls the server, and the server calls back.
+
+    A caller that waits on rank 0 does the server's work, as it does the engine's (``steady/caller_runs.py``).
+
+    Args:
+        server: started, or about to be.
+    """
+
+    def __init__(self, server: ControlServer) -> None:
+        self._server, self._got = server, deque[Decision]()
+        self._inside = False  # this rank calls the server, and looks for an answer afterwards
+
+    def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
+        """See :class:`Rank0Channel`."""
+
+        def put(decision: Decision) -> None:
+            self._got.append(decision)
+            if not self._inside:
+                wake()
+
+        self._server.own = put
+
+    def say(self, event: Event) -> None:
+        """See :class:`Rank0Channel`."""
+        self._inside = True
+        try:
+            self._server.hear(event)
+        finally:
+            self._inside = False
+
+    def take(self, caller: bool = False) -> list[Decision]:
+        """See :class:`Rank0Channel`."""
+        if caller and not self._got:
+            self._inside = True
+            try:
+                self._server.run_once()
+            finally:
+                self._inside = False
+        elif not caller:
+            self._server.turn.ring()
+        return [self._got.popleft() for _ in range(len(self._got))]
+
+    def look(self, now: float, slept_s: float) -> None:
+        """See :class:`Rank0Channel`."""
+
+    def lost(self) -> str:
+        """See :class:`Rank0Channel`."""
+        return "" if self._got or self._server.is_alive() else "its coordinator has ended"
+
+    def sockets(self) -> list[socket.socket]:
+        """See :class:`Rank0Channel`."""
+        return self._server.sockets()
+
+    def close(self) -> None:
+        """See :class:`Rank0Channel`."""

@@ -1,0 +1,228 @@
+"""What to try next, and when to settle. No clock, no ranks: a score in, a choice out.
+
+1. The first ``warmup_samples`` scores are forgotten; the choice is the one that the job began with.
+2. That choice is the first trial. The second is what the simulator expects to be the best, where it knows the machine.
+   Then come four fixed ones, then those of ``bayes.py``.
+3. After ``max_samples`` trials the best stays for the rest of the job.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, fields
+from itertools import product
+from pathlib import Path
+from statistics import median
+from typing import TextIO
+
+from workbench.config import Settings
+from workbench.errors import LaunchError
+from workbench.runtime.steady import bayes
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Values of the settings that are tuned; see :class:`workbench.config.Settings`."""
+
+    fusion_threshold_bytes: int
+    fusion_window_s: float
+
+    def __str__(self) -> str:
+        return f"{self.fusion_threshold_bytes / (1 << 20):.3g} MiB and {self.fusion_window_s * 1e3:.3g} ms"
+
+
+TUNED = tuple(field.name for field in fields(Choice))
+_RANGES = {"fusion_threshold_bytes": (64 << 10, 128 << 20), "fusion_window_s": (5e-5, 1e-2)}
+_GRID = 9
+_FIRST = ((0.9, 0.2), (0.5, 0.1), (0.3, 0.6), (0.75, 0.9))
+_HEADER = "hierarchical_allreduce,hierarchical_allgather,cache_enabled,cycle_time_ms,tensor_fusion_threshold,score"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A choice, and the bytes that were reduced per second with it; as the simulator expects them, if it does."""
+
+    choice: Choice
+    score: float
+    expected: float | None = None
+
+
+class Tuner:
+    """Finds the choice with the highest score.
+
+    Args:
+        start: the first choice.
+        fixed: names of settings that keep the value of ``start``.
+        warmup_samples, max_samples, noise: see ``autotune_*`` in :class:`workbench.config.Settings`.
+        write: takes the log, line by line.
+        expected: bytes per second with a choice, as simulated.
+
+    Attributes:
+        choice: the current one.
+        trials: so far.
+        settled: why the choice is the last one; "" while it is not.
+
+    Example:
+        >>> tuner = Tuner(Choice(64 << 20, 0.001), fixed=TUNED)
+        >>> tuner.settled
+        'All that could be tuned was set by the user: 64 MiB and 1 ms stay.'
+    """
+
+    def __init__(
+        self, start: Choice, fixed: Collection[str] = (), warmup_samples: int = 3, max_samples: int = 20,
+        noise: float = 0.8, write: Log | None = None, expected: Callable[[Choice], float] | None = None,
+    ) -> None:  # fmt: skip
+        self.choice, self._start, self._noise = start, start, noise
+        self._free = [name for name in TUNED if name not in fixed]
+        self._warmups, self._max = warmup_samples, max_samples
+        self.trials: list[Trial] = []
+        self.settled = ""
+        self._write, self._expected = write or Log(""), expected
+        self._first = self._expected_best() + [dict(zip(TUNED, point, strict=True)) for point in _FIRST]
+        if not self._free:
+            self.settled = f"All that could be tuned was set by the user: {start} stay."
+
+    def tell(self, score: float) -> Choice:
+        """A sample's score with the current choice; return the next choice."""
+        if self.settled:
+            return self.choice
+        if self._warmups:
+            self._warmups -= 1
+            return self.choice
+        self.trials.append(Trial(self.choice, score, self._expected(self.choice) if self._expected else None))
+        self._write.trial(self.trials[-1])
+        self.choice = self._settle() if len(self.trials) >= self._max else self._next()
+        return self.choice
+
+    def _measured(self) -> tuple[list[list[float]], list[float]]:
+        return [self._place(trial.choice) for trial in self.trials], [trial.score for trial in self.trials]
+
+    def _next(self) -> Choice:
+        tried = len(self.trials)
+        if tried <= len(self._first):
+            return self._choice(self._first[tried - 1])
+        return self._choice(dict(zip(self._free, bayes.suggest(*self._measured(), self._noise), strict=True)))
+
+    def _expected_best(self) -> list[dict[str, float]]:
+        """Where it lies on a grid, if anything is expected."""
+        if not (self._expected and self._free):
+            return []
+        rate, steps = self._expected, [i / (_GRID - 1) for i in range(_GRID)]
+        points = (dict(zip(self._free, xs, strict=True)) for xs in product(steps, repeat=len(self._free)))
+        return [max(points, key=lambda point: rate(self._choice(point)))]
+
+    def _settle(self) -> Choice:
+        best = self.trials[bayes.best_of(*self._measured(), self._noise)]
+        usual = median(trial.score for trial in self.trials if trial.choice == best.choice)
+        self.settled = (
+            f"{len(self.trials)} samples were taken, as many as WORKBENCH_AUTOTUNE_BAYES_OPT_MAX_SAMPLES allows. "
+            f"{best.choice} stay: {usual / 1e6:.4g} MB/s, the start had {self.trials[0].score / 1e6:.4g}."
+        )
+        self._write.trial(best)
+        self._write.close()
+        return best.choice
+
+    def _place(self, choice: Choice) -> list[float]:
+        """Where a choice lies between the ends of its ranges, on a logarithmic scale."""
+        found = []
+        for name in self._free:
+            low, high = _RANGES[name]
+            value = min(max(getattr(choice, name), low), high)
+            found.append(math.log(value / low) / math.log(high / low))
+        return found
+
+    def _choice(self, point: Mapping[str, float]) -> Choice:
+        values = {name: getattr(self._start, name) for name in TUNED}
+        for name in self._free:
+            low, high = _RANGES[name]
+            values[name] = low * (high / low) ** point[name]
+        return Choice(int(values["fusion_threshold_bytes"]), round(values["fusion_window_s"], 6))
+
+
+class Log:
+    """Trials as CSV, in the columns of Horovod: the threshold in MiB, the score in bytes per microsecond.
+
+    Args:
+        path: of the file, which is begun anew; "" for none.
+        cache: is the response cache on?
+        hierarchical: is the allreduce hierarchical?
+
+    Raises:
+        LaunchError: the file cannot be written.
+    """
+
+    def __init__(self, path: str, cache: bool = True, hierarchical: bool = False) -> None:
+        self._path, self._fixed, self._file = path, f"{hierarchical:d},0,{cache:d}", None if not path else _open(path)
+        self._line(_HEADER)
+
+    def trial(self, trial: Trial) -> None:
+        """One more."""
+        choice = trial.choice
+        threshold, window = choice.fusion_threshold_bytes / (1 << 20), choice.fusion_window_s * 1e3
+        self._line(f"{self._fixed},{window:g},{threshold:g},{trial.score / 1e6:g}")
+
+    def close(self) -> None:
+        """No more comes."""
+        if self._file:
+            with contextlib.suppress(OSError):
+                self._file.close()
+        self._file = None
+
+    def _line(self, text: str) -> None:
+        if not self._file:
+            return
+        try:
+            self._file.write(text + "\n")
+            self._file.flush()
+        except OSError as error:  # a full disk must not end a training
+            log.warning("HOROVOD_AUTOTUNE_LOG=%s: %s. Tuning goes on without the log.", self._path, error)
+            self.close()
+
+
+def _open(path: str) -> TextIO:
+    try:
+        return Path(path).open("w", encoding="utf-8")
+    except OSError as error:
+        raise LaunchError(
+            f"HOROVOD_AUTOTUNE_LOG={path!r} cannot be written on rank 0: {error.strerror}. "
+            "Name a file in a folder that is there and that you may write to."
+        ) from None
+
+
+def tuner(settings: Settings, expected: Callable[[Choice], float] | None = None) -> Tuner | None:
+    """Rank 0's, if the settings ask for one.
+
+    Args:
+        settings: of the job.
+        expected: see :class:`Tuner`.
+
+    Raises:
+        LaunchError: a setting cannot be used, scikit-learn is missing, or the log cannot be written.
+
+    Example:
+        >>> tuner(Settings()) is None
+        True
+    """
+    if not settings.autotune:
+        return None
+    for name in ("autotune_steps_per_sample", "autotune_bayes_opt_max_samples"):
+        if (value := getattr(settings, name)) < 1:
+            raise LaunchError(f"WORKBENCH_{name.upper()}={value}: 1 at least is needed.")
+    if settings.autotune_gaussian_process_noise > 1:
+        value = settings.autotune_gaussian_process_noise
+        raise LaunchError(f"WORKBENCH_AUTOTUNE_GAUSSIAN_PROCESS_NOISE={value}: a number from 0 to 1 is needed.")
+    fixed = [name.strip() for name in settings.autotune_fixed.split(",") if name.strip()]
+    if unknown := [name for name in fixed if name not in TUNED]:
+        raise LaunchError(f"WORKBENCH_AUTOTUNE_FIXED names {unknown[0]!r}; what is tuned is {', '.join(TUNED)}.")
+    bayes.load()
+    return Tuner(
+        Choice(settings.fusion_threshold_bytes, settings.fusion_window_s), fixed,
+        settings.autotune_warmup_samples, settings.autotune_bayes_opt_max_samples,
+        settings.autotune_gaussian_process_noise,
+        Log(settings.autotune_log, bool(settings.cache_capacity), bool(settings.hierarchical_allreduce)), expected,
+    )  # fmt: skip

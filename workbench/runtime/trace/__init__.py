@@ -1,0 +1,1 @@
+"""What happened to each collective: in memory, and as a file."""
