@@ -29,7 +29,7 @@ from models import TASKS, Task, vgg_like
 from shaped import hosts, tell
 
 import workbench.torch as hvd
-from workbench.calibration.prediction import measure
+from workbench.calibration.measure import measure
 from workbench.course.training.predicted import predicted
 
 RATES = ("100mbit", "1gbit", "10gbit")

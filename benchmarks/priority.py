@@ -25,8 +25,9 @@ from models import vgg_like
 from shaped import hosts, tell
 
 import workbench.torch as hvd
-from workbench.calibration.prediction import measure, predict
+from workbench.calibration.measure import measure
 from workbench.job.context import HOLDER
+from workbench.simulate.measured.prediction import predict
 from workbench.simulate.steps import Overlap, Policy
 
 WAYS: dict[str, dict[str, Any]] = {"plain": {}, "overlap_forward": {"overlap_forward": True}}

@@ -169,7 +169,7 @@ print(f"DistributedOptimizer: {(wrapped - serial).abs().max():.0e}")
 # also sends what no hook has sent, for a parameter that this rank has not used:
 
 # %%
-from workbench.torch.optimizer.gradient_hooks import Hook
+from workbench.torch.hooks import Hook
 from workbench.training.step_reducer import GradientReducer
 
 print(inspect.getsource(Hook.__call__))

@@ -35,7 +35,8 @@ import numpy as np
 from workbench.collectives.ring import ring_allreduce
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.simulator.topology import Topology, picture, pinned, ring_among
+from workbench.course.simulator.topology import Topology, pinned, ring_among
+from workbench.course.topology_picture import picture
 from workbench.job.context import place
 
 # %% [markdown]

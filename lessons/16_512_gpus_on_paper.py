@@ -140,8 +140,8 @@ engines = cluster.up(n=2)
 # %%px
 import workbench
 import workbench.torch as hvd
-from workbench.calibration.fit import NoisyError
 from workbench.course.training.own_ranks import batch, network, repeated, trained
+from workbench.simulate.measured.fit import NoisyError
 
 hvd.init()
 short, long = repeated(4_000), repeated(16_000_000)

@@ -229,10 +229,3 @@ def test_the_hosts_of_a_batch_job() -> None:
     assert batch_hosts(two) == (2, "gpu[03-04]")
     assert batch_hosts({"SLURM_NNODES": "3", "SLURM_NODELIST": "a,b,c"}) == (3, "a,b,c")  # as older versions say it
     assert batch_hosts({}) == (1, "")
-
-
-def test_an_old_name_is_still_read_and_warns() -> None:
-    """Where both are set the new one counts."""
-    with pytest.warns(DeprecationWarning, match="WORKBENCH_RIDING_BYTES is WORKBENCH_EAGER_BYTES now"):
-        assert settings({"WORKBENCH_RIDING_BYTES": "7"}).eager_bytes == 7
-    assert settings({"WORKBENCH_RIDING_BYTES": "7", "WORKBENCH_EAGER_BYTES": "8"}).eager_bytes == 8

@@ -14,9 +14,8 @@ calls a function on ranks that it starts:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from workbench._version import __version__ as __version__
 from workbench.core.verbs import VERBS
-
-__version__ = "0.1.0"
 
 _IN_API = (
     *(kind.value for kind in VERBS),  # each verb's function has the verb's name
@@ -56,26 +55,26 @@ _HOMES = {
     "doctor": "workbench.cluster.checkup",
     "empty": "workbench.training.memory",
     "fingerprint": "workbench.observe.values.fingerprint",
-    "measure": "workbench.calibration.prediction",
+    "measure": "workbench.calibration.measure",
     "mpi_threads_supported": "workbench.job.built",
-    "predict": "workbench.calibration.prediction",
+    "predict": "workbench.simulate.measured.prediction",
     "run": "workbench.launch.function",
-    "timeline": "workbench.observe.notebook_timeline",
+    "timeline": "workbench.cluster.notebook_timeline",
     "who_has": "workbench.cluster.who_has",
 }
 
 if TYPE_CHECKING:
-    from workbench.calibration.prediction import measure as measure
-    from workbench.calibration.prediction import predict as predict
+    from workbench.calibration.measure import measure as measure
     from workbench.cluster.checkup import doctor as doctor
+    from workbench.cluster.notebook_timeline import timeline as timeline
     from workbench.cluster.who_has import who_has as who_has
     from workbench.elastic.chaos import chaos as chaos
     from workbench.job.api import *  # noqa: F403
     from workbench.job.built import mpi_threads_supported as mpi_threads_supported
     from workbench.launch.function import run as run
-    from workbench.observe.notebook_timeline import timeline as timeline
     from workbench.observe.tuning import autotune_report as autotune_report
     from workbench.observe.values.fingerprint import fingerprint as fingerprint
+    from workbench.simulate.measured.prediction import predict as predict
     from workbench.training.memory import empty as empty
 else:
     __all__ = [*_HOMES, *_IN_API]

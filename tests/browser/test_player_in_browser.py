@@ -11,6 +11,7 @@ import pytest
 from labs import in_browser
 from wrong_answers import load
 
+from workbench.cluster.notebook_timeline import timeline
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import drawing
 from workbench.course.provenance.explain import replay
@@ -20,7 +21,6 @@ from workbench.course.tasks import task
 from workbench.job import api
 from workbench.observe import player
 from workbench.observe.figure import Figure
-from workbench.observe.notebook_timeline import timeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.course, in_browser]
 

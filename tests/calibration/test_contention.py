@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from workbench.calibration.contention import Contention, simulate_together
+from workbench.simulate.measured.contention import Contention, simulate_together
 from workbench.simulate.steps import Policy, Span, simulate
 
 POLICY = Policy(fusion_bytes=0)

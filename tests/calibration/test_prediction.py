@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench.calibration.contention import Contention
-from workbench.calibration.fit import Constant, Fit
-from workbench.calibration.links import Links
-from workbench.calibration.prediction import Measured, measure, predict
+from workbench.calibration.measure import measure
 from workbench.errors import WorkbenchError
 from workbench.simulate.machines import Wire
+from workbench.simulate.measured.contention import Contention
+from workbench.simulate.measured.fit import Constant, Fit
+from workbench.simulate.measured.links import Links
+from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import Policy, Span
 
 

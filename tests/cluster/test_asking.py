@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from workbench.cluster.asking import first_answers
+from workbench.cluster.answers import first_answers
 from workbench.errors import LaunchError
 
 
@@ -53,7 +53,7 @@ class Hub:
 
 def test_an_engine_whose_message_was_dropped_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The others are not; and nothing waits for the lost message afterwards."""
-    monkeypatch.setattr("workbench.cluster.asking._AGAIN_S", 0.05)
+    monkeypatch.setattr("workbench.cluster.answers._AGAIN_S", 0.05)
     hub = Hub({0: 0, 1: 2, 2: 0})
     assert first_answers(hub, lambda: "here", time.monotonic() + 30.0) == {i: (i, "here") for i in range(3)}
     assert hub.sent == 5
@@ -62,6 +62,6 @@ def test_an_engine_whose_message_was_dropped_is_asked_again(monkeypatch: pytest.
 
 def test_an_engine_that_never_answers_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the deadline."""
-    monkeypatch.setattr("workbench.cluster.asking._AGAIN_S", 0.05)
+    monkeypatch.setattr("workbench.cluster.answers._AGAIN_S", 0.05)
     with pytest.raises(LaunchError, match="engines 1, 3 had registered, but did not answer"):
         first_answers(Hub({0: 0, 1: 10**6, 2: 0, 3: 10**6}), lambda: "here", time.monotonic() + 0.3)

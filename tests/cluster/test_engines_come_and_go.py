@@ -14,7 +14,7 @@ import pytest
 
 import workbench
 from workbench import cluster
-from workbench.cluster.elastic.cluster import ElasticCluster
+from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.errors import LaunchError, PeerLostError
 
 pytest.importorskip("torch")

@@ -12,8 +12,8 @@ from backend_checks import BACKEND_CHECKS, a_backend_ends, allreduce_is_numpys
 from link_checks import LINK_CHECKS, Check, Rank, messages_keep_their_order
 
 from workbench.core.backend.base import Reduction, Traffic
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.threads import ThreadLink, spawn
+from workbench.transport.links import link_backend
 
 WORLDS = [*contract_worlds.ELSEWHERE, *contract_worlds.BESIDE_MPI]
 

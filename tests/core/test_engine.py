@@ -37,8 +37,8 @@ from workbench.runtime.control.connection import Connection
 from workbench.runtime.events import Beat, Stack
 from workbench.runtime.faults.blocked_threads import BlockedThreads
 from workbench.runtime.steady import stack
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.single import SingleLink
+from workbench.transport.links import link_backend
 
 SECRET = b"the secret of this very job ...."
 

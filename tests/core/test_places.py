@@ -23,8 +23,8 @@ from workbench.core.protocols import PlainAnnouncer
 from workbench.runtime.control.codec import decode_decision, decode_event, encode_decision, encode_event
 from workbench.runtime.steady.cache import CachingAnnouncer
 from workbench.runtime.trace.timeline import Timeline
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.single import SingleLink
+from workbench.transport.links import link_backend
 
 # A busy machine is no failure: no deadline per example.
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -15,7 +15,8 @@ import pytest
 from wrong_answers import load
 
 from workbench.course import exercise, progress_file
-from workbench.course.cards import Card, PlainCard, cause
+from workbench.course.cards import cause
+from workbench.course.judging.card import Card, PlainCard
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import is_blank
 from workbench.course.tasks import names, task

@@ -10,7 +10,7 @@ import pytest
 
 from workbench import elastic
 from workbench.core.handle import Handle
-from workbench.elastic import HostsUpdatedInterrupt, HostUpdate, Notifications, State, run_fn
+from workbench.elastic import HostsUpdatedInterrupt, HostUpdate, State, run_fn
 from workbench.errors import (
     CollectiveError,
     MismatchError,
@@ -19,6 +19,7 @@ from workbench.errors import (
     ShutDownError,
     WaitTimeoutError,
 )
+from workbench.job.notifications import Notifications
 
 torch = pytest.importorskip("torch")
 pytest.importorskip(

@@ -11,8 +11,9 @@ import pytest
 
 from workbench.common.cell_numbers import CellNumbers
 from workbench.errors import MissingRanksError
-from workbench.executors.calls import NumberedCalls, as_cell
+from workbench.executors.calls import NumberedCalls
 from workbench.job import api
+from workbench.job.cells import as_cell
 from workbench.job.joining import run_threads
 
 LATE_S = 2.0  # longer than a rank may be idle while another one waits

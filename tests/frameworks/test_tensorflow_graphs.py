@@ -17,7 +17,7 @@ import pytest
 import tensorflow as tf
 
 import workbench.tensorflow as hvd
-from workbench.tensorflow.host_calls import HOST_CALLS
+from workbench.tf.host_calls import HOST_CALLS
 
 v1 = tf.compat.v1
 MANY, GRAPHS, RUNS = 24, 10, 5
@@ -161,7 +161,7 @@ def test_a_graph_that_computes_is_not_taken_for_a_deadlock() -> None:
 
 def test_a_second_import_finds_its_way() -> None:
     """TensorFlow keeps kernels for ever: those of a notebook's second import do not disturb those of the first."""
-    from workbench.tensorflow.host_calls import HostCalls
+    from workbench.tf.host_calls import HostCalls
 
     with session() as running:
         for calls in (HostCalls(), HostCalls()):

@@ -26,9 +26,9 @@ from link_checks import LINK_CHECKS, Check, Rank
 
 from workbench.config import Launch, Settings
 from workbench.core.backend.base import Backend, Channel
-from workbench.transport.host.links import SubLink, link_backend
 from workbench.transport.host.single import SingleLink
 from workbench.transport.host.threads import Mailboxes, ThreadBootstrap, ThreadLink, spawn
+from workbench.transport.links import SubLink, link_backend
 from workbench.transport.shm.backend import reserved_bytes, shm_backend
 from workbench.transport.shm.node import join_memory
 

@@ -24,8 +24,8 @@ from workbench.transport.gpu import select as gpu_select
 from workbench.transport.gpu import staged
 from workbench.transport.gpu.device import CUPY
 from workbench.transport.host import threads
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.threads import ThreadLink
+from workbench.transport.links import link_backend
 
 WAYS = ["nccl", "staged", "mpi"]
 COLLECTIVES = ("allReduce", "reduce", "broadcast", "reduceScatter", "allGather", "send", "recv")

@@ -11,7 +11,7 @@ import numpy as np
 from workbench.collectives.pipeline import begin
 from workbench.core.backend.base import Backend, Channel, Link
 from workbench.errors import CollectiveError
-from workbench.transport.host.links import SubLink
+from workbench.transport.links import SubLink
 
 DTYPES = [*["bool", "uint8", "int8", "int16", "uint16", "int32", "int64", "float16", "bfloat16", "float32", "float64"]]
 

@@ -9,8 +9,8 @@ import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, narrow, wire_dtype
 from workbench.core.backend.base import Backend
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.threads import ThreadBootstrap, ThreadLink, spawn
+from workbench.transport.links import link_backend
 from workbench.transport.shm.backend import reserved_bytes, shm_backend
 from workbench.transport.shm.node import Node, join_memory
 

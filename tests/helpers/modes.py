@@ -274,7 +274,7 @@ class TensorFlow(_Framework):
         return tape.gradient(loss, list(tensors))
 
     def reducer(self, compression: str = "none", sparse_as_dense: bool = False, **options: Any) -> Step:
-        from workbench.tensorflow.tensors import BRIDGE
+        from workbench.tf.tensors import BRIDGE
 
         mode = type(self)()
         mode.densifies = sparse_as_dense

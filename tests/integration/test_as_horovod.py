@@ -194,7 +194,7 @@ horovod.tensorflow | workbench.tensorflow | DistributedGradientTape DistributedO
     allgather_object allreduce allgather broadcast alltoall reducescatter grouped_allreduce join barrier size_op \\
     rank_op elastic init shutdown rank size local_rank mpi_threads_supported nccl_built Average Sum Adasum ProcessSet
 horovod.tensorflow.mpi_ops | workbench.tensorflow | allreduce size_op is_homogeneous process_set_included_op
-horovod.tensorflow.mpi_ops | workbench.tensorflow.ops | grouped_allgather broadcast_
+horovod.tensorflow.mpi_ops | workbench.tf.ops | grouped_allgather broadcast_
 horovod.tensorflow.util | workbench.as_horovod.tensorflow_util | _executing_eagerly _make_subgraph _cache \\
     vars_to_refs refs_to_vars
 horovod.tensorflow | workbench.as_horovod.tensorflow_util | _executing_eagerly vars_to_refs
@@ -202,7 +202,7 @@ horovod.tensorflow | workbench.as_horovod.util | gpu_available split_list check_
 horovod.tensorflow.elastic | workbench.elastic | run_fn
 horovod.tensorflow.compression | workbench.training.compression | Compressor
 horovod.common.util | workbench.as_horovod.util | _cache extension_available EXTENSIONS
-horovod.tensorflow.functions | workbench.tensorflow.functions | broadcast_variables broadcast_object_fn
+horovod.tensorflow.functions | workbench.tf.functions | broadcast_variables broadcast_object_fn
 horovod.tensorflow.compression | workbench.tensorflow | Compression
 horovod.tensorflow.elastic | workbench.tensorflow.elastic | run TensorFlowState TensorFlowKerasState
 horovod.tensorflow.sync_batch_norm | workbench.tensorflow.sync_batch_norm | SyncBatchNormalization

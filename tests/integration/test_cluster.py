@@ -289,7 +289,7 @@ def test_missing_or_wrong_mpiexec_is_refused_before_anything_starts(tmp_path: Pa
         cluster.up(2, mpiexec=fake)
     with pytest.raises(ValueError, match="at least 1 rank"):
         cluster.up(0)
-    assert not cluster._running
+    assert cluster.current() is None
 
 
 @pytest.mark.parametrize(
@@ -312,7 +312,7 @@ def test_failed_start_says_why_and_leaves_nothing(
     assert said in report
     assert f"| {text.partition(';')[0][5:]}" in report
     assert re.search(rf"Does this work in a terminal\? {re.escape(str(fake))} .*-n 2", report)
-    assert not cluster._running
+    assert cluster.current() is None
     assert not new_children()
 
 

@@ -13,7 +13,7 @@ import nbformat
 import pytest
 
 from workbench import cluster, doctor, who_has
-from workbench.cluster import Cluster
+from workbench.cluster.cluster import Cluster
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 

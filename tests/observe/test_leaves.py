@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 import workbench
 from workbench import fingerprint, who_has
 from workbench.cluster.who_has import describe as in_words
+from workbench.common.table import RankTable
 from workbench.errors import LaunchError, NotInitializedError
-from workbench.observe.table import RankTable
 from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 
 TORCH_DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]

@@ -296,10 +296,3 @@ def test_before_init_it_says_so() -> None:
     """Without a job and without a cluster there is nothing to draw."""
     with pytest.raises(NotInitializedError, match="init"):
         wb.timeline()
-
-
-def test_the_old_name_of_the_tracks_works_for_one_release() -> None:
-    """Scripts that read ``timeline().lanes`` get the tracks, and a warning."""
-    picture = Picture(late(), 20)
-    with pytest.warns(DeprecationWarning, match="timeline\\(\\).tracks"):
-        assert picture.lanes == picture.tracks

@@ -12,13 +12,13 @@ import nbformat
 import numpy as np
 import pytest
 
+from workbench.cluster.notebook_timeline import timeline
 from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import build, drawing
 from workbench.course.simulator import Run, simulate
 from workbench.job import api
 from workbench.observe import player
 from workbench.observe.figure import Figure
-from workbench.observe.notebook_timeline import timeline
 from workbench.observe.player import play
 from workbench.observe.tracks import length
 

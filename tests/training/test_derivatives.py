@@ -15,7 +15,7 @@ from workbench.core.verbs import VERBS, Kind
 from workbench.job import api
 from workbench.torch import autograd
 from workbench.training.calls import Call
-from workbench.training.derivatives import DERIVATIVES
+from workbench.training.derivatives import DERIVATIVES, derivative_of
 
 MOVING = {kind for kind, verb in VERBS.items() if verb.moves}
 CALLS = {
@@ -91,7 +91,7 @@ def test_the_package_has_the_names_of_its_api() -> None:
 def test_an_unknown_verb_is_refused(kind: Kind) -> None:
     """It does not get another verb's derivative, nor another verb's shape."""
     with pytest.raises(NotImplementedError, match=rf"{kind.value} has no derivative.*DERIVATIVES"):
-        Call(kind).derivative()
+        derivative_of(Call(kind))
 
     def shape() -> None:
         with pytest.raises(NotImplementedError, match=kind.value):
@@ -110,7 +110,7 @@ def test_a_derivative_is_the_transposed_verb(kind: Kind) -> None:
         call, x = CALLS[kind], rng.standard_normal((4, 3))
         result = call([x])[0]
         y = rng.standard_normal(result.shape)
-        (dx,) = call.derivative()([y], [len(x)])
+        (dx,) = derivative_of(call)([y], [len(x)])
         return float((result * y).sum()), float((x * dx).sum())
 
     forward, backward = (sum(each) for each in zip(*hvd.run_threads(n, both), strict=True))

@@ -39,7 +39,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     **{f"horovod.runner.common.util.{name}": (_UTIL,) for name in ("env", "host_hash", "hosts", "secret", "timeout")},
     "horovod.runner.util": (f"{_HERE}.version",),
     "horovod.runner.util.threads": (_UTIL,),
-    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tensorflow.ops", "workbench.job.api"),
+    "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tf.ops", "workbench.job.api"),
     "horovod.tensorflow.util": (f"{_HERE}.tensorflow_util",),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
     "horovod.torch.mpi_ops": ("workbench.torch", "workbench.torch.ops", "workbench.job.api"),

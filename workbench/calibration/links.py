@@ -8,24 +8,19 @@ is that of the slowest rank. First the ranks of each host, all hosts at once; th
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from workbench.calibration.fit import DOUBT, Fit, fit
 from workbench.collectives.reduction import wire_dtype
-from workbench.collectives.ring import chunk_lengths, ring_allreduce, ring_reduce_scatter
-from workbench.collectives.traffic import Array, Link
 from workbench.core.messages import Kind
 from workbench.errors import WorkbenchError
 from workbench.job import api
 from workbench.job.entries import entry, submit
 from workbench.job.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from workbench.simulate.levels import TwoLevels
 from workbench.simulate.machines import Machines, Wire
-from workbench.simulate.schedule import Algorithm, finish_times, record
+from workbench.simulate.measured.fit import DOUBT, Fit, fit
+from workbench.simulate.measured.links import Links, reduction
 from workbench.training.memory import zeros
 
 SIZES = tuple(1 << shift for shift in range(16, 25, 2))  # bytes: 64 KiB to 16 MiB, a bucket's
@@ -36,64 +31,12 @@ _REPETITION_S = 0.01
 _FEWEST_SIZES = 3
 
 
-@dataclass(frozen=True)
-class Links:
-    """The ways between ranks, as measured.
-
-    Args:
-        hosts, per_host: where the ranks were.
-        inside: between ranks of one host; None if there was one rank a host.
-        between: between hosts; None if there was one host.
-        announce_s: from the last rank's submission of a tensor to its response, without its values.
-        wire: dtype of what was reduced.
-    """
-
-    hosts: int
-    per_host: int
-    inside: Fit | None
-    between: Fit | None
-    announce_s: float
-    wire: str = "float32"
-
-    def machines(self, ranks: int, hosts: int = 1, link: Wire | None = None) -> Machines:
-        """So many ranks on so many hosts with these links.
-
-        Args:
-            ranks, hosts: how many.
-            link: between the hosts, instead of what was measured.
-
-        Raises:
-            ValueError: the ranks do not fill the hosts, or a way that is needed was not measured.
-        """
-        if ranks < 1 or hosts < 1 or ranks % hosts:
-            raise ValueError(f"{ranks} ranks do not fill {hosts} hosts: give a multiple of {hosts}.")
-        link = link or (self.between.wire if self.between else None)
-        if ranks > hosts and self.inside is None:
-            raise ValueError(
-                f"{ranks} ranks on {hosts} hosts are {ranks // hosts} a host, but workbench.measure() ran with one a "
-                "host, so the way between ranks of a host is not known. Measure with two ranks on a host."
-            )
-        if hosts > 1 and link is None:
-            raise ValueError(
-                f"{hosts} hosts were asked for, but workbench.measure() ran on one, so the link between hosts is not "
-                "known. Give it, as link=Wire(latency_s=…, per_byte_s=…), or measure on two hosts."
-            )
-        inside = self.inside.wire if self.inside else Wire(0, 0)
-        return Machines(hosts, ranks // hosts, inside, link or Wire(0, 0))
-
-    def __str__(self) -> str:
-        ranks = f"{self.hosts * self.per_host} ranks on {self.hosts} host{'s' * (self.hosts > 1)}"
-        ways = [("in a host", self.inside), ("between hosts", self.between)]
-        lines = [f"{name + ':':15}{way}" for name, way in ways if way]
-        return "\n".join([ranks, *lines, f"announcement:  {self.announce_s * 1e6:.0f} µs"])
-
-
 def measure_links(seconds: float = 4.0, doubt: float = DOUBT, wire: str = "float32") -> Links:
     """Measure; all ranks call it, and all get the same.
 
     Args:
         seconds: how long, about.
-        doubt: how much of it is allowed, see :class:`~workbench.calibration.fit.Fit`.
+        doubt: how much of it is allowed, see :class:`~workbench.simulate.measured.fit.Fit`.
         wire: dtype of what is reduced: float32, float16 or bfloat16.
 
     Raises:
@@ -152,32 +95,6 @@ def _fitted(
     return fit(what, steps, sent, times, besides, doubt)
 
 
-def reduction(machines: Machines) -> Callable[[float], float]:
-    """How long a reduction of so many bytes takes: a ring, or two levels where several ranks share a host."""
-    two = machines.hosts > 1 and machines.per_host > 1
-    return _timed(TwoLevels(machines.per_host) if two else ring_allreduce, machines)
-
-
-def reduce_scatter(machines: Machines) -> Callable[[float], float]:
-    """… a reduction of which each rank keeps a part: a ring of all ranks."""
-    return _timed(_ring_reduce_scatter, machines)
-
-
-def gather(machines: Machines) -> Callable[[float], float]:
-    """… gathering these parts: half of a reduction, or nothing where all ranks share memory."""
-    both = reduction(machines)
-    return lambda nbytes: both(nbytes) / 2 if machines.hosts > 1 else 0.0
-
-
-def _ring_reduce_scatter(link: Link, array: Array, combine: Any) -> None:
-    ring_reduce_scatter(link, array, chunk_lengths(len(array), link.size), combine)
-
-
-def _timed(algorithm: Algorithm, machines: Machines) -> Callable[[float], float]:
-    schedule = record(algorithm, machines.n)
-    return lambda nbytes: float(finish_times(schedule, nbytes, machines).max())
-
-
 def _sizes(process_set: ProcessSet, budget: float, wire: str) -> tuple[list[int], list[list[float]]]:
     """Sizes, as long as there is time, and their times."""
     sizes, times = list[int](), list[list[float]]()
@@ -222,4 +139,4 @@ def _times(nbytes: int, process_set: ProcessSet, budget: float, wire: str = "flo
     return [float(each) for each in api.allreduce(times, f"{name}.times", op=api.Max)]
 
 
-__all__ = ["Links", "gather", "measure_links", "reduce_scatter", "reduction"]
+__all__ = ["measure_links"]

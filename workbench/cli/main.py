@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import workbench.errors
 from workbench import config
+from workbench._version import __version__
 from workbench.cli import flags
 from workbench.cli.flag_variables import with_flags
 from workbench.cli.grade import command as grade
@@ -44,7 +44,7 @@ _TAKE_OPTIONS = ("--sbatch", "--mpi-args", "--binding-args")  # of another progr
 def parser() -> argparse.ArgumentParser:
     """The parser of all subcommands."""
     top = argparse.ArgumentParser(prog="workbench", description="Distributed deep learning on this machine.")
-    top.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    top.add_argument("-v", "--version", action="version", version=__version__)
     commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
     start = commands.add_parser(
         "run",
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         usage="workbench run -np N [options] COMMAND …",
     )
-    start.add_argument("-v", "--version", action="version", version=workbench.__version__)
+    start.add_argument("-v", "--version", action="version", version=__version__)
     start.add_argument("-cb", "--check-build", action="store_true", help="as `workbench check-build`")
     flags.add_to(start)
     start.set_defaults(handle=_run)
@@ -318,7 +318,8 @@ def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
 def _pinned(n: int, asked: str) -> dict[str, str]:
     if not asked and not (config.batch_job() and config.visible_gpus()):
         return {}
-    from workbench.launch.start.gpus import by_slurm, pin
+    from workbench.launch.slurm.allocation import by_slurm
+    from workbench.launch.start.gpus import pin
 
     if asked:
         return dict(pin(n, asked).env)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 
-from workbench import cluster
 from workbench.cluster.asking import ask, running
+from workbench.cluster.cluster import current
 from workbench.cluster.rank_report import engine
-from workbench.doctor import probes, rank_checks
+from workbench.doctor import rank_checks
 from workbench.doctor.doctor import examine, show
 from workbench.doctor.finding import Finding, exit_code, summary
 from workbench.doctor.rank_checks import RankReport
+from workbench.launch.start import gpus
 
 _TIMEOUT_S = 5.0
 _WITH_GPUS_S = 30.0  # an engine that does not use CUDA yet has a process of its own look for GPUs
@@ -45,13 +46,13 @@ def doctor() -> Checkup:
         ...
         ✓ ranks        2 ranks talk over MPI; their allreduce is right
     """
-    findings = examine(_ask_engines) if cluster._running else examine()
+    findings = examine(_ask_engines) if current() else examine()
     return Checkup(tuple(show(findings, sys.stdout)))
 
 
 def _ask_engines() -> tuple[Finding, list[RankReport]]:
     engines = running()
-    timeout_s = _WITH_GPUS_S if probes.gpus() else _TIMEOUT_S
+    timeout_s = _WITH_GPUS_S if gpus.gpus() else _TIMEOUT_S
     answers = ask(engines, engine, timeout_s=timeout_s)
     said = {number: answer if isinstance(answer, RankReport) else None for number, answer in answers.items()}
     return rank_checks.engines(said, engines.n, timeout_s), [rank for rank in said.values() if rank is not None]

@@ -45,7 +45,7 @@ def standing(timeout_s: float) -> Standing:
         return Standing(context.world.size, _problem(context.world.rank, context.world.size, timeout_s))
     if any(thread.name == "workbench-engine" for thread in threading.enumerate()):
         return Standing(problem="its job goes on in threads that nothing reaches", lost=True)
-    begun = getattr(sys.modules.get("workbench.transport.host.mpi_process"), "mpi_process", None)
+    begun = getattr(sys.modules.get("workbench.transport.mpi_process"), "mpi_process", None)
     if begun is not None and begun.cache_info().currsize and begun().duplicates:
         return Standing(problem="an init() was given up there")
     return Standing()

@@ -5,8 +5,9 @@ from __future__ import annotations
 import reprlib
 from typing import Any
 
-from workbench.cluster.asking import Silent, ask, running
-from workbench.observe.table import RankTable
+from workbench.cluster.answers import Silent
+from workbench.cluster.asking import ask, running
+from workbench.common.table import RankTable
 from workbench.observe.values.leaves import as_dtype, as_shape, digest, digest_all, leaves
 
 _COLUMNS = ("rank", "there", "type", "shape", "dtype", "value")

@@ -1,4 +1,4 @@
-"""Chaos: which rank is to fail how, and when. A plan, made of a seed; pure. ``faults/chaos`` carries it out.
+"""Chaos: which rank is to fail how, and when. A plan, made of a seed; pure. ``runtime/faults/chaos`` carries it out.
 
 A fault happens at a *protocol state*, which a rank passes again and again:
 

@@ -1,7 +1,7 @@
 """Which thread does the engine's work, and what a thread does that waits for it: the null implementations.
 
-The engine's own thread does it, and who waits only waits. ``steady/caller_runs.py`` lets the waiting thread do it;
-``faults/blocked_threads.py`` finds out who waits for whom.
+The engine's own thread does it, and who waits only waits. ``runtime/steady/caller_runs.py`` lets the waiting thread
+do it; ``runtime/faults/blocked_threads.py`` finds out who waits for whom.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ class OwnThread(Owner):
         """As :meth:`wake`, by a thread that is about to wait for it."""
         self._wake()
 
-    def runs_here(self) -> bool:  # noqa: D102
+    def runs_here(self) -> bool:
         return threading.get_ident() == self.engine.ident
 
-    def awaited(self, handle: Any, limit_s: float) -> None:  # noqa: D102
+    def awaited(self, handle: Any, limit_s: float) -> None:
         if self.engine.hurry():
             self._wake()
 
-    def long_wait(self, handle: Any, waiter: threading.Lock, timeout_s: float) -> bool:  # noqa: D102
+    def long_wait(self, handle: Any, waiter: threading.Lock, timeout_s: float) -> bool:
         return self.engine.waits.long_wait(handle.request, waiter, timeout_s)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -138,9 +137,6 @@ HOROVOD_NAMES: dict[str, tuple[str, float]] = {
 
 _TUNED = ("fusion_threshold_bytes", "fusion_window_s")  # what the user sets of these is not tuned
 
-OLD_NAMES = {"WORKBENCH_EAGER_BYTES": "WORKBENCH_RIDING_BYTES"}
-"""What a variable was called in the last release, where that is still read."""
-
 
 def settings(env: Mapping[str, str] | None = None) -> Settings:
     """Read the settings from ``env`` (default: the process environment).
@@ -156,9 +152,6 @@ def settings(env: Mapping[str, str] | None = None) -> Settings:
     found: dict[str, str | int | float] = {}
     for field in fields(Settings):
         own, (other, unit) = f"WORKBENCH_{field.name.upper()}", HOROVOD_NAMES.get(field.name, ("", 1))
-        if own not in env and (old := OLD_NAMES.get(own, "")) in env:
-            warnings.warn(f"{old} is {own} now; the old name goes with the next release.", DeprecationWarning, 2)
-            own = old
         if own in env:
             found[field.name] = parse(own, env[own], type(field.default), 1)
         elif other and other in env:

@@ -1,6 +1,6 @@
 """Do the ranks agree about a tensor? If so, what do all of them do; if not, what does each one say.
 
-Pure functions of the requests of all ranks. ``faults/disagreement.py`` finds better words for what differs.
+Pure functions of the requests of all ranks. ``runtime/faults/disagreement.py`` finds better words for what differs.
 """
 
 from __future__ import annotations

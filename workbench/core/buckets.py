@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from workbench.job.context import HOLDER
-
 _ALIGNED_BYTES = 64  # a gradient begins on a cache line
 
 
@@ -70,12 +68,6 @@ class Bucket:
         """Each piece's part of an array or tensor with this layout, as a view."""
         pairs = zip(self.pieces, self.starts, strict=True)
         return {piece.name: array[start : start + piece.length] for piece, start in pairs}
-
-
-def bucket_bytes() -> int:
-    """How large a bucket of gradients may be; 0: each gradient is reduced on its own."""
-    settings = HOLDER.get().settings
-    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
 
 
 def plan_by_place(pieces: Iterable[tuple[Hashable, int, Piece]], limit_bytes: int) -> list[Bucket]:

@@ -4,8 +4,8 @@ Ranks submit tensors in any order. The coordinator, on rank 0, counts for each n
 ranks of its process set have, it decides what they do, and all ranks do what is decided in one order. So no rank
 ever enters the data plane alone, and a name that stays incomplete has a culprit: the rank that has not come.
 
-This is all that a job needs. What makes a steady step cheap wraps it (``steady/``), and so does what finds out that a
-rank can never come (``faults/supervision.py``).
+This is all that a job needs. What makes a steady step cheap wraps it (``runtime/steady/``), and so does what finds out
+that a rank can never come (``runtime/faults/supervision.py``).
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ class Engine(threading.Thread):
     Args:
         control, sets: this rank's end of the control plane; the backend of each process set.
         settings: the same on every rank.
-        announcer, batching, runner, observer: accelerations (``steady/``), and who is told (``observe/``).
+        announcer, batching, runner, observer: accelerations (``runtime/steady/``), and who is told (``observe/``).
 
     Attributes:
         failures, waits: how many collectives and cells have failed, the same on every rank; its waiting threads.

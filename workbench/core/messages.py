@@ -1,7 +1,7 @@
 """What ranks say to each other about tensors.
 
 A rank sends *events* to rank 0: :class:`Announce` above all. Rank 0 decides, and sends each :class:`Decision` to every
-rank. ``control/codec.py`` makes bytes of both.
+rank. ``runtime/control/codec.py`` makes bytes of both.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened on ``rank``. The events about failures and signs of life are in ``control/events.py``."""
+    """Something that happened on ``rank``. The events about failures and signs of life are in ``runtime/events.py``."""
 
     rank: int
 

@@ -12,7 +12,7 @@ from workbench.errors import CollectiveError
 
 
 class Control(Protocol):
-    """A rank's end of the control plane, ``control/client.py``. Only the engine's thread uses it, but for ``wake``."""
+    """A rank's end of the control plane: ``runtime/control/client.py``. For the engine's thread, but for ``wake``."""
 
     rank: int
     seen: int  # number of the last decision that was handed out
@@ -60,10 +60,10 @@ class PlainAnnouncer:
     def __init__(self, rank: int) -> None:
         self._rank = rank
 
-    def announce(self, entries: list[Entry], seen: int) -> Announce:  # noqa: D102
+    def announce(self, entries: list[Entry], seen: int) -> Announce:
         return Announce(self._rank, tuple(entry.request for entry in entries), seen)
 
-    def read(self, decision: Decision) -> list[Response]:  # noqa: D102
+    def read(self, decision: Decision) -> list[Response]:
         items = (item for item in decision.items if isinstance(item, Response))
         return [item for item in items if item.kind is not Kind.STACKS]  # answered by the control plane
 
@@ -114,7 +114,7 @@ class AtOnce:
 
 
 class Observer:
-    """Is told what the engine does, and changes nothing; this one takes no note. See ``observe/timeline.py``."""
+    """Is told what the engine does, and changes nothing; this one takes no note. See ``runtime/trace/timeline.py``."""
 
     def announces(self, entries: Sequence[Entry]) -> None:
         """These are about to be announced."""

@@ -59,7 +59,7 @@ class Verb:
             The results of the others have the tensor's shape.
         ragged: the ranks' first dimensions may differ.
         splits: each rank says how many rows go to whom, and learns how many came from whom.
-        eager: a small tensor's values may travel inside the announcement, ``steady/eager.py``.
+        eager: a small tensor's values may travel inside the announcement, ``runtime/steady/eager.py``.
         without_joined: it goes on without ranks that have joined, whose part is zeros.
     """
 

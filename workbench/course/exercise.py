@@ -199,7 +199,7 @@ def check(name: str) -> Figure | None:
         print("  – " + _missing(name, function))
         return None
     entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
-    up = cluster._running[-1] if cluster._running else None
+    up = cluster.current()
     ranks = Engines(up) if up and up.mpi and up.healthy() else None
     for stage in judge.judge(todo, function, ranks):
         text = stage.text.replace("\n", "\n      ")

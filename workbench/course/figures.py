@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from workbench.observe.figure import Figure
-
-if TYPE_CHECKING:
-    from workbench.course.training.timing import SpeedupTable
 
 _STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.family": "sans-serif"}
 _COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
@@ -94,6 +91,21 @@ def points(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yla
             f"{label}, {len(each)} points, ratios {each[0]:.3g} to {each[-1]:.3g}" for label, each in ratios.items()
         )
         return _finish(figure, f"{title}: {told}")
+
+
+class _Row(Protocol):
+    @property
+    def engines(self) -> int: ...
+    @property
+    def speedup(self) -> float: ...
+
+
+class SpeedupTable(Protocol):
+    """See :class:`workbench.course.training.timing.SpeedupTable`."""
+
+    @property
+    def rows(self) -> Sequence[_Row]:
+        """By number of engines."""
 
 
 def speedup(table: SpeedupTable) -> Figure:

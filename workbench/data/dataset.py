@@ -118,9 +118,11 @@ class Data:
             ValueError: ``part`` is neither.
             ImportError: torch is not installed.
         """
-        from workbench.data.torch_datasets import tensor_dataset
+        import torch  # here alone, so that data sets need no torch
+        from torch.utils.data import TensorDataset
 
-        return tensor_dataset(*self.arrays(part))
+        images, labels = self.arrays(part)
+        return TensorDataset(torch.from_numpy(images), torch.from_numpy(labels))
 
     def _take(self, train: NDArray[np.int64], test: NDArray[np.int64]) -> Data:
         """Copy the images at the given places."""

@@ -7,7 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
-import workbench.errors
+from workbench._version import __version__
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 
@@ -44,7 +44,7 @@ def report() -> str:
     answers |= {name: has_framework(name) for name in ("tensorflow", "torch", "mxnet")}
     answers |= {"ddl": False, "ccl": False}  # IBM's and Intel's: nothing here speaks to them
     boxes = {name: "X" if there else " " for name, there in answers.items()}
-    return _TEXT.format(version=workbench.__version__, **boxes)
+    return _TEXT.format(version=__version__, **boxes)
 
 
 def has_framework(name: str) -> bool:

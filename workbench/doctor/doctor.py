@@ -64,7 +64,7 @@ def examine(ask: Ask | None = None) -> Iterator[Finding]:
     if ranks:
         yield rank_checks.threads(ranks)
         yield rank_checks.binding(ranks)
-    machine = probes.gpus()
+    machine = gpus.gpus()
     yield from rank_checks.gpus(machine, ranks)
     yield from nccl_topology.look(gpus.visible(machine, config.visible_gpus()))
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import socket
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 from workbench.doctor.diagnosis import Mpiexec
@@ -51,30 +49,6 @@ def _version(name: str) -> str:
         return version(name)
     except PackageNotFoundError:  # it may come under another name, as tensorflow does in tensorflow-cpu
         return next(map(version, packages_distributions().get(name, ())), "")
-
-
-def gpus() -> list[tuple[str, str]]:
-    """(uuid, name) of each GPU that NVIDIA's driver knows; nothing without a driver."""
-    program = shutil.which("nvidia-smi")
-    if not program:
-        return []
-    ask = [program, "--query-gpu=uuid,name", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(ask, capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired):
-        return []
-    return _parse(done.stdout.splitlines()) if done.returncode == 0 else []
-
-
-def _parse(lines: Sequence[str]) -> list[tuple[str, str]]:
-    """As torch writes them, without GPU- before the uuid.
-
-    Example:
-        >>> _parse(["GPU-5a1c, NVIDIA H200"])
-        [('5a1c', 'NVIDIA H200')]
-    """
-    pairs = (line.partition(", ") for line in lines if ", " in line)
-    return [(uuid.removeprefix("GPU-"), name.strip()) for uuid, _, name in pairs]
 
 
 def loopback() -> str:

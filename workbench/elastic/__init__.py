@@ -30,9 +30,9 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar, overload
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Concatenate, ParamSpec, TypeVar, overload
 
 from workbench import config
 from workbench.common.alone import meet_the_others
@@ -42,6 +42,7 @@ from workbench.elastic.state import HostsUpdatedInterrupt, HostUpdate, ObjectSta
 from workbench.errors import CollectiveError, PeerLostError, RankFailedError
 from workbench.job import api
 from workbench.job.context import HOLDER
+from workbench.job.notifications import NOTIFICATIONS, Notifications
 from workbench.job.process_sets import registered
 from workbench.transport.elastic import Dismissed, ElasticBootstrap
 
@@ -54,47 +55,6 @@ LASTING: tuple[type[CollectiveError], ...] = (RankFailedError, PeerLostError)
 
 RESET_LIMIT = 10
 """After so many resets with no commit between them the same thing fails over and over."""
-
-
-class Listener(Protocol):
-    """Who wants to hear of new and lost hosts: a :class:`State`."""
-
-    def on_hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """Called from any thread."""
-
-
-class Notifications:
-    """Hands what a launcher finds out about hosts to the states in training.
-
-    Example:
-        >>> notifications, state = Notifications(), ObjectState(lambda obj: obj, lambda: 0)
-        >>> with notifications.listening(state):
-        ...     notifications.hosts_updated(1.0, HostUpdate.ADDED)
-        >>> state.commit()
-        Traceback (most recent call last):
-        workbench.elastic.state.HostsUpdatedInterrupt: Ranks join this job.
-    """
-
-    def __init__(self) -> None:
-        self._listeners: tuple[Listener, ...] = ()
-
-    @contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
-        """``listener`` hears of changes within the block."""
-        self._listeners += (listener,)
-        try:
-            yield
-        finally:
-            self._listeners = tuple(each for each in self._listeners if each is not listener)
-
-    def hosts_updated(self, timestamp: float, update_res: int) -> None:
-        """For the launcher: tell all listeners; from any thread. See :meth:`State.on_hosts_updated`."""
-        for listener in self._listeners:
-            listener.on_hosts_updated(timestamp, update_res)
-
-
-NOTIFICATIONS = Notifications()
-"""Passes news of hosts from the launcher to the running training function. One per process."""
 
 
 def restart() -> None:
@@ -288,12 +248,10 @@ def _run_exactly(
 
 __all__ = [
     "LASTING",
-    "NOTIFICATIONS",
     "RESET_LIMIT",
     "Checkpoints",
     "HostUpdate",
     "HostsUpdatedInterrupt",
-    "Notifications",
     "ObjectState",
     "State",
     "framework_run",

@@ -5,13 +5,8 @@ See :mod:`workbench.common.cell_numbers`.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
-
-from workbench.common.cell_numbers import CellNumbers
-from workbench.job.context import HOLDER
-from workbench.runtime.faults.notebook_hooks import cell_traceback
 
 
 class NumberedCalls:
@@ -49,28 +44,4 @@ class NumberedCalls:
         }
 
 
-@contextlib.contextmanager
-def as_cell(numbers: CellNumbers, said: Mapping[str, Any] | None) -> Iterator[None]:
-    """What happens in the block is told to the other ranks, as of a cell.
-
-    Args:
-        numbers: what this rank knows of the driver's calls.
-        said: what the call carries; None if somebody else than the driver has made it.
-    """
-    numbers.begin(said)
-    if (job := HOLDER.find()) is not None:
-        job.cell_begins(numbers)
-    try:
-        yield
-    except Exception as error:
-        if (job := HOLDER.find()) is not None:
-            job.cell_raised(cell_traceback(error))
-        raise
-    finally:
-        if (job := HOLDER.find()) is not None:
-            if numbers.numbered:
-                job.cells_sent(numbers)  # the job may have begun in this call
-            job.cell_ends()
-
-
-__all__ = ["NumberedCalls", "as_cell"]
+__all__ = ["NumberedCalls"]

@@ -8,7 +8,6 @@ from workbench.common.extras import need as _need
 
 _need("workbench.jax", "jax", install=_cure("jax"))
 
-from workbench.common.moved import moved
 from workbench.jax import elastic
 from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter
 from workbench.jax.optimizer import DistributedOptimizer, broadcast_parameters, distributed_value_and_grad
@@ -16,8 +15,6 @@ from workbench.jax.tensors import Compression
 from workbench.job.objects import allgather_object, broadcast_object
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-
-moved("workbench.jax.compression", "workbench.jax.tensors")
 
 __all__ = [
     *common.__all__,

@@ -24,6 +24,7 @@ from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import Spec
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
+from workbench.training.derivatives import derivative_of
 
 
 def allreduce(
@@ -132,7 +133,7 @@ def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:
         return tuple(on_host(lambda arrays: _checked(call(arrays), outputs), xs, outputs))
 
     def backward(_: None, dy: Sequence[Any]) -> tuple[Any, ...]:
-        derivative, rows = call.derivative(), [shape[0] if shape else 0 for _, shape in inputs]
+        derivative, rows = derivative_of(call), [shape[0] if shape else 0 for _, shape in inputs]
         return tuple(on_host(lambda arrays: derivative(arrays, rows), dy[: len(inputs)], inputs))  # type: ignore[arg-type]
 
     function = jax.custom_vjp(forward)

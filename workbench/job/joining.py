@@ -14,8 +14,10 @@ from workbench.config import Launch, Settings
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
 from workbench.errors import LaunchError, WorkbenchError
-from workbench.job.context import HOLDER, Context, start, telling_failures
+from workbench.job.context import HOLDER, Context
+from workbench.job.notifications import NOTIFICATIONS
 from workbench.job.process_sets import ProcessSet, collect
+from workbench.job.start import start, telling_failures
 from workbench.machine import cores
 from workbench.runtime.faults.notebook_hooks import after_a_loss
 from workbench.runtime.trace.epochs import keep
@@ -126,8 +128,6 @@ def _with_a_file_of_its_own(settings: Settings, bootstrap: Bootstrap) -> Setting
 def _listen(bootstrap: Bootstrap, context: Context) -> None:
     """Hear of the launcher which ranks are lost, come and go."""
     if isinstance(bootstrap, ElasticBootstrap):
-        from workbench.elastic import NOTIFICATIONS  # which stands on api, as we are below it
-
         bootstrap.watch(context.lost, NOTIFICATIONS.hosts_updated)
 
 
@@ -160,7 +160,7 @@ def run_threads(n: int, function: Callable[[], T], timeout_s: float = 60.0) -> l
 
     Example:
         >>> import numpy as np
-        >>> from workbench import api
+        >>> from workbench.job import api
         >>> run_threads(3, lambda: api.allreduce(np.ones(2), op=api.Sum).tolist())
         [[3.0, 3.0], [3.0, 3.0], [3.0, 3.0]]
     """

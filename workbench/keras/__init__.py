@@ -17,7 +17,6 @@ from workbench.common.extras import need as _need
 
 _need("workbench.keras", "keras", install=_cure("tensorflow"))
 
-from workbench.common.moved import moved
 from workbench.job.objects import allgather_object, broadcast_object
 from workbench.keras import callbacks, elastic
 from workbench.keras.backend import Compression
@@ -33,8 +32,6 @@ from workbench.keras.functions import (
 from workbench.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-
-moved("workbench.keras.compression", "workbench.keras.backend")
 
 __all__ = [
     *common.__all__,

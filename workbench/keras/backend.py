@@ -21,7 +21,7 @@ from workbench.training.compression import Compression as Casts
 
 def _compression() -> Casts:
     if LEGACY:
-        from workbench.tensorflow import tensors
+        from workbench.tf import tensors
 
         return tensors.Compression
     return Casts.casting(
@@ -78,7 +78,7 @@ def bridge() -> Bridge:
         UnsupportedTensorError: a backend that cannot train.
     """
     if keras.backend.backend() == "tensorflow":
-        from workbench.tensorflow.tensors import BRIDGE as TENSORFLOW
+        from workbench.tf.tensors import BRIDGE as TENSORFLOW
 
         return TENSORFLOW
     if keras.backend.backend() == "jax":
@@ -93,7 +93,7 @@ def bridge() -> Bridge:
 def own_errors() -> AbstractContextManager[None]:
     """Within the block, an error that the backend made of ours is ours again."""
     if keras.backend.backend() == "tensorflow":
-        from workbench.tensorflow.tensors import own_errors as tensorflow
+        from workbench.tf.tensors import own_errors as tensorflow
 
         return tensorflow()
     if keras.backend.backend() == "jax":

@@ -74,7 +74,7 @@ def broadcast_global_variables(root_rank: int) -> None:
         import tensorflow as tf
 
         if not tf.executing_eagerly():
-            from workbench.tensorflow.functions import broadcast_global_variables as operation
+            from workbench.tf.functions import broadcast_global_variables as operation
 
             tf.compat.v1.keras.backend.get_session().run(operation(root_rank))
             return

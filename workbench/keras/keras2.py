@@ -17,8 +17,8 @@ import tensorflow as tf
 
 from workbench.keras.flavour import build, is_legacy
 from workbench.keras.wrapper import Distributed
-from workbench.tensorflow.optimizer import Aggregation
-from workbench.tensorflow.tensors import as_it_is
+from workbench.tf.aggregation import Aggregation
+from workbench.tf.tensors import as_it_is
 from workbench.training.bridge import TensorReducer
 
 Pairs = Iterable[tuple[Any, Any]]

@@ -97,7 +97,7 @@ def keep_xla_away() -> None:
     1. A model with our optimizer does not support XLA, as far as Keras asks; for ``jit_compile=True`` Keras then says
        in a warning that it goes without.
     2. Keras asks this one function, and there is no way to answer by the optimizer. Where a later Keras has it no more,
-       :func:`workbench.tensorflow.tensors.on_host` still refuses, with a text that says ``jit_compile=False``.
+       :func:`workbench.tf.tensors.on_host` still refuses, with a text that says ``jit_compile=False``.
     """
     if keras.backend.backend() != "tensorflow":
         return

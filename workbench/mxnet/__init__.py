@@ -8,7 +8,6 @@ from workbench.common.extras import need as _need
 
 _need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs Python up to 3.11 and numpy 1.23")
 
-from workbench.common.moved import moved
 from workbench.job.objects import allgather_object, broadcast_object
 from workbench.mxnet import ops
 from workbench.mxnet.functions import broadcast_parameters
@@ -18,8 +17,6 @@ from workbench.mxnet.tensors import Compression
 from workbench.mxnet.trainer import DistributedTrainer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-
-moved("workbench.mxnet.compression", "workbench.mxnet.tensors")
 
 __all__ = [
     *common.__all__,

@@ -13,23 +13,18 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from workbench.common.text import rank_list
-from workbench.errors import DeadlineError, NotInitializedError, PeerLostError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.observe.drawing import caption, describe, svg, uncrowded
 from workbench.observe.figure import Figure
 from workbench.observe.tracks import Bar, Mark, Track, begins_ns, named, tracks, waited_s
-from workbench.runtime.trace.epochs import Recorded, by_engine, past
+from workbench.runtime.trace.epochs import Recorded, past
 from workbench.runtime.trace.recorder import OWN, Snapshot
 
 
@@ -66,12 +61,6 @@ class Picture(Figure):
             self.marks = uncrowded(marks, self.tracks)
         super().__init__(svg(self.tracks, marks=self.marks, noun=noun), describe(self.tracks, noun))
 
-    @property
-    def lanes(self) -> list[Track]:
-        """The old name of :attr:`tracks`, for one more release."""
-        warnings.warn("timeline().lanes is now timeline().tracks.", DeprecationWarning, stacklevel=2)
-        return self.tracks
-
     def _repr_html_(self) -> str:
         """The same. Jupyter puts an SVG into an ``<img>``, where there are no tooltips."""
         return self.svg
@@ -89,40 +78,6 @@ class Picture(Figure):
         """Write the events as JSON that Perfetto and chrome://tracing open: a process per rank, a thread per row."""
         trace = {"traceEvents": list(trace_events(self.tracks)), "displayTimeUnit": "ms"}
         Path(path).write_text(json.dumps(trace), encoding="utf-8")
-
-
-def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
-    """Draw the last collectives of every rank: compute, negotiation, the wait for whom, packing, transfer, unpacking.
-
-    On ranks (``%%px``, mpiexec) it is a collective: all call it, and each gets the picture. In a kernel with a running
-    cluster it asks the engines, which must be idle. It looks back only; what is in flight is not shown.
-
-    Ranks of one machine share a clock, so bars at the same horizontal position are simultaneous, to 1 µs.
-    Ranks of other machines are aligned on the arrival of the same responses, which is exact to the spread of the
-    network's delay, about 0.1 ms. A wait ends when rank 0 has received the last rank's announcement.
-
-    Args:
-        last: how many batches; tensors that travelled together are one. At most 512 are remembered.
-        timeout_s: in the kernel: how long the engines have to answer.
-
-    Raises:
-        NotInitializedError: ``init()`` was not called, here or on an engine.
-        DeadlineError, PeerLostError: in the kernel: an engine did not answer, or is gone.
-
-    Example:
-        >>> def job():
-        ...     api.allreduce(np.ones(3), name="x")
-        ...     return timeline()
-        >>> [len(track.bars) for track in api.run_threads(2, job)[1].tracks]
-        [1, 1]
-    """
-    cluster = _cluster()
-    if cluster is not None and not (api.is_initialized() and api.size() > 1):
-        changes: list[Any] | None = getattr(cluster, "changes", None)
-        if changes is not None:
-            return _of_epochs(_ask(cluster, cluster.ready(), all_recorded, last, timeout_s), changes, last)
-        return Picture(_everybody(_ask(cluster, range(cluster.n), recorded, last, timeout_s)), last)
-    return Picture(_gather(last), last)
 
 
 def recorded(last: int) -> Snapshot | None:
@@ -173,49 +128,11 @@ def _name(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
     return {"ph": "M", "name": f"{what}_name", "pid": rank, "tid": thread, "args": {"name": name}}
 
 
-def _gather(last: int) -> list[Snapshot]:
+def gathered(last: int) -> list[Snapshot]:
     """Everybody's records, to everybody, by an allgather that is not recorded itself."""
     mine = json.dumps(HOLDER.get().timeline.recorder.snapshot(2 * last)).encode() + b"\n"
     lines = api.allgather(np.frombuffer(mine, np.uint8), name=OWN).tobytes().splitlines()
     return [json.loads(line) for line in lines]
 
 
-def _cluster() -> Any:
-    """The cluster that this process has started, if any; it has been imported then."""
-    module = sys.modules.get("workbench.cluster")
-    return module._running[-1] if module is not None and module._running else None
-
-
-def _of_epochs(found: dict[int, list[Recorded]], changes: Sequence[Any], last: int) -> Picture:
-    lost = {each.engine for each in changes if each.engine >= 0}
-    engines = sorted(lost | set(found))
-    told = [(each.when_ns, each.text, each.engine) for each in changes]
-    return Picture(by_engine(found, engines), last, engines, told)
-
-
-def _everybody(found: dict[int, Snapshot | None]) -> list[Snapshot]:
-    without = [rank for rank, one in found.items() if one is None]
-    if without:
-        raise NotInitializedError(f"timeline(): call init() on all engines first; {rank_list(without)} did not.")
-    return [one for one in found.values() if one is not None]
-
-
-def _ask(cluster: Any, engines: Sequence[int], what: Callable[[int], Any], last: int, timeout_s: float) -> Any:
-    """The engines' records by engine, through the client."""
-    gone = [rank for rank in engines if rank not in cluster.client.ids]
-    if gone:
-        raise PeerLostError(f"timeline(): there is no engine any more for {rank_list(gone)}. See cluster.rescue().")
-    until = time.monotonic() + timeout_s
-    answers = {rank: cluster.client[rank].apply_async(what, last) for rank in engines}
-    for answer in answers.values():
-        answer.wait(max(0.01, until - time.monotonic()))
-    silent = [rank for rank, answer in answers.items() if not answer.ready()]
-    if silent:
-        raise DeadlineError(
-            f"timeline(): {rank_list(silent)} did not answer within {timeout_s:g} s. Is a cell still running there? "
-            "Wait for it, or see cluster.rescue()."
-        )
-    return {rank: answer.get() for rank, answer in answers.items()}
-
-
-__all__ = ["Picture", "recorded", "timeline", "trace_events"]
+__all__ = ["Picture", "all_recorded", "gathered", "recorded", "trace_events"]

@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench import config
 from workbench.job import api
-from workbench.ray.jobs.places import alias_is_wanted, free_ports, here, meeting_point, variables
+from workbench.ray.places import alias_is_wanted, free_ports, here, meeting_point, variables
 from workbench.ray.settings import MiniSettings
 
 _backend: Any = import_module("ray.train.backend")

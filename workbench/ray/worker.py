@@ -14,10 +14,10 @@ from typing import Any
 
 from workbench import config
 from workbench.common.cell_numbers import CellNumbers
-from workbench.executors.calls import as_cell
 from workbench.job import api
-from workbench.ray.jobs.places import Place, free_ports, here
+from workbench.job.cells import as_cell
 from workbench.ray.needed import ray
+from workbench.ray.places import Place, free_ports, here
 
 Task = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 

@@ -54,21 +54,21 @@ class Wrapper:
         """See :class:`Coordinator`, as for the rest."""
         return self._out(self._inner.take(self.before(event) if isinstance(event, Announce) else event, now))
 
-    def settle(self, now: float) -> Decision:  # noqa: D102
+    def settle(self, now: float) -> Decision:
         return self._out(self._inner.settle(now))
 
-    def fail(self, errors: Mapping[Key, Error]) -> Decision:  # noqa: D102
+    def fail(self, errors: Mapping[Key, Error]) -> Decision:
         return self._out(self._inner.fail(errors))
 
-    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:  # noqa: D102
+    def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
         return self._inner.decide(items, results)
 
     @property
-    def waiting(self) -> WaitingNames:  # noqa: D102
+    def waiting(self) -> WaitingNames:
         return self._inner.waiting
 
     @property
-    def busy(self) -> bool:  # noqa: D102
+    def busy(self) -> bool:
         return self._inner.busy
 
     def _out(self, decision: Decision) -> Decision:

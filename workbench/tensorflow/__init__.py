@@ -9,9 +9,11 @@ from workbench.common.extras import need as _need
 
 _need("workbench.tensorflow", "tensorflow", install=_cure("tensorflow"))
 
-from workbench.common.moved import moved
 from workbench.tensorflow import elastic
-from workbench.tensorflow.functions import (
+from workbench.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
+from workbench.tensorflow.optimizer import DistributedOptimizer
+from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization
+from workbench.tf.functions import (
     BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_global_variables,
@@ -19,8 +21,7 @@ from workbench.tensorflow.functions import (
     broadcast_object_fn,
     broadcast_variables,
 )
-from workbench.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-from workbench.tensorflow.ops import (
+from workbench.tf.ops import (
     allgather,
     allreduce,
     alltoall,
@@ -36,13 +37,9 @@ from workbench.tensorflow.ops import (
     reducescatter,
     size_op,
 )
-from workbench.tensorflow.optimizer import DistributedOptimizer
-from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization
-from workbench.tensorflow.tensors import Compression
+from workbench.tf.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
-
-moved("workbench.tensorflow.compression", "workbench.tensorflow.tensors")
 
 __all__ = [
     *common.__all__,

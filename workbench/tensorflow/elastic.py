@@ -15,8 +15,8 @@ from workbench import elastic as core
 from workbench.elastic import HostsUpdatedInterrupt, ObjectState
 from workbench.job import api
 from workbench.job.objects import broadcast_state
-from workbench.tensorflow.functions import broadcast_variables
-from workbench.tensorflow.tensors import own_errors
+from workbench.tf.functions import broadcast_variables
+from workbench.tf.tensors import own_errors
 
 run = core.framework_run(own_errors)
 

@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.tensorflow.tensors import BRIDGE, Compression, as_it_is
+from workbench.tf.aggregation import Aggregation
+from workbench.tf.tensors import BRIDGE, Compression, as_it_is
 from workbench.training.bridge import TensorReducer, names_among, names_of
 from workbench.training.compression import Compressor
 
@@ -62,22 +63,6 @@ def DistributedOptimizer(  # noqa: N802 - Horovod's name
     from workbench.keras.optimizer import distribute
 
     return distribute(optimizer, reducer)
-
-
-class Aggregation:
-    """How far the passes of a step are; Horovod's optimizers have it as ``_agg_helper``, and suites read it.
-
-    Args:
-        reducer: the optimizer's.
-    """
-
-    def __init__(self, reducer: TensorReducer) -> None:
-        self._reducer, self.backward_passes_per_step = reducer, reducer.passes
-
-    @property
-    def counter(self) -> Any:
-        """A tensor: how many passes have been added up since the last step."""
-        return tf.constant(self._reducer.passed)
 
 
 class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc]  # untyped
@@ -138,4 +123,4 @@ class DistributedV1Optimizer(tf.compat.v1.train.Optimizer):  # type: ignore[misc
         return self._optimizer.variables(*args, **kwargs)
 
 
-__all__ = ["Aggregation", "DistributedOptimizer", "DistributedV1Optimizer"]
+__all__ = ["DistributedOptimizer", "DistributedV1Optimizer"]

@@ -5,12 +5,12 @@ from workbench.common.extras import need as _need
 
 _need("workbench.torch", "torch", install=_cure("torch"))
 
-from workbench.common.moved import moved
 from workbench.job.built import has_gpu
 from workbench.job.objects import allgather_object, broadcast_object
 from workbench.torch import autograd, elastic, ops
 from workbench.torch.autograd import *  # noqa: F403 - the verbs, of which each is named in one file
 from workbench.torch.compiled import split_at_buckets
+from workbench.torch.compression import Compression
 from workbench.torch.functions import broadcast_optimizer_state, broadcast_parameters
 from workbench.torch.linear import write_in_buckets
 from workbench.torch.low_communication import DiLoCo, LocalSGD
@@ -19,15 +19,11 @@ from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.sharded.stage3 import shard_parameters
 from workbench.torch.sharded.whole import full_parameters, full_state_dict, load_full_state_dict
 from workbench.torch.sync_batch_norm import SyncBatchNorm
-from workbench.torch.tensors import Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
 _check_has_gpu = has_gpu  # by this name scripts written for Horovod ask
 
-moved("workbench.torch.compression", "workbench.torch.tensors")
-moved("workbench.torch.gradients", "workbench.torch.optimizer.gradient_hooks")  # lesson 06 has shown them
-moved("workbench.torch.topk", "workbench.torch.low_communication.topk")
 
 __all__ = [
     *common.__all__,

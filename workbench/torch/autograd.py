@@ -13,7 +13,7 @@ from workbench.job import api
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch import ops
-from workbench.torch.tensors import Compression
+from workbench.torch.compression import Compression
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
 from workbench.training.derivatives import Backward, rule_of

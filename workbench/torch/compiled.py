@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import torch
 
-from workbench.core.buckets import bucket_bytes
+from workbench.training.memory import bucket_bytes
 
 P = ParamSpec("P")
 R = TypeVar("R")

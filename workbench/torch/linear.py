@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from workbench.torch.optimizer.gradient_hooks import Hook
+from workbench.torch.hooks import Hook
 
 _LEAST_BYTES = 1 << 20  # of a weight: below, the copy costs less than a backward written in Python
 

@@ -28,10 +28,8 @@ from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.runtime.faults.blocked_threads import called_at, users_line
 from workbench.runtime.faults.sigint import INTERRUPTS
-from workbench.training.derivatives import Backward, rule_of
 
 Shape = tuple[int | None, ...]
-Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
 MakeEntry = Callable[[Any, str | None, dict[str, Any]], Entry]
 
 
@@ -121,36 +119,6 @@ class Call:
             return [(None, *shape[1:]) for shape in shapes]
         return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
 
-    def derivative(self) -> Derivative:
-        """A function from arrays dy, and the numbers of rows of the inputs, to arrays dx.
-
-        It is a collective again: all ranks call it.
-
-        Raises:
-            NotImplementedError: the verb or its op has no derivative.
-        """
-        rule = rule_of(self)
-        return lambda dy, rows: rule(Backward(self, _ARRAYS, dy, rows))
-
-
-class _Arrays:
-    """Host arrays; see :class:`workbench.training.derivatives.Verbs`."""
-
-    def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
-        """At once."""
-        return call(tensors)
-
-    def zeros_like(self, tensor: Array) -> Array:
-        """As large, all 0."""
-        return np.zeros_like(tensor)
-
-    def scaled(self, tensor: Array, factor: float) -> Array:
-        """In its own dtype."""
-        return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
-
-
-_ARRAYS = _Arrays()
-
 
 class _Handles:
     """Several handles as one; alltoall's result is two arrays."""
@@ -229,4 +197,4 @@ class GraphCalls:
             raise self.error from None
 
 
-__all__ = ["Call", "Derivative", "GraphCalls", "Shape", "choose_op"]
+__all__ = ["Call", "GraphCalls", "Shape", "choose_op"]

@@ -18,16 +18,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
-from workbench.job import api
+from workbench.job import api, arrays
 from workbench.job.api import Average, Sum
+from workbench.training.calls import Call
 
-if TYPE_CHECKING:
-    from workbench.training.calls import Call
+Derivative = Callable[[Sequence[Array], Sequence[int]], list[Array]]
 
 
 class Verbs(Protocol):
@@ -136,4 +137,35 @@ def rule_of(call: Call) -> Rule:
     return DERIVATIVES[call.kind]
 
 
-__all__ = ["DERIVATIVES", "Backward", "Rule", "Verbs", "rule_of"]
+class _Arrays:
+    """Host arrays; see :class:`Verbs`."""
+
+    def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
+        """At once."""
+        return call(tensors)
+
+    def zeros_like(self, tensor: Array) -> Array:
+        """As large, all 0."""
+        return np.zeros_like(tensor)
+
+    def scaled(self, tensor: Array, factor: float) -> Array:
+        """In its own dtype."""
+        return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
+
+
+_ARRAYS = _Arrays()
+
+
+def derivative_of(call: Call) -> Derivative:
+    """A function from arrays dy, and the numbers of rows of the inputs, to arrays dx.
+
+    It is a collective again: all ranks call it.
+
+    Raises:
+        NotImplementedError: the verb or its op has no derivative.
+    """
+    rule = rule_of(call)
+    return lambda dy, rows: rule(Backward(call, _ARRAYS, dy, rows))
+
+
+__all__ = ["DERIVATIVES", "Backward", "Derivative", "Rule", "Verbs", "derivative_of", "rule_of"]

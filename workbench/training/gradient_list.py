@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from workbench.core.backend.base import Array
-from workbench.core.buckets import Piece, bucket_bytes, plan_by_place
+from workbench.core.buckets import Piece, plan_by_place
 from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.job import api
@@ -31,7 +31,7 @@ from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.job.requests import OrderOfUse
 from workbench.training.calls import Call
-from workbench.training.memory import ALONE_BYTES, BucketMemory
+from workbench.training.memory import ALONE_BYTES, BucketMemory, bucket_bytes
 from workbench.training.step_count import StepCount
 
 Rows = tuple[Array, Array]

@@ -143,4 +143,10 @@ class BucketMemory:
         return seen.view(self._dtype)
 
 
+def bucket_bytes() -> int:
+    """How large a bucket of gradients may be; 0: each gradient is reduced on its own."""
+    settings = HOLDER.get().settings
+    return min(settings.bucket_bytes, settings.fusion_threshold_bytes)
+
+
 __all__ = ["ALONE_BYTES", "BucketMemory", "empty", "shared", "zeros"]

@@ -18,7 +18,7 @@ from workbench.collectives import ring_allgather
 from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
 from workbench.errors import LaunchError
-from workbench.transport.host.links import SubLink
+from workbench.transport.links import SubLink
 from workbench.transport.shm.backend import fusion_places, shm_backend, shm_life
 from workbench.transport.shm.node import Node
 from workbench.transport.two_levels import TwoLevels

@@ -16,7 +16,7 @@ from workbench.transport.bootstrap.mpi import MpiBootstrap
 from workbench.transport.bootstrap.store import StoreBootstrap
 from workbench.transport.elastic import ElasticBootstrap
 from workbench.transport.hierarchical import hierarchical_backend
-from workbench.transport.host.mpi_process import mpi_process
+from workbench.transport.mpi_process import mpi_process
 from workbench.transport.shm.backend import reserved_bytes, shm_backend
 from workbench.transport.shm.node import join_memory
 

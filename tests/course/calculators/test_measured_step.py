@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from workbench.calibration.contention import Contention
-from workbench.calibration.fit import Constant, Fit
-from workbench.calibration.links import Links
-from workbench.calibration.prediction import Measured, predict
 from workbench.course.calculators.measured_step import calculated, measured
 from workbench.course.calculators.steps import Training, calculate
+from workbench.simulate.measured.contention import Contention
+from workbench.simulate.measured.fit import Constant, Fit
+from workbench.simulate.measured.links import Links
+from workbench.simulate.measured.prediction import Measured, predict
 
 KNOWN = Fit(Constant(2e-5, 2e-5, 2e-5), Constant(1e-9, 1e-9, 1e-9), 0.0)
 TRAINING = Training(ranks=4, alpha_s=2e-5, beta_s=1e-9, bucket_bytes=10_000_000)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from workbench.calibration.prediction import Measured, predict
 from workbench.course.training.predicted import REPORT, Cell, beside, cells, summary
+from workbench.simulate.measured.prediction import Measured, predict
 
 
 def test_each_training_of_the_report_is_there_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.cards import Card
+from workbench.course.judging.card import Card
 from workbench.course.tasks import task
 from workbench.errors import WorkbenchError
 

@@ -10,8 +10,7 @@ import pytest
 from workbench.errors import LaunchError
 from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Srun
 from workbench.launch.ranks import supervisor
-from workbench.launch.slurm.allocation import JobGpus, gpu_count, gpus_here, job_gpus
-from workbench.launch.start.gpus import by_slurm
+from workbench.launch.slurm.allocation import JobGpus, by_slurm, gpu_count, gpus_here, job_gpus
 
 BOTH = "     Nodes=wb[1-2] CPU_IDs=0,2 Mem=0 GRES={}\n"
 A100, MIXED = "gpu:a100:2(IDX:0-1)", "gpu:a100:2(IDX:0-1),gpu:1g.5gb:1(IDX:2)"

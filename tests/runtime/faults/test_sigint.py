@@ -22,7 +22,8 @@ from workbench.common import turn as turns
 from workbench.common.waiting import Owner
 from workbench.config import Settings
 from workbench.core.handle import Handle
-from workbench.job.context import HOLDER, start
+from workbench.job.context import HOLDER
+from workbench.job.start import start
 from workbench.runtime.faults.sigint import INTERRUPTS
 from workbench.runtime.faults.sigint_later import SigintLater
 from workbench.transport.bootstrap.base import SingleBootstrap
@@ -36,7 +37,7 @@ import tensorflow as tf
 from workbench.common.waiting import Owner
 from workbench.core.handle import Handle
 from workbench.runtime.faults.sigint import INTERRUPTS
-from workbench.tensorflow.tensors import on_host
+from workbench.tf.tensors import on_host
 
 
 class Engine(Owner):

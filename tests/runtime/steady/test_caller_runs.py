@@ -20,7 +20,8 @@ from workbench.core import handle as handles
 from workbench.core.messages import Kind
 from workbench.errors import CollectiveError, WaitTimeoutError
 from workbench.job import api
-from workbench.job.context import HOLDER, Context, start
+from workbench.job.context import HOLDER, Context
+from workbench.job.start import start
 from workbench.transport.bootstrap.base import SingleBootstrap
 
 

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("torch")
 
 from workbench.errors import LaunchError
+from workbench.transport.background import background
 from workbench.transport.bootstrap.meeting_point import listen
 from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
-from workbench.transport.host.background import background
 
 
 @pytest.mark.parametrize(("host", "local"), [("127.0.0.1", False), ("127.0.0.1", True), ("localhost", True)])

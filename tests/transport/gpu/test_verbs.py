@@ -21,8 +21,8 @@ from workbench.job.entries import submit
 from workbench.transport.gpu import kernels
 from workbench.transport.gpu.device import Gpu
 from workbench.transport.gpu.nccl import Nccl, nccl_backend
-from workbench.transport.host.links import link_backend
 from workbench.transport.host.threads import ThreadLink, spawn
+from workbench.transport.links import link_backend
 
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 DTYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "int64", *FLOATS]

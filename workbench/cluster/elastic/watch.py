@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from signal import SIGKILL
 
 from workbench.common.messages import Message
-from workbench.launch.elastic.desk import CUT, Desk
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree
+from workbench.launch.workers.desk import CUT, Desk
 
 _LOOK_S = 0.05  # between two looks at the engines' processes
 _DYING_S = 0.002  # the same, after an engine's connection was cut

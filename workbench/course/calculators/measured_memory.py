@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 import workbench
+from workbench.common.table import RankTable
 from workbench.course.calculators import units
 from workbench.course.calculators.kept import Counted, of_the_system
 from workbench.course.calculators.memory import Job, Memory, Sharding, calculate
-from workbench.observe.table import RankTable
 
 SIZES = 1024, 2048, 2048, 1024
 """Of a network with 8.4 million parameters."""

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import workbench
-from workbench.calibration.contention import simulate_together
-from workbench.calibration.links import reduction
-from workbench.calibration.prediction import Measured
+from workbench.common.table import RankTable
 from workbench.course.calculators import units
 from workbench.course.calculators.steps import Step, Training, step_of
-from workbench.observe.table import RankTable
+from workbench.simulate.measured.contention import simulate_together
+from workbench.simulate.measured.links import reduction
+from workbench.simulate.measured.prediction import Measured
 from workbench.simulate.steps import Policy
 
 SIZES = (256, *[512] * 13, 10)

@@ -184,7 +184,7 @@ class Engines:
     """The ranks of a running cluster.
 
     Args:
-        cluster: :class:`workbench.cluster.Cluster`.
+        cluster: :class:`workbench.cluster.cluster.Cluster`.
     """
 
     def __init__(self, cluster: Any) -> None:

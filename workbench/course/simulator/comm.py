@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from workbench.course.simulator.communicator import Array, Communicator, Pending
+from workbench.course.simulator.failures import Failures
 
-if TYPE_CHECKING:
-    from workbench.course.simulator.scheduler import World
+
+class World(Protocol):
+    """What a communicator needs of the scheduler. Ranks are members of the world; an epoch is a set of them."""
+
+    failures: Failures
+    clocks: list[float]
+
+    def compute(self, rank: int, seconds: float, label: str) -> None: ...
+    def shrink(self, rank: int, epoch: int) -> int: ...
+    def begins(self, rank: int, epoch: int, call: str) -> None: ...
+    def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Pending: ...
+    def post_recv(self, rank: int, epoch: int, buffer: Array | None, source: int, tag: int, verb: str) -> Pending: ...
 
 
 class Comm(Communicator):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,8 +11,15 @@ from workbench.course.simulator.failures import NEVER
 from workbench.course.simulator.run import Message
 from workbench.errors import WorkbenchError
 
-if TYPE_CHECKING:
-    from workbench.course.simulator.scheduler import World
+
+class World(Protocol):
+    """What a request needs of the scheduler."""
+
+    clocks: list[float]
+    posted: list[Request]
+
+    def wait(self, request: Request) -> None: ...
+    def poll(self, request: Request) -> bool: ...
 
 
 class Request(Pending):
@@ -28,7 +35,7 @@ class Request(Pending):
         self.since = NEVER  # it holds its rank up from then on
         self.message = -1  # its number in the log
         if self.goes_on:
-            world._posted.append(self)
+            world.posted.append(self)
 
     @property
     def goes_on(self) -> bool:

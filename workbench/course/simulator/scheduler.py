@@ -106,7 +106,7 @@ class World:
         self.clocks = [0.0] * size
         self._sends: list[Request] = []  # posted, not matched
         self._recvs: list[Request] = []
-        self._posted: list[Request] = []  # by isend, irecv and their like
+        self.posted: list[Request] = []  # by isend, irecv and their like
         self._shrinking: dict[int, Request] = {}  # by rank, who waits in shrink()
         self._counts = [0] * size  # messages sent
         self._calls = Calls()
@@ -143,7 +143,7 @@ class World:
         for thread in threads:
             thread.join(1.0)
         self.log.clocks = self.clocks
-        self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self._posted if not one.waited]
+        self.log.unwaited = [(one.rank, one.peer, one.verb) for one in self.posted if not one.waited]
         self.log.unreceived = [(one.rank, one.peer, one.verb) for one in self._sends]
         if self._error is not None:
             self._error.run = self.log  # type: ignore[attr-defined]

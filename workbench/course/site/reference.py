@@ -20,7 +20,7 @@ API = {
     "workbench.cluster": "Engines for a notebook",
     "workbench.launch.function": "A function on ranks of its own",
     "workbench.collectives.ring": "Ring allreduce, over any link",
-    "workbench.calibration.prediction": "From a measurement to a prediction for more ranks",
+    "workbench.simulate.measured.prediction": "From a measurement to a prediction for more ranks",
     "workbench.simulate.steps": "What a step costs on ranks that nobody has",
     "workbench.simulate.machines": "… on which racks, hosts and wires",
     "workbench.simulate.models": "… with which layers",

@@ -9,9 +9,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from workbench.calibration.prediction import Measured, predict
 from workbench.course import figures
 from workbench.observe.figure import Figure
+from workbench.simulate.measured.prediction import Measured, predict
 
 REPORT = Path(__file__).resolve().parents[3] / "benchmarks" / "results" / "prediction.json"
 _CLOSE = 0.1

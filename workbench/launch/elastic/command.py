@@ -13,7 +13,6 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.run import Limits, run
-from workbench.launch.elastic.workers_here import WorkersHere
 from workbench.launch.hosts.ranks_on_hosts import Plan
 from workbench.launch.hosts.remote_shell import Here, Shell, Ssh
 from workbench.launch.ranks.events import Signals
@@ -21,6 +20,7 @@ from workbench.launch.ranks.output import Printer
 from workbench.launch.start.hosts import Hosts, is_here
 from workbench.launch.start.run import TERMINAL, Outcome
 from workbench.launch.start.starters import Task
+from workbench.launch.workers.workers_here import WorkersHere
 from workbench.machine import make_room
 
 if TYPE_CHECKING:

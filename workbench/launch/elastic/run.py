@@ -25,11 +25,11 @@ from workbench.launch.elastic.discovery import FindsHosts
 from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
-from workbench.launch.elastic.workers_here import Heard, Place, Workers
 from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
+from workbench.launch.workers.workers_here import Heard, Place, Workers
 
 _LOOK_S = 0.25
 _TOGETHER_S = 10.0

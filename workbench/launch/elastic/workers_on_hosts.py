@@ -22,7 +22,6 @@ from pathlib import Path
 from workbench import config
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
-from workbench.launch.elastic.workers_here import Heard, Place
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
 from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse
@@ -31,6 +30,7 @@ from workbench.launch.ranks import files, job_folder
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.starters import Task
+from workbench.launch.workers.workers_here import Heard, Place
 
 _END_S = 3.0  # deadline of the agents' last words
 
@@ -60,7 +60,7 @@ class _Opened:
 
 
 class WorkersOnHosts:
-    """See :class:`workbench.launch.elastic.workers_here.Workers`.
+    """See :class:`workbench.launch.workers.workers_here.Workers`.
 
     Args:
         task: each worker's command and environment.

@@ -32,13 +32,13 @@ from typing import Any
 from workbench.common.messages import Decoder, Message, MessageError, write
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
-from workbench.launch.elastic.local_workers import LocalWorkers
-from workbench.launch.elastic.workers_here import Heard
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Place, Port, reach
 from workbench.launch.hosts.speed import answer_one, measure
 from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Stopped, Wrote
+from workbench.launch.workers.local_workers import LocalWorkers
+from workbench.launch.workers.workers_here import Heard
 
 _SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25

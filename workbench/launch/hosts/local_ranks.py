@@ -13,18 +13,11 @@ from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started, Stopped
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.slurm.allocation import JobGpus
-from workbench.launch.start import mpi, shared_memory
+from workbench.launch.start import shared_memory
 from workbench.launch.start.binding import bind
-from workbench.launch.start.gpus import by_slurm, pin
-from workbench.launch.start.starters import THREADS, launcher_variables
+from workbench.launch.start.starters import launcher_variables
+from workbench.launch.workers.environment import environment_here
 from workbench.machine import why_stopped
-
-# What belongs to a host or a login, and is no other host's.
-_OWN = ("HOME", "USER", "LOGNAME", "SHELL", "HOSTNAME", "TMPDIR", "PWD", "OLDPWD", "DISPLAY")
-_OWN_BEGIN = ("SSH_", "XDG_", "DBUS_")
-# What a batch system gives to this host. Where there is none, the launcher's holds for all hosts.
-_GIVEN = ("CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "SLURMD_NODENAME")
 
 
 class LocalRanks:
@@ -141,22 +134,4 @@ class LocalRanks:
             self._processes.follow(self._pids[rank] for rank in self._running & self._pids.keys())
 
 
-def environment_here(about: Mapping[str, Any], n: int) -> dict[str, str]:
-    """The launcher's environment, with what is this host's own.
-
-    Args:
-        about: ``env``, ``threads``, ``gpus`` and ``slurm``, see :class:`LocalRanks`.
-        n: how many ranks share the cores.
-    """
-    env = {name: text for name, text in about["env"].items() if not _is_own(name)}
-    env |= {name: text for name, text in os.environ.items() if _is_own(name) or name in _GIVEN}
-    if not about["threads"]:
-        env |= dict.fromkeys(THREADS, str(mpi.threads_per_rank(n)))
-    return env | (dict(pin(n, about["gpus"]).env) if about["gpus"] else by_slurm(n, JobGpus(**about.get("slurm", {}))))
-
-
-def _is_own(name: str) -> bool:
-    return name in _OWN or name.startswith(_OWN_BEGIN)
-
-
-__all__ = ["LocalRanks", "environment_here"]
+__all__ = ["LocalRanks"]

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from workbench import config
 from workbench.common.text import count
 from workbench.errors import LaunchError
+from workbench.launch.ranks.supervisor import GPUS
 from workbench.launch.start.hosts import Hosts
 
 _TIMEOUT_S = 30.0
@@ -199,6 +200,17 @@ def ask(command: list[str], missing: str = "") -> str:
     if done.returncode:
         raise LaunchError(f"Slurm refuses {shlex.join(command)}: {done.stderr.strip()}")
     return done.stdout
+
+
+def by_slurm(n: int, job: JobGpus) -> dict[str, str]:
+    """What gives each of ``n`` ranks of this host the GPUs that Slurm was asked to give it.
+
+    Args:
+        n: how many ranks.
+        job: the job's GPUs; this host's are in CUDA_VISIBLE_DEVICES.
+    """
+    dealt = job.deal(n, [word for word in (config.visible_gpus() or "").split(",") if word])
+    return {GPUS: ";".join(dealt)} if any(dealt) else {}
 
 
 __all__ = ["JobGpus", "allocation", "ask", "gpu_count", "gpus_here", "job_gpus", "tasks_per_node"]

@@ -15,21 +15,22 @@ loaded; later it would have no effect.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench import config
 from workbench.common.text import count, numbered
-from workbench.doctor import probes
 from workbench.errors import LaunchError
 from workbench.launch.ranks.supervisor import GPUS, LOCAL_RANK_NAMES
-from workbench.launch.slurm.allocation import JobGpus
 
 Gpu = tuple[str, str]
 """(uuid as torch writes it, without GPU-; name)"""
 Asked = int | str | Sequence[int | str] | None
 """What can be asked for, see :func:`assign`."""
 
+_ASK_TIMEOUT_S = 5.0
 _LOCAL_RANK = "".join(f"${{{name}:-" for name in LOCAL_RANK_NAMES) + "0" + "}" * len(LOCAL_RANK_NAMES)
 TAKE_MINE = (
     f'if [ -n "${{{GPUS}-}}" ]; then local_rank={_LOCAL_RANK}; '
@@ -80,20 +81,9 @@ def pin(n: int, asked: Asked = None) -> Pins:
         >>> pin(2, "none").env
         {'CUDA_VISIBLE_DEVICES': ''}
     """
-    found = visible(probes.gpus(), config.visible_gpus())
+    found = visible(gpus(), config.visible_gpus())
     uuids, names = assign(n, found, asked), dict(found)
     return Pins(tuple((uuid, names.get(uuid, "MIG")) if uuid else "" for uuid in uuids), _variables(uuids, asked))
-
-
-def by_slurm(n: int, job: JobGpus) -> dict[str, str]:
-    """What gives each of ``n`` ranks of this host the GPUs that Slurm was asked to give it.
-
-    Args:
-        n: how many ranks.
-        job: the job's GPUs; this host's are in CUDA_VISIBLE_DEVICES.
-    """
-    dealt = job.deal(n, [word for word in (config.visible_gpus() or "").split(",") if word])
-    return {GPUS: ";".join(dealt)} if any(dealt) else {}
 
 
 def _variables(uuids: Sequence[str], asked: Asked) -> dict[str, str]:
@@ -219,4 +209,28 @@ def _wrong(gpus: Asked, found: Sequence[Gpu], cure: str) -> LaunchError:
     return LaunchError(f"gpus={gpus!r}: there {be} {count(len(found), 'GPU')}, {those}. {cure}")
 
 
-__all__ = ["TAKE_MINE", "Asked", "Gpu", "Pins", "assign", "for_cuda", "pin", "visible"]
+def gpus() -> list[tuple[str, str]]:
+    """(uuid, name) of each GPU that NVIDIA's driver knows; nothing without a driver."""
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return []
+    ask = [program, "--query-gpu=uuid,name", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(ask, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    return _parse(done.stdout.splitlines()) if done.returncode == 0 else []
+
+
+def _parse(lines: Sequence[str]) -> list[tuple[str, str]]:
+    """As torch writes them, without GPU- before the uuid.
+
+    Example:
+        >>> _parse(["GPU-5a1c, NVIDIA H200"])
+        [('5a1c', 'NVIDIA H200')]
+    """
+    pairs = (line.partition(", ") for line in lines if ", " in line)
+    return [(uuid.removeprefix("GPU-"), name.strip()) for uuid, _, name in pairs]
+
+
+__all__ = ["TAKE_MINE", "Asked", "Gpu", "Pins", "assign", "for_cuda", "gpus", "pin", "visible"]

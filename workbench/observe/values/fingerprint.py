@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from workbench import config
+from workbench.common.table import RankTable
 from workbench.common.text import numbered
 from workbench.job import api
-from workbench.observe.table import RankTable
 from workbench.observe.values.leaves import as_array, describe, digest, digest_all, largest_difference, leaves
 
 _NAME = "workbench.fingerprint"

@@ -13,8 +13,8 @@ from typing import Any, NoReturn
 
 from workbench.common.text import rank_list
 from workbench.errors import CollectiveError, DeadlineError, LaunchError, PeerLostError, RankFailedError
-from workbench.ray.jobs.places import Place
 from workbench.ray.needed import ray
+from workbench.ray.places import Place
 
 PATIENCE_S = 15.0
 """So long the other ranks have after a failure. They hear of it within a second, if they are in a collective."""

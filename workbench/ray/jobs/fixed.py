@@ -9,8 +9,8 @@ from workbench import config
 from workbench.errors import LaunchError
 from workbench.executors.calls import NumberedCalls
 from workbench.ray.jobs.calls import RankGoneError, gather, within
-from workbench.ray.jobs.places import Place, alias_is_wanted, meeting_point, variables
 from workbench.ray.needed import connected, ray
+from workbench.ray.places import Place, alias_is_wanted, meeting_point, variables
 from workbench.ray.ray_logger import calling
 from workbench.ray.settings import MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy

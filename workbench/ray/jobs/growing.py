@@ -13,8 +13,8 @@ from workbench.executors.jobs import run_elastic_on
 from workbench.executors.switchboard import Switchboard
 from workbench.launch.elastic.run import Limits
 from workbench.ray.jobs.offers import HostDiscovery, Offers, Takes
-from workbench.ray.jobs.places import alias_is_wanted
 from workbench.ray.needed import connected
+from workbench.ray.places import alias_is_wanted
 from workbench.ray.settings import MiniSettings
 
 _LOOK_S = 0.1

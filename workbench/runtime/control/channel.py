@@ -128,7 +128,7 @@ class SocketChannel:
 class LocalChannel:
     """The channel of rank 0 itself: it calls the server, and the server calls back.
 
-    A caller that waits on rank 0 does the server's work, as it does the engine's (``steady/caller_runs.py``).
+    A caller that waits on rank 0 does the server's work, as it does the engine's (``runtime/steady/caller_runs.py``).
 
     Args:
         server: started, or about to be.

@@ -1,7 +1,7 @@
 """A rank's end of the control plane: events to rank 0, responses back, signs of life.
 
 Rank 0 runs a :class:`~workbench.runtime.control.server.ControlServer`; every rank, rank 0 too, has a
-:class:`ControlClient` in its engine, with a channel to it (``channel.py``). Event-driven; nobody polls on a fixed cycle.
+:class:`ControlClient` in its engine, with a channel to it (``channel.py``). It is event-driven.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The bytes of events and decisions. JSON, so that a student can read a captured message, and decoding runs no code.
 
 In a steady step a request and its response shrink to one cache id each, and a message to four bytes for each of them.
-The values of small tensors follow the JSON's line as raw bytes (``steady/eager.py``).
+The values of small tensors follow the JSON's line as raw bytes (``runtime/steady/eager.py``).
 """
 
 from __future__ import annotations

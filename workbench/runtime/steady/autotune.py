@@ -81,10 +81,10 @@ class TuningCoordinator(Wrapper):
         super().__init__(inner)
         self._tuner, self._meter = tuner, StepMeter(steps)
 
-    def take(self, event: Event, now: float) -> Decision:  # noqa: D102
+    def take(self, event: Event, now: float) -> Decision:
         return self._tuned(self._inner.take(event, now), now)
 
-    def settle(self, now: float) -> Decision:  # noqa: D102
+    def settle(self, now: float) -> Decision:
         return self._tuned(self._inner.settle(now), now)
 
     def _tuned(self, decision: Decision, now: float) -> Decision:
@@ -111,7 +111,7 @@ class TuningAnnouncer:
         self._inner = inner
         self.use: Callable[[Choice], None] = lambda choice: None
 
-    def announce(self, entries: list[Entry], seen: int) -> Announce:  # noqa: D102
+    def announce(self, entries: list[Entry], seen: int) -> Announce:
         return self._inner.announce(entries, seen)
 
     def read(self, decision: Decision) -> list[Response]:

@@ -22,8 +22,8 @@ switch ``torch.use_deterministic_algorithms`` on; gradients are then reduced in 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -36,8 +36,14 @@ from workbench.torch.elastic.shard_grads import ShardGrads, distributed
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import view
 
-if TYPE_CHECKING:
-    from workbench.torch.elastic.state import TorchState
+
+class Trained(Protocol):
+    """What exact mode needs of a :class:`~workbench.torch.elastic.state.TorchState`."""
+
+    def _handled(self) -> Iterable[Any]: ...
+    def restore(self) -> None: ...
+    def _broadcast_from(self, root: int) -> None: ...
+    def _save_here(self) -> None: ...
 
 
 class Exact:
@@ -56,7 +62,7 @@ class Exact:
         ValueError: the state has no DistributedOptimizer, or one that exact mode cannot order, or SyncBatchNorm.
     """
 
-    def __init__(self, state: TorchState, shards: int | None = None, seed: int = 0) -> None:
+    def __init__(self, state: Trained, shards: int | None = None, seed: int = 0) -> None:
         self._state = state
         self.shards, self.seed = shards or config.most_ranks() or api.size(), seed
         self.step, self.version = 0, -1

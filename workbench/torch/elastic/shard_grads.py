@@ -18,8 +18,9 @@ from workbench.job import api
 from workbench.job.api import Average, Sum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import global_process_set
+from workbench.torch.compression import Compression
 from workbench.torch.optimizer import DistributedOptimizer
-from workbench.torch.tensors import Compression, dtype_name, tensor_of, view
+from workbench.torch.tensors import dtype_name, tensor_of, view
 from workbench.training.step_reducer import TOO_MANY_PASSES
 
 _BEFORE_STEP = (

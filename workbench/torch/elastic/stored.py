@@ -76,7 +76,7 @@ def read_checkpoint(folder: str | os.PathLike[str]) -> dict[str, Any]:
     Example:
         >>> import tempfile
         >>> from workbench.torch import elastic
-        >>> from workbench import api
+        >>> from workbench.job import api
         >>> api.init()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     state = elastic.TorchState(torch.nn.Linear(2, 1), step=5)

@@ -6,7 +6,7 @@ that owns it, while the gradients of later layers are still on their way. So is 
 evaluation, a checkpoint, a print. All parameters of a bucket are updated together, for they were reduced together.
 
 The idea: Jayarajan et al. 2019 (P3), arXiv:1905.03960; Peng et al. 2019 (ByteScheduler), SOSP. What is needed first
-overtakes the rest on its way, see ``steady/priority.py``.
+overtakes the rest on its way, see ``runtime/steady/priority.py``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -24,14 +24,13 @@ from workbench.errors import CollectiveError
 from workbench.job.api import Average, Sum
 from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
-from workbench.torch.optimizer.grads import GradBucket, Grads
+from workbench.torch.compression import Compression
+from workbench.torch.grad_bucket import GradBucket
+from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.grads_by_name import CHANGED
 from workbench.torch.sharded.released import of_class
 from workbench.torch.sharded.stage1 import check_elementwise
-from workbench.torch.tensors import Compression
-
-if TYPE_CHECKING:
-    from workbench.torch.optimizer.gradient_hooks import GradientHooks
+from workbench.training.step_reducer import GradientReducer
 
 _STALE = (
     "{!r} was used in a forward pass before its update: what used it does not show to torch which tensors it takes, as "
@@ -98,6 +97,19 @@ def settle(params: Iterable[torch.nn.Parameter]) -> None:
                 param.update.finish()
 
 
+class Hooks(Protocol):
+    """What deferred updates need of :class:`~workbench.torch.optimizer.gradient_hooks.GradientHooks`."""
+
+    grads: Grads
+    optimizer: torch.optim.Optimizer
+    reducer: GradientReducer
+
+    @property
+    def may_defer(self) -> bool: ...
+    def trained(self) -> list[str]: ...
+    def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None: ...
+
+
 class Deferral:
     """The updates that are still to come, of one DistributedOptimizer.
 
@@ -106,14 +118,14 @@ class Deferral:
         wanted: may there be any?
     """
 
-    def __init__(self, hooks: GradientHooks, wanted: bool) -> None:
+    def __init__(self, hooks: Hooks, wanted: bool) -> None:
         self._owner = weakref.ref(hooks)  # so that the memory of an optimizer that nobody has is free at once
         self._wanted, self._updates, self.lock = wanted, list[Update](), RLock()
         self._order: list[GradBucket] | None = None  # in which they are looked at, until it is known
         self._looked_at = True
 
     @property
-    def _hooks(self) -> GradientHooks:
+    def _hooks(self) -> Hooks:
         hooks = self._owner()
         assert hooks is not None, "an update that is still to come keeps it"
         return hooks
@@ -133,7 +145,7 @@ class Deferral:
     def begin_step(self) -> bool:
         """Begin a step whose updates come later; False if that is not possible, and nothing has been done."""
         hooks = self._hooks
-        if not self._wanted or hooks.alone or hooks.replaced or hooks.exact is not None:
+        if not self._wanted or not hooks.may_defer:
             return False
         self.finish()
         if not self._possible():
@@ -163,7 +175,7 @@ class Deferral:
         for bucket in dict.fromkeys(buckets[name] for name in handles):
             params = {grads.params[name] for name in bucket.layout.names}
             handle = next(handles[name] for name in bucket.layout.names if name in handles)
-            self._updates.append(Update(self._hooks, bucket, handle, _only(groups, params)))
+            self._updates.append(Update(self._hooks, self, bucket, handle, _only(groups, params)))
         later = {param for update in self._updates for param in update.params}
         self.step(_only(groups, later, False))
         for update in self._updates:
@@ -241,6 +253,7 @@ class Update:
 
     Args:
         hooks: of the optimizer, which lives until then.
+        deferral: all updates of that optimizer.
         bucket: of their gradients.
         handle: of its reduction.
         groups: the optimizer's groups with these parameters only, as they were when ``step()`` was called.
@@ -251,9 +264,9 @@ class Update:
     """
 
     def __init__(
-        self, hooks: GradientHooks, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
+        self, hooks: Hooks, deferral: Deferral, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
     ) -> None:
-        self._hooks, self._deferral = hooks, hooks.deferral
+        self._hooks, self._deferral = hooks, deferral
         self.bucket, self.handle, self._groups = bucket, handle, groups
         self.params: list[Any] = [param for group in groups for param in group["params"]]
         self.zero = ""

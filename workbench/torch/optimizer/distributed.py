@@ -17,14 +17,14 @@ import torch
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
+from workbench.torch.compression import Compression
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.adasum import adasum_step
 from workbench.torch.optimizer.deferred import check_deferrable
-from workbench.torch.optimizer.gradient_hooks import GradientHooks
+from workbench.torch.optimizer.gradient_hooks import GradientHooks, begin_step, leave_lost_shards
 from workbench.torch.optimizer.grads import Grads
 from workbench.torch.sharded.released import refuse_divided
-from workbench.torch.sharded.stage1 import begin_step, check_shardable, leave_lost_shards
-from workbench.torch.tensors import Compression
+from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
 

@@ -11,28 +11,29 @@ So a hook keeps nothing alive, and a new optimizer's hooks replace those of an o
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from workbench.core.buckets import bucket_bytes
 from workbench.elastic.exact import InShards
 from workbench.errors import CollectiveError
 from workbench.job import api
 from workbench.job.api import Adasum, Average, Sum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import is_alone
-from workbench.torch.compiled import not_traced
+from workbench.torch.compression import Compression
+from workbench.torch.grad_bucket import GradBucket
+from workbench.torch.hooks import Hook, take_over
 from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.deferred import Deferral
-from workbench.torch.optimizer.grads import GradBucket, Grads
+from workbench.torch.optimizer.grads import Grads
 from workbench.torch.optimizer.initial_zeros import InitialZeros
 from workbench.torch.optimizer.pieces import submit_in_pieces
 from workbench.torch.sharded.stage1 import Shards
-from workbench.torch.tensors import Compression, fits_a_bucket
+from workbench.torch.tensors import fits_a_bucket
+from workbench.training.memory import bucket_bytes
 from workbench.training.step_count import StepCount
 from workbench.training.step_reducer import GradientReducer
 
@@ -103,6 +104,11 @@ class GradientHooks:
             self.reducer.check_not_sent(name)
         else:
             self.reducer.ready(name)
+
+    @property
+    def may_defer(self) -> bool:
+        """May updates come after ``step()``?"""
+        return not (self.alone or self.replaced or self.exact is not None)
 
     def lend(self, name: str) -> torch.Tensor | None:
         """See :meth:`Grads.lend`."""
@@ -228,57 +234,30 @@ class GradientHooks:
         self.hooks[name] = Hook(self, name, param)
 
 
-class Owner(Protocol):
-    """Of hooks."""
-
-    def ready(self, name: str) -> None:
-        """Backward has finished a gradient."""
-
-    def lend(self, name: str) -> torch.Tensor | None:
-        """A place for backward to write a gradient to, if there is one."""
-
-    def give_way(self) -> None:
-        """Another optimizer takes the parameters over."""
-
-
-class Hook:
-    """On a parameter: tells its owner, if there still is one, that the gradient is ready.
-
-    Attributes:
-        owner, name: weak, so that a model and its optimizer are freed as soon as nobody has them; the parameter's.
-        in_common: the parameter's memory is that of all ranks.
-    """
-
-    in_common = False
-
-    def __init__(self, owner: Owner, name: str, param: torch.nn.Parameter) -> None:
-        self.owner, self.name, self._param = weakref.ref(owner), name, weakref.ref(param)
-        self._handle = param.register_post_accumulate_grad_hook(self)
-
-    @not_traced
-    def __call__(self, param: torch.Tensor) -> None:
-        """``param.grad`` is ready."""
-        owner = self.owner()
-        if owner is not None:
-            owner.ready(self.name)
-
-    def remove(self) -> None:
-        """Remove the hook; a parameter in memory that ranks share is copied to memory of this rank alone."""
-        self._handle.remove()
-        param = self._param()
-        if self.in_common and param is not None:
-            self.in_common, param.data = False, param.data.clone()
+def begin_step(hooks: GradientHooks) -> None:
+    """A step begins. If it is sharded, give the wrapped optimizer the gradients of its slices."""
+    grads = hooks.grads
+    if hooks.sharded and not grads.shards and grads.buckets:
+        buckets = list(dict.fromkeys(grads.buckets.values()))
+        grads.shards = Shards(hooks.optimizer, grads.params, buckets, grads.process_set)
+        for name in grads.shards.names:
+            hooks.hooks[name].in_common = True
+    if grads.shards:
+        grads.shards.check()
+        grads.shards.choose()
 
 
-def take_over(param: torch.nn.Parameter) -> Owner | None:
-    """If an optimizer has a hook on this parameter, it gives way to the one that will; which it was."""
-    owner = None
-    for old in list((param._post_accumulate_grad_hooks or {}).values()):
-        if isinstance(old, Hook):
-            old.remove()
-            if (owner := old.owner()) is not None:
-                owner.give_way()
-    return owner
+def leave_lost_shards(hooks: GradientHooks) -> bool:
+    """In another job than that of the shards: whole parameters again, without state. False if there are none."""
+    shards = hooks.shards
+    if shards is None or not shards.lost:
+        return False
+    for name in shards.names:
+        hooks.hooks[name].in_common = False
+    shards.dissolve()
+    hooks.grads.shards = None
+    hooks.grads.set_buckets([])
+    return True
 
 
-__all__ = ["GradientHooks", "Hook", "take_over"]
+__all__ = ["GradientHooks"]

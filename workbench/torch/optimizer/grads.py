@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from workbench.core.buckets import Bucket, Piece, plan_by_place
+from workbench.core.buckets import Piece, plan_by_place
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.job import api
@@ -21,16 +21,14 @@ from workbench.job.api import ReduceOp
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
 from workbench.job.requests import OrderOfUse
+from workbench.torch.grad_bucket import GradBucket
 from workbench.torch.optimizer.grads_by_name import CHANGED, GradsByName
 from workbench.torch.optimizer.sparse import SparseGradients
-from workbench.torch.tensors import about, dtype_name, on_gpu, tensor_of, view
-from workbench.training import memory
+from workbench.torch.tensors import dtype_name
 from workbench.training.compression import Compressor
 
 if TYPE_CHECKING:
     from workbench.torch.sharded.stage1 import Shards
-
-Params = Mapping[str, torch.nn.Parameter]
 
 
 class Grads:
@@ -165,99 +163,4 @@ class Grads:
         self._planned_for = HOLDER.get().world
 
 
-class GradBucket:
-    """A bucket, and the ``.grad`` of its parameters as views of it.
-
-    Attributes:
-        layout: which gradient is where.
-        array, flat: all of it, as the engine takes it; the same as a tensor.
-        views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
-            tensor can give it other memory, as ``model.float()`` does.
-        about: what an entry says beside the array.
-        lent: names of views that backward has written to, until they are taken.
-    """
-
-    def __init__(self, layout: Bucket, params: Params) -> None:
-        self.layout, self._params = layout, params
-        like = params[layout.names[0]]
-        if on_gpu(like):  # any memory will do there
-            self.flat = torch.zeros(layout.length, dtype=like.dtype, device=like.device)
-            self.array = view(self.flat)
-        else:
-            self.array = memory.zeros(layout.length, "uint16" if like.dtype is torch.bfloat16 else layout.dtype)
-            self.flat = tensor_of(self.array, like)
-        self.about = about(self.flat)
-        self._flags = self.flat[layout.flags :]
-        self.views = self.shaped(self.flat if on_gpu(like) else self.array)
-        self._given = {name: view.data for name, view in self.views.items()}
-        self._versions: dict[str, int] = {}
-        self._absent: list[str] = []
-        self.lent: set[str] = set()
-
-    def shaped(self, whole: api.Array | torch.Tensor) -> dict[str, torch.Tensor]:
-        """The parts of an array with this layout, each shaped like its parameter and in its order in memory."""
-        shaped = {}
-        for name, part in self.layout.parts(whole).items():
-            param = self._params[name]
-            tensor = part if isinstance(part, torch.Tensor) else tensor_of(part, param)
-            # .data: it counts its changes by itself, and to torch it is no view, which could not be detached in place.
-            shaped[name] = tensor.as_strided(param.shape, param.stride()).data
-        return shaped
-
-    def take(self, name: str) -> None:
-        """Bring this rank's gradient into the bucket, if it is not there already."""
-        param, view = self._params[name], self.views[name]
-        grad = param.grad
-        self.lent.discard(name)
-        if grad is None:
-            return
-        if grad.layout is not torch.strided:
-            grad = grad.to_dense()
-        there = grad.data_ptr() == view.data_ptr() and grad.stride() == view.stride()
-        if there and grad is self._given[name]:
-            return
-        if not there:
-            with torch.no_grad():
-                view.copy_(grad)
-        self.show(name)
-
-    def show(self, name: str) -> None:
-        """Let the parameter's ``.grad`` be its part of the bucket."""
-        given = self._given[name]
-        if given.data_ptr() != self.views[name].data_ptr():
-            given = self._given[name] = self.views[name].data
-        self._params[name].grad = given
-
-    def suits(self, name: str) -> bool:
-        """Has the parameter still the bucket's dtype, and is it where the bucket is?"""
-        param = self._params[name]
-        return param.dtype is self.flat.dtype and param.device == self.flat.device
-
-    def fill(self) -> None:
-        """Before the reduction: take what is there, zeros for what is not, and note which is which."""
-        self._absent, self._versions = [], {}
-        with torch.no_grad():
-            self._flags.fill_(1)
-            for i, (name, view) in enumerate(self.views.items()):
-                self.take(name)
-                grad = self._params[name].grad
-                if grad is None:
-                    view.zero_()
-                    self._flags[i] = 0
-                    self._absent.append(name)
-                else:
-                    self._versions[name] = grad._version
-
-    def changed(self) -> list[str]:
-        """Names of gradients that somebody changed during the reduction."""
-        now = {name: self._params[name].grad for name in self._versions}
-        return [name for name, grad in now.items() if grad is not None and grad._version != self._versions[name]]
-
-    def give(self) -> None:
-        """After the reduction: parameters without a gradient here get that of the others, if any has one."""
-        for name in self._absent:
-            if self._flags[self.layout.names.index(name)] != 0:
-                self.show(name)
-
-
-__all__ = ["GradBucket", "Grads"]
+__all__ = ["Grads"]

@@ -19,7 +19,7 @@ import torch
 
 from workbench.errors import CollectiveError
 from workbench.job.context import HOLDER
-from workbench.torch.optimizer.gradient_hooks import Hook, take_over
+from workbench.torch.hooks import Hook, take_over
 from workbench.torch.sharded.flat import Flat
 from workbench.torch.sharded.released import get_grad, mark_taken, set_grad
 

@@ -14,11 +14,11 @@ import torch
 
 from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
+from workbench.torch.compression import Compression
 from workbench.torch.ops import allreduce_async
 from workbench.torch.sharded.norm import clip_factor, total_norm
 from workbench.torch.sharded.stage1 import check_elementwise
 from workbench.torch.sharded.steps import GRADIENTS, PARAMETERS, Sharded
-from workbench.torch.tensors import Compression
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
 

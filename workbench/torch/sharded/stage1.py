@@ -26,13 +26,13 @@ from workbench.core.pending import Entry
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet
 from workbench.job.requests import OrderOfUse
-from workbench.torch.optimizer.grads import GradBucket
+from workbench.torch.grad_bucket import GradBucket
 from workbench.torch.sharded.slices import Slice, Slices
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
 
 if TYPE_CHECKING:
-    from workbench.torch.optimizer.gradient_hooks import GradientHooks
+    pass
 
 ELEMENTWISE = tuple(
     getattr(torch.optim, name)
@@ -47,32 +47,6 @@ _LOST = (
     "This DistributedOptimizer(sharded=True) belongs to a job that has ended, and the other ranks' parts of its state "
     "with it. Make a new one, and load a state_dict() that was taken before."
 )
-
-
-def begin_step(hooks: GradientHooks) -> None:
-    """A step begins. If it is sharded, give the wrapped optimizer the gradients of its slices."""
-    grads = hooks.grads
-    if hooks.sharded and not grads.shards and grads.buckets:
-        buckets = list(dict.fromkeys(grads.buckets.values()))
-        grads.shards = Shards(hooks.optimizer, grads.params, buckets, grads.process_set)
-        for name in grads.shards.names:
-            hooks.hooks[name].in_common = True
-    if grads.shards:
-        grads.shards.check()
-        grads.shards.choose()
-
-
-def leave_lost_shards(hooks: GradientHooks) -> bool:
-    """In another job than that of the shards: whole parameters again, without state. False if there are none."""
-    shards = hooks.shards
-    if shards is None or not shards.lost:
-        return False
-    for name in shards.names:
-        hooks.hooks[name].in_common = False
-    shards.dissolve()
-    hooks.grads.shards = None
-    hooks.grads.set_buckets([])
-    return True
 
 
 class Shards:

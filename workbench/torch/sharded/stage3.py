@@ -25,7 +25,7 @@ from torch.utils._pytree import tree_leaves
 
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
-from workbench.torch.optimizer.gradient_hooks import take_over
+from workbench.torch.hooks import take_over
 from workbench.torch.sharded.alike import check_alike, divisible
 from workbench.torch.sharded.backward import Backward, failures
 from workbench.torch.sharded.flat import Flat, Members

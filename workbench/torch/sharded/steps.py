@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from workbench.core.buckets import bucket_bytes
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet
 from workbench.torch.compiled import not_traced
-from workbench.torch.optimizer.gradient_hooks import take_over
+from workbench.torch.hooks import take_over
 from workbench.torch.sharded.alike import Agreement, Progress, check_alike, divisible
 from workbench.torch.sharded.backward import Backward
 from workbench.torch.sharded.flat import Flat, Members, uneven
@@ -20,6 +19,7 @@ from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.sharded.slices import Slices
 from workbench.torch.sharded.stage3 import STAGE as PARAMETERS
 from workbench.torch.sharded.stage3 import home_of
+from workbench.training.memory import bucket_bytes
 
 GRADIENTS = "gradients"
 _REPLACED = (

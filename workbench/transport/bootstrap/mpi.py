@@ -12,10 +12,10 @@ from workbench.common.cell_numbers import Notice, elsewhere, idle
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
 from workbench.machine import allow_many_files, machine
+from workbench.transport.background import background, patient
 from workbench.transport.bootstrap.base import look_for_idle
 from workbench.transport.bootstrap.peers import Peers, namespace
-from workbench.transport.host.background import background, patient
-from workbench.transport.host.mpi_process import forget_names, mpi_process, vendor
+from workbench.transport.mpi_process import forget_names, mpi_process, vendor
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -76,7 +76,7 @@ class MpiBootstrap:
 
     def _duplicate(self, everybody: MPI.Intracomm) -> MPI.Intracomm:
         """A communicator of our own. Where an ``init()`` broke off amid it, the next one goes on with the same."""
-        from workbench.transport.host.mpi import wait
+        from workbench.transport.mpi_waiting import wait
 
         begun = self._process.duplicates
         key = everybody.handle if hasattr(everybody, "handle") else id(everybody)

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.bootstrap.base import given_up
 from workbench.transport.bootstrap.values import decode, encode
-from workbench.transport.host.mpi import keep, until, wait
+from workbench.transport.mpi_waiting import keep, until, wait
 
 _LAST_WORDS_S = 5.0
 _LISTEN_S = 0.5  # to somebody who has gone

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from workbench.errors import LaunchError
 from workbench.machine import check_owner
+from workbench.transport.background import background
 from workbench.transport.bootstrap.rendezvous import Board, looks
-from workbench.transport.host.background import background
 
 _TICKET = "ticket"
 _PATIENCE_S = 10.0  # with a network's file system that shows a new file late

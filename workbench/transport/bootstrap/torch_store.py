@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 import torch.distributed
 
 from workbench.errors import LaunchError
+from workbench.transport.background import Worker, background, patient
 from workbench.transport.bootstrap.meeting_point import listen
-from workbench.transport.host.background import Worker, background, patient
 
 T = TypeVar("T")
 dist: Any = torch.distributed  # its stores and process groups are not typed

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from workbench.core.backend.base import Array, Backend, Channel
 from workbench.core.backend.memory import PrivateMemory
 from workbench.transport.gpu.device import Gpu
-from workbench.transport.host.links import LinkCollectives, SubLink
+from workbench.transport.links import LinkCollectives, SubLink
 
 
 def aware_backend(link: Channel, ranks: Sequence[int], gpu: Gpu, of_set: bool = False) -> Backend:

@@ -20,10 +20,10 @@ from workbench.collectives.ring import part
 from workbench.core.backend.base import Array, Backend, Reduction, Traffic
 from workbench.core.backend.memory import PrivateMemory
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
+from workbench.transport.background import Worker, background
 from workbench.transport.gpu.device import Gpu, address
 from workbench.transport.gpu.staged import StagedCollectives
-from workbench.transport.host.background import Worker, background
-from workbench.transport.host.links import LinkCollectives
+from workbench.transport.links import LinkCollectives
 
 T = TypeVar("T")
 _ID_BYTES = 128

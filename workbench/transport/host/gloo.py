@@ -19,11 +19,11 @@ from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
+from workbench.transport.background import Worker, background, patient
 from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.torch_store import dist
-from workbench.transport.host.background import Worker, background, patient
 from workbench.transport.host.hang_up import hang_up, stop_listening
-from workbench.transport.host.links import link_backend, pieces
+from workbench.transport.links import link_backend, pieces
 
 if TYPE_CHECKING:
     from workbench.transport.bootstrap.store import StoreBootstrap

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from workbench.core.backend.base import Array, Backend
-from workbench.transport.host.links import link_backend
+from workbench.transport.links import link_backend
 
 
 def connect(bootstrap: object, settings: object) -> Backend:

@@ -26,7 +26,7 @@ from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
 from workbench.transport.bootstrap.base import Bootstrap
-from workbench.transport.host.links import link_backend
+from workbench.transport.links import link_backend
 from workbench.transport.polling import offer_core
 
 _NUMBER, _PROOF = 16, 32  # bytes

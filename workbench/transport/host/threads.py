@@ -13,7 +13,7 @@ from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, PeerLostError
 from workbench.transport.bootstrap.base import unless_given_up
 from workbench.transport.bootstrap.values import Problem
-from workbench.transport.host.links import link_backend
+from workbench.transport.links import link_backend
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from workbench import data
-from workbench.course.cards import PlainCard
+from workbench.course.judging.card import PlainCard
 from workbench.course.judging.rank_threads import as_ranks_do
 from workbench.course.judging.task import Case
 from workbench.course.mistakes.cards import MISTAKES

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.cards import CommCard, PlainCard
+from workbench.common.table import RankTable
+from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.judge import about
 from workbench.course.judging.rank_threads import as_ranks_do, on_ranks
 from workbench.course.judging.task import Case
 from workbench.course.mistakes.cards import MISTAKES
-from workbench.observe.table import RankTable
 
 # --- 5 ------------------------------------------------------------------------------------------------
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.common.text import count
-from workbench.course.cards import CommCard, PlainCard
 from workbench.course.drawing import coverage, space_time
+from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.task import Case
 from workbench.course.mistakes.cards import MISTAKES
 from workbench.course.simulator import Run, simulate

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from workbench.common.text import count
-from workbench.course.cards import CommCard, PlainCard
 from workbench.course.drawing import space_time
+from workbench.course.judging.card import CommCard, PlainCard
 from workbench.course.judging.compare import about, difference
 from workbench.course.judging.task import Bound, Case
 from workbench.course.mistakes.cards import MISTAKES

@@ -4,7 +4,7 @@ What all share stands in :mod:`workbench.job.api`; the derivatives in :mod:`work
 ``device_dense``, ``device_sparse`` and ``ignore_name_scope`` are ignored; accepted for Horovod compatibility.
 
 In a graph any number of collectives may wait side by side, in any order on each rank: see
-:mod:`workbench.tensorflow.host_calls`. They are matched by name. Several tensors are faster as one group.
+:mod:`workbench.tf.host_calls`. They are matched by name. Several tensors are faster as one group.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from workbench.job import api
 from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.tensorflow.errors import as_tensorflow_s
-from workbench.tensorflow.tensors import Compression, as_it_is, on_host, run_call
+from workbench.tf.errors import as_tensorflow_s
+from workbench.tf.tensors import Compression, as_it_is, on_host, run_call
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
 

@@ -1,6 +1,6 @@
 """TensorFlow tensors ↔ host arrays, at once or when a graph runs.
 
-In a graph a call to the host is **one** call for all that it needs (:mod:`workbench.tensorflow.host_calls`). Its inputs
+In a graph a call to the host is **one** call for all that it needs (:mod:`workbench.tf.host_calls`). Its inputs
 are TensorFlow's own memory, and what it returns becomes a tensor without being copied. XLA cannot call the host:
 :func:`on_host` says so when the graph is made.
 """
@@ -26,11 +26,12 @@ from workbench.core.backend.base import Array
 from workbench.errors import UnsupportedTensorError
 from workbench.job.arrays import borrowed, on_gpu
 from workbench.runtime.faults.blocked_threads import place_of
-from workbench.tensorflow.errors import as_tensorflow_s
-from workbench.tensorflow.host_calls import HOST_CALLS
+from workbench.tf.errors import as_tensorflow_s
+from workbench.tf.host_calls import HOST_CALLS
 from workbench.training.bridge import Spec
 from workbench.training.calls import Call, GraphCalls, Shape
 from workbench.training.compression import Compression as Casts
+from workbench.training.derivatives import derivative_of
 
 F = TypeVar("F", bound=Callable[..., Any])
 _NAMES: WeakKeyDictionary[Any, Counter[str]] = WeakKeyDictionary()
@@ -184,7 +185,7 @@ def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any
                           _results(call if splits is None else replace(call, splits=()), dtypes, shapes))  # fmt: skip
 
         def backward(*dy: Any) -> Any:
-            call.derivative()  # refuses here, where the gradient is asked for
+            derivative_of(call)  # refuses here, where the gradient is asked for
             mine = call if tf.executing_eagerly() else replace(call, name=_unused(f"{call.name}.grad")[: -len(".grad")])
             # In a graph the caller may say another dtype for dy.
             dense = [tf.cast(tf.convert_to_tensor(each), of.dtype) for each, of in zip(dy, inputs, strict=False)]
@@ -192,7 +193,7 @@ def run_call(call: Call, tensors: Sequence[Any], splits: Any = None) -> list[Any
                 [tf.shape(each, tf.int64)[0] if each.shape.rank else tf.constant(0, tf.int64) for each in inputs]
             )
             return on_host(
-                lambda arrays: _given(mine, arrays, more).derivative()(
+                lambda arrays: derivative_of(_given(mine, arrays, more))(
                     arrays[: len(inputs)], arrays[len(inputs)].tolist()
                 ),
                 [*dense, rows, *more],

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from workbench.calibration.fit import NoisyError, fit
+from workbench.simulate.measured.fit import NoisyError, fit
 
 SIZES = [2.0**16, 2.0**18, 2.0**20, 2.0**22, 2.0**24]
 

@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
 
-from workbench.calibration.prediction import Measured, predict
 from workbench.errors import LaunchError, WorkbenchError
-from workbench.runtime.steady.tuner import Choice
 from workbench.simulate.delays import Negotiation
+from workbench.simulate.measured.prediction import Measured, predict
 from workbench.simulate.steps import Policy
+
+
+class Choice(Protocol):
+    """What the tuner chooses; see :class:`workbench.runtime.steady.tuner.Choice`."""
+
+    @property
+    def fusion_threshold_bytes(self) -> int:
+        """How much is fused at most."""
+
+    @property
+    def fusion_window_s(self) -> float:
+        """How long is waited for more."""
+
+
+@dataclass(frozen=True)
+class _First:
+    """A choice to try the file with."""
+
+    fusion_threshold_bytes: int = 64 << 20
+    fusion_window_s: float = 0.001
 
 
 def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:
     """A function: choice → bytes reduced per second.
 
     Args:
-        path: of a file of :meth:`~workbench.calibration.prediction.Measured.save`, measured with a model.
+        path: of a file of :meth:`~workbench.simulate.measured.prediction.Measured.save`, measured with a model.
         ranks, hosts: of the job.
 
     Raises:
@@ -23,7 +44,7 @@ def expectation(path: str, ranks: int, hosts: int) -> Callable[[Choice], float]:
     """
     try:
         rate = rates(Measured.load(path), ranks, hosts)
-        rate(Choice(64 << 20, 0.001))
+        rate(_First())
     except (OSError, WorkbenchError, ValueError) as error:
         raise LaunchError(
             f"WORKBENCH_AUTOTUNE_START={path!r} cannot be used on rank 0: {error} "
@@ -36,8 +57,9 @@ def rates(measured: Measured, ranks: int, hosts: int) -> Callable[[Choice], floa
     """As :func:`expectation`, of a measurement.
 
     Example:
-        >>> from workbench.calibration.prediction import Links, Span
-        >>> from workbench.calibration.fit import Constant, Fit
+        >>> from workbench.simulate.measured.prediction import Links, Span
+        >>> from workbench.simulate.measured.fit import Constant, Fit
+        >>> from workbench.runtime.steady.tuner import Choice
         >>> way = Fit(Constant(1e-3, 1e-3, 1e-3), Constant(1e-9, 1e-9, 1e-9), doubt=0)
         >>> layers = tuple(Span(f"layer {i}", 1e-6, 1e-6, values=1000) for i in range(50))
         >>> rate = rates(Measured(Links(1, 2, way, None, announce_s=1e-4), layers, bucket_bytes=0), ranks=2, hosts=1)

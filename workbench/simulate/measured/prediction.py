@@ -20,20 +20,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench.calibration.contention import Contention, measure_contention, simulate_together
-from workbench.calibration.fit import DOUBT, Constant, Fit
-from workbench.calibration.links import Links, gather, measure_links, reduce_scatter, reduction
-from workbench.core.buckets import bucket_bytes
+from workbench.common.table import RankTable
 from workbench.errors import WorkbenchError
-from workbench.job import api
-from workbench.observe.table import RankTable
 from workbench.simulate.machines import Wire
+from workbench.simulate.measured.contention import Contention, simulate_together
+from workbench.simulate.measured.fit import Constant, Fit
+from workbench.simulate.measured.links import Links, gather, reduce_scatter, reduction
 from workbench.simulate.steps import Event, Policy, Span
 
 if TYPE_CHECKING:
-    import torch
-
-    from workbench.calibration.spans import Loss, MakeOptimizer
+    pass
 
 
 @dataclass(frozen=True)
@@ -91,62 +87,6 @@ class Measured:
 
 def _fit(found: dict[str, Any]) -> Fit:
     return Fit(Constant(**found["latency_s"]), Constant(**found["per_byte_s"]), found["doubt"])
-
-
-def measure(
-    model: torch.nn.Module | None = None,
-    batch: tuple[Any, Any] | None = None,
-    loss: Loss | None = None,
-    optimizer: MakeOptimizer | None = None,
-    seconds: float = 8.0,
-    doubt: float = DOUBT,
-    wire: str = "float32",
-) -> Measured:
-    """Measure the ranks that run, and a training step on them; all ranks call it.
-
-    The step is that of a copy of the model, without communication; the model itself is left alone.
-
-    Args:
-        model: PyTorch's; without one, only the links are measured.
-        batch: (inputs, targets) of one step of this rank.
-        loss: of the output and the targets; cross entropy if None.
-        optimizer: makes one from the parameters; SGD if None.
-        seconds: how long, about.
-        doubt: how much of the links' times is allowed, see :class:`~workbench.calibration.fit.Fit`.
-        wire: dtype of the gradients on the wire: float16 or bfloat16 with ``compression=``.
-
-    Returns:
-        The same on all ranks.
-
-    Raises:
-        WorkbenchError: there is one rank, or the hosts have different numbers of ranks.
-        ValueError: a model without parameters, or without a batch.
-        NoisyError: the doubt is larger: something else keeps the machine or the link busy.
-
-    Example:
-        >>> import torch
-        >>> def found():
-        ...     batch = torch.ones(2, 3), torch.zeros(2).long()
-        ...     return measure(torch.nn.Linear(3, 4), batch, seconds=0.5, doubt=10)
-        >>> [one.links.per_host for one in api.run_threads(2, found)]
-        [2, 2]
-    """
-    if model is None:
-        return Measured(measure_links(seconds, doubt, wire), bucket_bytes=bucket_bytes())
-    if batch is None:
-        raise ValueError("measure(model) needs the batch of one step: measure(model, (inputs, targets)).")
-    from workbench.calibration.spans import Recording
-
-    recording = Recording(model, batch, loss, optimizer, wire)
-    links = measure_links(seconds / 2, doubt, wire)
-    api.barrier()
-    mine = recording.spans(seconds / 4)
-    times = np.array([[span.forward_s, span.backward_s] for span in mine])
-    slowest = float(api.allreduce(np.array([times.sum()]), "workbench.measure.slowest", op=api.Max)[0])
-    times = api.allreduce(times, "workbench.measure.spans")  # a layer's share of the step, on average
-    times *= slowest / times.sum()
-    layers = tuple(replace(s, forward_s=float(f), backward_s=float(b)) for s, (f, b) in zip(mine, times, strict=True))
-    return Measured(links, layers, measure_contention(recording.step, seconds / 4), bucket_bytes())
 
 
 @dataclass(frozen=True)
@@ -280,4 +220,4 @@ def _row(
     return Row(ranks, hosts, found.step_s, alone_s, sent_s, tuple(found.events))
 
 
-__all__ = ["Measured", "Prediction", "Row", "measure", "predict"]
+__all__ = ["Measured", "Prediction", "Row", "predict"]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from workbench.errors import DeadlineError, PeerLostError
-from workbench.transport.host.background import Worker, background
+from workbench.transport.background import Worker, background
 
 LONG_S = 10.0
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from workbench.common.messages import Message, encode
-from workbench.launch.elastic import desk as desk_module
-from workbench.launch.elastic.desk import CUT, NAME, Desk
+from workbench.launch.workers import desk as desk_module
+from workbench.launch.workers.desk import CUT, NAME, Desk
 
 pytestmark = pytest.mark.timeout(30)
 HERE = encode(Message("here", {"worker": 3, "pid": 7}))

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 import workbench
-from workbench.calibration.expectation import expectation, rates
-from workbench.calibration.fit import Constant, Fit
-from workbench.calibration.links import Links
-from workbench.calibration.prediction import Measured
 from workbench.config import settings
 from workbench.errors import LaunchError
 from workbench.job.context import HOLDER
 from workbench.runtime.steady.tuner import Choice, Tuner
+from workbench.simulate.measured.expectation import expectation, rates
+from workbench.simulate.measured.fit import Constant, Fit
+from workbench.simulate.measured.links import Links
+from workbench.simulate.measured.prediction import Measured
 from workbench.simulate.steps import Span
 
 pytest.importorskip("sklearn")

@@ -1,4 +1,4 @@
-"""An op that waits without a thread: TensorFlow's part of :mod:`workbench.tensorflow.host_calls`.
+"""An op that waits without a thread: TensorFlow's part of :mod:`workbench.tf.host_calls`.
 
 TensorFlow runs the ops of a graph on a pool of threads, by default one for each core. An op that waits for the other
 ranks inside a ``tf.numpy_function`` holds one of them, and when all are held, nothing is left to run what the others

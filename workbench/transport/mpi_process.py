@@ -18,7 +18,7 @@ from typing import Any
 
 from workbench.config import Launch
 from workbench.errors import DeadlineError, LaunchError
-from workbench.transport.host.background import background, patient
+from workbench.transport.background import background, patient
 
 _MPICH = " /dev/shm/mpich_shm_"
 

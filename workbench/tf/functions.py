@@ -10,8 +10,8 @@ import tensorflow as tf
 from workbench.job import objects
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.tensorflow.ops import broadcast_
-from workbench.tensorflow.tensors import as_it_is
+from workbench.tf.ops import broadcast_
+from workbench.tf.tensors import as_it_is
 
 
 @as_it_is

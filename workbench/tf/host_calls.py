@@ -1,7 +1,7 @@
 """Calls from a graph to the host that take long, for they wait for other ranks, and hold none of TensorFlow's threads.
 
 One call is three ops. The first and the last are short ``tf.numpy_function`` s; the one between them waits without a
-thread (:mod:`workbench.tensorflow.waiting_op`), while the function runs on a thread of its own::
+thread (:mod:`workbench.tf.waiting_op`), while the function runs on a thread of its own::
 
     tensors ──► begin ──ticket──► wait ──ticket──► take ──► results
                   └─► function(arrays), on its own thread ─┘
@@ -26,8 +26,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from workbench.tensorflow.errors import status_of
-from workbench.tensorflow.waiting_op import WaitingOp
+from workbench.tf.errors import status_of
+from workbench.tf.waiting_op import WaitingOp
 
 _UNTAKEN = 16
 

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from workbench.common.messages import Message
-from workbench.launch.elastic.workers_here import Heard, Place, WorkersHere
-from workbench.launch.hosts.local_ranks import environment_here
 from workbench.launch.ranks import files
 from workbench.launch.ranks.events import LauncherEvent
 from workbench.launch.start.starters import Task
+from workbench.launch.workers.environment import environment_here
+from workbench.launch.workers.workers_here import Heard, Place, WorkersHere
 
 
 class LocalWorkers:
@@ -40,7 +40,7 @@ class LocalWorkers:
         return self.pipes.files
 
     def start(self, worker: int, slot: int, number: int, total: int, beside: int) -> None:
-        """Start one more, at a :class:`~workbench.launch.elastic.workers_here.Place` of this host."""
+        """Start one more, at a :class:`~workbench.launch.workers.workers_here.Place` of this host."""
         self.pipes.start(worker, Place(self._host, slot, slot, number, total, beside))
 
     def tell(self, message: Message) -> None:

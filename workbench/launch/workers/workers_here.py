@@ -13,13 +13,13 @@ from typing import Protocol
 
 from workbench import config
 from workbench.common.messages import Message
-from workbench.launch.elastic.desk import NAME, Desk
 from workbench.launch.ranks import files, supervisor
 from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.binding import Binding, bind
 from workbench.launch.start.hosts import is_here
 from workbench.launch.start.starters import Task
+from workbench.launch.workers.desk import NAME, Desk
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 import psutil
 
-from workbench import __version__, config
+from workbench import config
+from workbench._version import __version__
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.job.context import World, place

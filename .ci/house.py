@@ -1,0 +1,116 @@
+"""The plan of the package: rooms, floors, arrows, arrows that go up, circles. ``make house``; ``--arrows`` lists them.
+
+A *room* is a folder or file of ``workbench/``. An *arrow* is an import from one room to another, also one inside a
+function or for types alone. Floors are those of the contract in ``pyproject.toml``, which ``make check`` holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib  # type: ignore[no-redef]
+
+import grimp
+
+ROOT = Path(__file__).resolve().parent.parent
+Arrow = tuple[str, str]
+
+
+def floors() -> dict[str, int]:
+    """Room → floor, from 1."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = next(each["layers"] for each in contracts if each["type"] == "layers")
+    found = {
+        room.strip().removesuffix(")").removeprefix("("): floor
+        for floor, rooms in enumerate(reversed(layers), 1)
+        for room in rooms.split("|")
+    }
+    return found | {"__init__": found["as_horovod"]}
+
+
+def imports() -> set[Arrow]:
+    """(module, module that it imports), of all modules but the package's face."""
+    graph = grimp.build_graph("workbench", exclude_type_checking_imports=False, cache_dir=None)
+    face = "workbench"
+    return {
+        (module, other)
+        for module in graph.modules - {face}
+        for other in graph.find_modules_directly_imported_by(module)
+    }  # fmt: skip
+
+
+def room(module: str) -> str:
+    """Where a module is."""
+    return module.split(".")[1] if "." in module else "__init__"
+
+
+def circles(arrows: Iterable[Arrow]) -> list[list[str]]:
+    """Modules, or folders, that import each other in a circle."""
+    to = defaultdict[str, set[str]](set)
+    for one, other in arrows:
+        to[one].add(other)
+
+    def reached(start: str) -> set[str]:
+        found, rest = set[str](), [start]
+        while rest:
+            new = to[rest.pop()] - found
+            found |= new
+            rest += new
+        return found
+
+    reach = {each: reached(each) for each in list(to)}
+    found = {
+        frozenset(other for other in goes if one in reach.get(other, ())) for one, goes in reach.items() if one in goes
+    }
+    return sorted(sorted(each) for each in found)
+
+
+def folders(arrows: Iterable[Arrow]) -> set[Arrow]:
+    """Arrows between the parts of one folder, for every folder."""
+    found = set[Arrow]()
+    for one, other in arrows:
+        ones, others = one.split("."), other.split(".")
+        same = next((i for i, (a, b) in enumerate(zip(ones, others, strict=False)) if a != b), None)
+        if same is not None:
+            found.add((".".join(ones[: same + 1]), ".".join(others[: same + 1])))
+    return found
+
+
+def lines(folder: str) -> dict[str, int]:
+    """Room → lines of its Python files."""
+    found = defaultdict[str, int](int)
+    for path in (ROOT / folder).rglob("*.py"):
+        found[path.relative_to(ROOT / folder).parts[0].removesuffix(".py")] += path.read_text().count("\n")
+    return found
+
+
+def main() -> None:
+    """Print the plan."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--arrows", action="store_true", help="list the arrows between rooms")
+    words = parser.parse_args()
+    on, between, count = floors(), imports(), lines("workbench")
+    arrows = {(room(one), room(other)) for one, other in between if room(one) != room(other)}
+    up = {(one, other) for one, other in arrows if on.get(other, 99) >= on.get(one, 0)}
+    by_floor = defaultdict[int, list[str]](list)
+    for name, floor in sorted(on.items()):
+        by_floor[floor].append(f"{name} {count[name]}")
+    for floor in sorted(by_floor, reverse=True):
+        print(f"{floor:3}  {', '.join(by_floor[floor])}")
+    if words.arrows:
+        for one, other in sorted(arrows):
+            print(f"{one} -> {other}{'   up' if (one, other) in up else ''}")
+    total, course = sum(count.values()), count["course"]
+    print(f"{len(on)} rooms on {len(by_floor)} floors, {len(arrows)} arrows, {len(up)} of them up")
+    print(f"{len(circles(between))} circles of files, {len(circles(folders(between)))} circles of folders")
+    print(f"{total - course:,} lines without course, {course:,} in course, {sum(lines('tests').values()):,} in tests")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""The cluster of this kernel: ranks behind ``%px``, from their start to their end, and their rescue."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from workbench.cluster import cells, places
+from workbench.cluster import engine_commands as engines
+from workbench.cluster.answers import first_answers
+from workbench.cluster.engines_on_hosts import EnginesOnHosts, OnHosts
+from workbench.cluster.recovery import InPlaceRecovery, unknown
+from workbench.cluster.sent_cells import SentCells
+from workbench.cluster.stopped import StoppedEngines
+from workbench.common.backoff import Backoff
+from workbench.common.text import count
+from workbench.errors import LaunchError
+from workbench.launch.start import mpi
+from workbench.launch.start.gpus import Gpu
+from workbench.machine import has_ended, why_stopped
+
+
+class Cluster:
+    """``n`` ranks behind ``%px``; made by :func:`up`.
+
+    Attributes:
+        n: how many ranks.
+        id: the random tag; all its processes have it in ``WORKBENCH_CLUSTER``.
+        client: the ``ipyparallel.Client``.
+        view: a blocking ``DirectView`` on all ranks, in rank order.
+
+    Example:
+        >>> with up(2) as c:  # doctest: +SKIP
+        ...     c.view["mpi_rank"]
+        [0, 1]
+    """
+
+    def __init__(self, place: places.AnyPlace, say: Callable[[str], None] = print) -> None:
+        self.n, self._asked, self._place, self._say = place.n, place, place, say
+        self._new_job()
+
+    def _new_job(self) -> None:
+        self.client: Any = None
+        self.view: Any = None
+        self._pids: list[int] = []
+        self._engines = self._place.engines()
+        self._job = self._engines.job
+        self.id = self._job.id
+
+    def __repr__(self) -> str:
+        kind = "MPI rank" if self.mpi else "rank"
+        return f"<Cluster: {count(self.n, kind)}>" if self._job.running() else "<Cluster: stopped>"
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.down()
+
+    @property
+    def gpus(self) -> list[Gpu | str]:
+        """By rank the GPU that it sees, as (uuid, name); "" where it is not pinned to one. Empty on other hosts."""
+        return list(self._place.gpus)
+
+    @property
+    def mpi(self) -> bool:
+        """Are the ranks one MPI job, so that ``MPI.COMM_WORLD`` in a cell has all of them?"""
+        return self._engines.mpi
+
+    def pids(self) -> list[int]:
+        """The engines' process ids, each on its host, in rank order."""
+        return list(self._pids)
+
+    def healthy(self) -> bool:
+        """Is every process there, and every rank known to the hub? A rank that is busy is healthy."""
+        return self._job.running() and self.client is not None and list(self.client.ids) == list(range(self.n))
+
+    def status(self) -> str:
+        """What runs, where, and how long its hosts are reserved."""
+        if self._job.stopped():
+            return "stopped"
+        gone = self._gone()
+        lines = [self._engines.describe_lost(gone) if gone else self._place.describe("running")]
+        lines += self._place.notes(self._engines) if isinstance(self._place, OnHosts) else []
+        return "\n".join(lines)
+
+    def down(self) -> None:
+        """End every process and delete every file of the cluster; called again or in a forked child, do nothing.
+
+        A result that is still awaited raises ipyparallel's ``EngineError`` from now on. Hosts that Slurm has reserved
+        stay so, see :func:`release`.
+
+        Raises:
+            LaunchError: as :meth:`workbench.launch.ranks.process_tree.ProcessTree.stop`.
+        """
+        if not self._job.owned():
+            return
+        RUNNING[:] = [each for each in RUNNING if each is not self]
+        self._stop()
+
+    def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
+        """Bring a broken or blocked set back to n healthy engines whose job works, and say what was done.
+
+        1. Engines that are busy are interrupted, as by Ctrl-C.
+        2. All of them prove by collectives that their job works. If not, they begin it again, without process sets.
+        3. If one is gone, does not answer, or that did not help, all are started anew, for an MPI job cannot take in a
+           new rank; the variables on the engines are lost. Each starts where it was, or elsewhere if its host is gone.
+
+        Raises:
+            LaunchError: the cluster was stopped, no host is left, its Slurm job has ended, or as :func:`up`.
+        """
+        if self._job.stopped():
+            raise LaunchError("the cluster was stopped: call cluster.up().")
+        say = speaker(quiet)
+        well = not self._gone() and self.healthy()
+        if well and InPlaceRecovery(self.client, self.n, self._gone, say, self.mpi).run():
+            return
+        if gone := self._gone():
+            say(self._engines.describe_lost(gone))
+        elif "controller" in self._job.ended():
+            say(cells.HUB_GONE)
+        self._place = self._place.after_loss(self._engines, say)
+        self._start_anew(timeout_s, say)
+
+    def _start_anew(self, timeout_s: float, say: Callable[[str], None]) -> None:
+        """End all engines, and start as many as the place says."""
+        begun = time.monotonic()
+        self._stop()
+        self._new_job()
+        self._start_or_stop(timeout_s)
+        cells.ready_magics(self.view, self._engines.host_lost)
+        say(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
+
+    def _gone(self) -> list[int]:
+        """Ranks whose process is no more."""
+        return self._engines.gone()
+
+    def _stop(self) -> None:
+        try:
+            cells.forget_magics(self.view)
+            if self.client is not None:
+                self._disconnect()
+        finally:
+            self._engines.stop()
+
+    def _disconnect(self) -> None:
+        """Close the client. Engines die before the hub, so that it can still fail what is awaited from them."""
+        if self.client.outstanding and self.client.ids:
+            with suppress(*unknown()):
+                self.client.send_signal(signal.SIGKILL, block=False)
+        backoff = Backoff(timeout_s=1.0)
+        while self.client.outstanding and backoff.pause():
+            pass
+        self.client.close(linger=0)
+
+    def _start_or_stop(self, timeout_s: float) -> None:
+        try:
+            self._start(timeout_s)
+        except Exception as error:
+            report, found = self._engines.report(), self.client
+            self.down()
+            if isinstance(error, LaunchError) and isinstance(self._place, OnHosts) and not found:
+                raise LaunchError(str(error)) from error  # of the rehearsal: it names the host, and the cure
+            self._explain(error, report, timeout_s)
+        except BaseException:  # Ctrl-C, or the notebook's stop button
+            self.down()
+            raise
+
+    def _explain(self, error: Exception, report: str, timeout_s: float) -> None:
+        kind = "MPI engine" if self.mpi else "engine"
+        raise LaunchError(
+            f"{count(self.n, kind)} did not start within {timeout_s:g} s: {error}\n{report}\n"
+            f"Nothing was left running. Does this work in a terminal? {self._place.test()}\n"
+            f"If it does and the machine is only slow, give more time: up({self.n}, timeout_s={5 * timeout_s:g})."
+        ) from error
+
+    def _start(self, timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        profile = self._job.folder / "profile"
+        engines.warn_if_readable()
+        profile.mkdir()  # by now, for the engines do not wait for the controller to make it
+        self._engines.start(profile, deadline, self._say)
+        self._connect(profile, profile / "security" / "ipcontroller-client.json", deadline)
+        self._job.wait("all engines had registered", self._registered, deadline)
+        self._verify(deadline)
+
+    def _registered(self) -> bool:
+        if gone := self._engines.gone():
+            raise LaunchError(f"{self._engines.describe_lost(gone)}.")
+        return len(self.client.ids) >= self.n
+
+    def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
+        from workbench.cluster.client import Client  # half a second, which `import workbench.cluster` need not cost
+
+        home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
+        self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
+        cells.name_the_gone(self.client, self.n, self._engines.host_lost)
+        SentCells(self.client, StoppedEngines(self._why_stopped, self._say).look)
+
+    def _why_stopped(self, engine: int) -> str | None:
+        """Why an engine's process does not run; "" if it does, or is not known yet, and None if it has ended."""
+        if isinstance(self._engines, EnginesOnHosts):
+            return self._engines.stopped(engine)
+        if engine >= len(self._pids):
+            return ""
+        pid = self._pids[engine]
+        return None if has_ended(pid) else why_stopped(pid)
+
+    def _verify(self, deadline: float) -> None:
+
+        self.view = self.client[:]
+        self.view.block = True
+        answers = first_answers(self.client, mpi.whoami, deadline)
+        ranks = {engine: (rank, size) for engine, (rank, size, _) in answers.items()}
+        if ranks != {each: (each, self.n) for each in range(self.n)}:
+            told = "; ".join(f"engine {engine} is rank {rank} of {size}" for engine, (rank, size) in ranks.items())
+            raise LaunchError(f"the engines are not one job in rank order: {told}.")
+        self._pids = [pid for _, _, pid in answers.values()]
+        self._engines.are_up(self._pids)
+
+
+# The cluster of this kernel, at most one: `up` in a later cell must find what an earlier one started.
+RUNNING: list[Cluster] = []
+
+
+def current() -> Cluster | None:
+    """The cluster that :func:`workbench.cluster.up` started in this kernel, if it is up.
+
+    Example:
+        >>> current() is None
+        True
+    """
+    return RUNNING[-1] if RUNNING else None
+
+
+def speaker(quiet: bool) -> Callable[[str], None]:
+    """What prints a line at once; with ``quiet`` it prints nothing."""
+    return (lambda line: None) if quiet else (lambda line: print(line, flush=True))
+
+
+def _left_s(deadline: float) -> float:
+    return max(1.0, deadline - time.monotonic())
+
+
+__all__ = ["RUNNING", "Cluster", "current", "speaker"]

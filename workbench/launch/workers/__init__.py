@@ -1,0 +1,1 @@
+"""The workers of an elastic job that are processes of one host."""

@@ -1,0 +1,1 @@
+"""Tensors of TensorFlow, and verbs on them: what `keras/` and `tensorflow/` share."""
