@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import workbench
+import workbench.job
 
 ROOT = Path(workbench.__file__).parent
 HEAVY = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py", "cupy", "cupyx"}
@@ -96,6 +98,53 @@ def test_modules_keep_the_rules() -> None:
     sources = {module: path.read_text(encoding="utf-8") for module, path in MODULES.items()}
     assert [wrong for module, source in sources.items() for wrong in wrong_reads(module, source)] == []
     assert [wrong for module, source in sources.items() for wrong in wrong_words(module, source)] == []
+
+
+# Classes of module-level objects that do not change, or that a foreign library has made.
+CONSTANT = {
+    *(
+        "CDLL",
+        "CFUNCTYPE",
+        "Compression",
+        "CupyCaller",
+        "HostMemory",
+        "IdxSource",
+        "JaxBridge",
+        "MxnetBridge",
+        "NumpyKind",
+    ),
+    *("Owner", "ParamSpec", "Path", "Plain", "Policy", "Struct", "TensorFlowBridge", "TensorKind", "TypeVar", "Verb"),
+    *("_Arrays", "_Call"),
+}
+MADE = {"list", "dict", "set", "deque", "defaultdict", "Counter", "count", "local", "Lock", "RLock", "Event"}
+
+
+def made_at_import(module: str, source: str) -> set[str]:
+    """Names of a module that hold something which can change: an empty container, or an object of a class."""
+    found = set()
+    for node in ast.parse(source).body:
+        value = getattr(node, "value", None)
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(value, ast.Call):
+            kind = ast.unparse(value.func).partition("[")[0].rpartition(".")[2]
+            is_empty = kind in MADE and not (value.args or value.keywords)
+            changes = is_empty or (kind.lstrip("_")[:1].isupper() and kind not in CONSTANT)
+        else:
+            changes = ast.unparse(value) in ("[]", "{}") if value else False
+        found |= {f"{module}.{each.id}" for each in targets if changes and isinstance(each, ast.Name)}
+    return {name.removeprefix("workbench.") for name in found}
+
+
+def test_what_outlives_a_job_is_listed() -> None:
+    """``job/__init__.py`` lists every object that a module makes when it is imported, and that can change."""
+    apart = ("course.tasks.", "course.mistakes.", "launch.on_path.")
+    found = set().union(*(made_at_import(name, path.read_text(encoding="utf-8")) for name, path in MODULES.items()))
+    listed = set(re.findall(r"``([a-z_.]+\.\w+)``", workbench.job.__doc__ or ""))
+    assert {name for name in found if not name.startswith(apart)} == listed
+    assert made_at_import("workbench.x", "import threading\n_LOCK: object = threading.Lock()\nA = []\nB = [1]") == {
+        "x._LOCK",
+        "x.A",
+    }
 
 
 def test_imports_by_name_are_listed() -> None:

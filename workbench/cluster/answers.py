@@ -66,4 +66,4 @@ def _answer(asked: Any) -> Any:
     return Silent("gone") if isinstance(error, EngineError) or getattr(error, "ename", "") == "EngineError" else error
 
 
-__all__ = []
+__all__ = ["Silent", "first_answers"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,9 @@ def meet_the_others(what: str) -> None:
     needs_the_others(what)
 
 
-def no_collective(entries: Sequence[Any], at_once: bool = False) -> NoReturn:
-    """Stands in the place of an engine's ``submit`` meanwhile."""
+def no_collective(entries: Sequence[Any]) -> None:
+    """An engine's gate meanwhile."""
     needs_the_others(entries[0].request.name if entries else "a collective")
-    raise AssertionError("who is not alone any more submits by itself")
 
 
 __all__ = ["ALONE", "LeftOutError", "Newcomer", "meet_the_others", "needs_a_job", "needs_the_others", "no_collective"]

@@ -39,30 +39,59 @@ from workbench.errors import CollectiveError, ShutDownError
 _LOOK_S = 0.1
 
 
+def anybody(entries: list[Entry]) -> None:
+    """A gate that is open."""
+
+
 class Engine(threading.Thread):
     """The runtime of one rank.
 
     Args:
-        control, sets: this rank's end of the control plane; the backend of each process set.
+        control: this rank's end of the control plane.
+        sets: the backend of each process set.
         settings: the same on every rank.
-        announcer, batching, runner, observer: accelerations (``runtime/steady/``), and who is told (``observe/``).
+        announcer: makes announcements of entries, and responses of decisions; an acceleration (``runtime/steady/``).
+        batching: what is announced together; an acceleration, too.
+        observer: is told what happens (``runtime/trace/``).
+        runner: which thread does the engine's work, and how it is woken.
 
     Attributes:
-        failures, waits: how many collectives and cells have failed, the same on every rank; its waiting threads.
-        begin, left: called first on the engine's thread, where callbacks run; set when it has ended, in whatever way.
+        gate: asked by each thread that submits, before anything is taken; it may raise.
+        observer: may be exchanged for one that tells the old one as well.
+        failures: how many collectives and cells have failed, the same on every rank.
+        waits: the threads that wait.
+        settled: is nothing in flight?
+        begin: called first on the engine's thread, where callbacks run.
+        left: set when the engine has ended, in whatever way.
     """
 
     def __init__(
-        self, control: Control, sets: SetTable, settings: Settings, announcer: Announcer | None = None,
-        batching: Batching | None = None, observer: Observer | None = None, runner: OwnThread | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        control: Control,
+        sets: SetTable,
+        settings: Settings,
+        announcer: Announcer | None = None,
+        batching: Batching | None = None,
+        observer: Observer | None = None,
+        runner: OwnThread | None = None,
+    ) -> None:
         super().__init__(name="workbench-engine", daemon=True)
-        self._control, self.settings, self.sets, self._pending = control, settings, sets, PendingTable()
-        self._announcer, self._batching = announcer or PlainAnnouncer(control.rank), batching or AtOnce()
-        self._observer, self._runner = observer or Observer(), runner or OwnThread(control.wake)
-        self.failures, self.waits, self.settled = 0, Waits(), self._pending.idle
-        self._running, self._clean, self.left = True, False, threading.Event()
+        self.sets = sets
+        self.settings = settings
+        self.gate: Callable[[list[Entry]], None] = anybody
+        self.observer = observer or Observer()
+        self.failures = 0
+        self.waits = Waits()
         self.begin: Callable[[], None] = lambda: None
+        self.left = threading.Event()
+        self._control = control
+        self._announcer = announcer or PlainAnnouncer(control.rank)
+        self._batching = batching or AtOnce()
+        self._pending = PendingTable()
+        self.settled = self._pending.idle
+        self._running = True
+        self._clean = False  # has the job ended well?
+        self._runner = runner or OwnThread(control.wake)
         self._runner.engine = self
 
     # --- any thread ---------------------------------------------------------------------------------
@@ -74,6 +103,7 @@ class Engine(threading.Thread):
             entries: see :meth:`PendingTable.add`.
             at_once: announce them now: the caller is going to wait.
         """
+        self.gate(entries)
         self.waits.submits(self.ident)
         for entry in entries:
             entry.handle.owner, entry.handle.request = self._runner, entry.request
@@ -164,15 +194,16 @@ class Engine(threading.Thread):
             return self._batching.window_s
         for item in self._batching.take():
             if isinstance(item, list):
-                self._observer.announces(item)
+                self.observer.announces(item)
                 self._control.send(self._announcer.announce(item, self._control.seen))
+                self.observer.sent()
             else:
                 self._control.send(item)
         return self.settings.heartbeat_s
 
     def _obey(self, decision: Decision) -> None:
         """Do what rank 0 has decided."""
-        self._observer.cycle()
+        self.observer.cycle()
         for batch in plan(self._announcer.read(decision), self.settings.fusion_threshold_bytes):
             self._execute(batch)
             if batch[0].priority and self._control.rank == 0:
@@ -188,8 +219,8 @@ class Engine(threading.Thread):
         if first.kind is Kind.RENUMBER or not (backend or error):
             return  # about names alone; or of a process set without this rank
         entries = [self._pending.part(self._control.rank, response) for response in batch]
-        with self._observer.batch(batch, entries):
-            results = execute(batch, entries, backend, self._observer) if backend and not error else [None] * len(batch)
+        with self.observer.batch(batch, entries):
+            results = execute(batch, entries, backend, self.observer) if backend and not error else [None] * len(batch)
         if first.kind is Kind.ADD_SET and not error:
             self.sets.add(first.root, first.rows)
         elif first.kind is Kind.REMOVE_SET and not error:

@@ -119,6 +119,9 @@ class Observer:
     def announces(self, entries: Sequence[Entry]) -> None:
         """These are about to be announced."""
 
+    def sent(self) -> None:
+        """The announcement has been sent."""
+
     def cycle(self) -> None:
         """The engine begins to execute a decision."""
 

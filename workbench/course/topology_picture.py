@@ -60,4 +60,4 @@ def _legend(y: float) -> Iterable[str]:
         yield _label(x + 42, y, words, 12)
 
 
-__all__ = []
+__all__ = ["picture"]

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from workbench import config
 from workbench.common.chaos import STATES, parse
-from workbench.job.context import HOLDER
+from workbench.job.context import HOLDER, Passing
 from workbench.job.objects import broadcast_object
 from workbench.runtime.faults import chaos as doing
 
@@ -63,14 +63,15 @@ def chaos(
     text = parse(",".join(words), context.world.size, folder).text
     player = doing.player(text, os.getpid())
     doing.enter(player, context.bootstrap, context.control.sockets)
-    unwatch, passes, context.passes = doing.watch(context.engine, player), context.passes, player.passes
+    unwatch, passing = doing.watch(context.engine, player), context.part(Passing)
+    passes, passing.passes = passing.passes, player.passes
     try:
         with config.changed_environment(WORKBENCH_CHAOS=text):  # for the epochs that begin in the block
             yield
     finally:
         player.stop()
         unwatch()
-        context.passes = passes
+        passing.passes = passes
         if context.world.rank == 0:
             shutil.rmtree(folder, ignore_errors=True)
 

@@ -18,6 +18,7 @@ import ast
 from collections.abc import Sequence
 
 from workbench.common.alone import ALONE, LeftOutError, Newcomer, no_collective
+from workbench.core.engine import anybody
 from workbench.elastic.leaving import end_engine
 from workbench.job import api
 from workbench.job.context import HOLDER
@@ -97,7 +98,7 @@ def _run(cell: str, current: bool = False) -> Without:
     shell, without = get_ipython(), Without()
     for statement in statements(shell.transform_cell(cell)):
         if ALONE.get() and (context := HOLDER.find()):
-            context.engine.submit = no_collective  # type: ignore[method-assign]  # init() does so, too
+            context.engine.gate = no_collective  # init() does so, too
         result = shell.run_cell(statement, store_history=False, silent=True)
         error = result.error_before_exec or result.error_in_exec
         if error is None:
@@ -115,8 +116,8 @@ def _run(cell: str, current: bool = False) -> Without:
 def _with_the_others() -> None:
     """From here on this process does what the others do."""
     if context := HOLDER.find():
-        vars(context.engine).pop("submit", None)
-        context.restart_names()  # for it has numbered what was left out
+        context.engine.gate = anybody
+        context.names.restart()  # for it has numbered what was left out
 
 
 def statements(cell: str) -> list[str]:

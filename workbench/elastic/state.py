@@ -16,7 +16,7 @@ from workbench.elastic.checkpoint import Checkpoints, Notice
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind, encode
 from workbench.errors import CheckpointError
 from workbench.job import api
-from workbench.job.context import HOLDER
+from workbench.job.context import HOLDER, Passing
 
 
 class HostsUpdatedInterrupt(RuntimeError):  # noqa: N818 - no error, and scripts know it by Horovod's name
@@ -108,7 +108,7 @@ class State:
         self.save()
         self._commits += 1
         if context := HOLDER.find():
-            context.passes("in commit")
+            context.part(Passing).passes("in commit")
         self._tell(self._notice)
 
     def check_host_updates(self) -> None:

@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from workbench.jax.ops import broadcast
 from workbench.jax.tensors import BRIDGE, Compression
 from workbench.job.api import Average, ReduceOp
-from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.training.bridge import TensorReducer
 from workbench.training.compression import Compressor
+from workbench.training.step_count import note_broadcast
 
 
 def reduce_gradients(gradients: Any, reducer: TensorReducer) -> tuple[Any, Any]:
@@ -148,7 +148,7 @@ def broadcast_parameters(params: Any, root_rank: int = 0) -> Any:
         >>> hvd.shutdown()
     """
     equal = broadcast(params, root_rank, "broadcast_parameters")
-    HOLDER.get().broadcasts += 1
+    note_broadcast()
     return equal
 
 

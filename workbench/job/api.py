@@ -107,7 +107,7 @@ def _join(comm: MPI.Intracomm | None, process_sets: Sequence[ProcessSet] | str |
     atexit.register(_at_exit)  # registered after MPI's own, so it runs before it
     register(sets)
     if ALONE.get():  # a collective in the same statement must not meet those of the others
-        context.engine.submit = no_collective  # type: ignore[method-assign]
+        context.engine.gate = no_collective
 
 
 @contextlib.contextmanager
@@ -328,7 +328,7 @@ def join(device: int = -1) -> int:
         True
     """
     last = int(_wait(entry(Kind.JOIN, None, "join")))
-    HOLDER.get().restart_names()
+    HOLDER.get().names.restart()
     return last
 
 

@@ -1,4 +1,7 @@
-"""The one piece of module state: what ``init()`` set up in this process, or in this thread of a threads world."""
+"""The job: what ``init()`` set up in this process, or in this thread of a threads world.
+
+State of a job lives on its :class:`Context`. What lives longer is listed in ``job/__init__.py``.
+"""
 
 from __future__ import annotations
 
@@ -18,6 +21,7 @@ from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.core.messages import Raised
 from workbench.errors import NotInitializedError, PeerLostError
+from workbench.job.names import Names
 from workbench.runtime.control.client import ControlClient
 from workbench.runtime.control.server import ControlServer
 from workbench.runtime.events import Began, Ended, Lost, Sent
@@ -27,10 +31,9 @@ from workbench.runtime.trace.timeline import Timeline
 from workbench.transport.gpu import select as gpu_select
 from workbench.transport.select import Bootstrap
 
-T = TypeVar("T")
+P = TypeVar("P")
 
 _SETTLE_S = 0.3
-_MOST_REQUESTS = 10_000
 _AFTER_ERROR_S = 3.0  # the others are told at once; those that compute for longer find out when they come
 
 
@@ -74,9 +77,36 @@ def place(nodes: list[str], rank: int) -> World:
     )
 
 
+class Passing:
+    """A part of the job: is told of states that the engine does not see (``runtime/faults/chaos``)."""
+
+    def __init__(self) -> None:
+        self.passes: Callable[[str], None] = lambda state: None
+
+
 @dataclass
 class Context:
-    """A running job, seen from one rank."""
+    """A running job, seen from one rank.
+
+    Args:
+        world: who I am among all ranks.
+        engine: runs the collectives, on a thread of its own.
+        control: this rank's end of the control plane.
+        sets: the backend of each process set.
+        waits: which threads wait for what.
+        bootstrap: how the ranks have found each other.
+        settings: rank 0's.
+        server: the control plane's other end, on rank 0.
+        timeline: what happened to each tensor.
+        gpu_operations: how tensors on GPUs are reduced.
+        tuner: rank 0's, if the job is tuned.
+        engines: a notebook's, which are the ranks; see :class:`workbench.common.cell_numbers.CellNumbers`.
+
+    Attributes:
+        pid: the process that is the rank; one that was forked from it is none.
+        names: the names that ranks give by counting.
+        unfinished: functions that wait for what a framework has only begun, before the job is left.
+    """
 
     world: World
     engine: Engine
@@ -88,49 +118,37 @@ class Context:
     server: ControlServer | None
     timeline: Timeline
     gpu_operations: gpu_select.Operations = field(default_factory=lambda: gpu_select.Operations("off"))
+    tuner: Tuner | None = None
+    engines: frozenset[int] = frozenset()
     pid: int = field(default_factory=os.getpid)
-    tuner: Tuner | None = None  # rank 0's
-    requests: dict[Any, Any] = field(default_factory=dict)  # made before, by what they were made of
-    waiters: set[int] = field(default_factory=set)  # threads that will wait at once for what they submit
-    unfinished: set[Callable[[], Any]] = field(default_factory=set)  # wait for what a framework has only begun
-    passes: Callable[[str], None] = lambda state: None  # is told that the rank passes a state, see faults/chaos
-    absent_sets: list[Any] = field(default_factory=list)  # process sets for which this epoch has not the ranks
-    engines: frozenset[int] = frozenset()  # a notebook's, which are the ranks; see CellNumbers
-    _numbers: Counter[tuple[str, int]] = field(default_factory=Counter)
-    came: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = field(
-        default_factory=dict
-    )  # see requests.OrderOfUse
-    divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
-    broadcasts: int = 0  # of parameters, which are equal on all ranks after it; see training/step_count.py
+    names: Names = field(default_factory=Names)
+    unfinished: set[Callable[[], Any]] = field(default_factory=set)
+    _parts: dict[type, Any] = field(default_factory=dict)
     _raised: bool = False
-    _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers
-    failures: int = 0  # how many collectives and cells had failed when this cell began; the numbers began at 0 then
+    _cells: tuple[int, int] = (0, 0)  # what rank 0 knows of this rank's cells: number and version
 
     @property
     def rank(self) -> int:
         """This rank."""
         return self.world.rank
 
-    def remember(self, known: Any, request: Any) -> None:
-        """Have a request, or those of a group, at hand for the next step; steps are alike."""
-        if len(self.requests) >= _MOST_REQUESTS:
-            self.requests.clear()
-        self.requests[known] = request
+    @property
+    def failures(self) -> int:
+        """How many collectives and cells had failed when this cell began."""
+        return self.names.failures
 
-    def auto_name(self, kind: str, process_set: int = 0) -> str:
-        """A name for a tensor that the caller did not name; the same on every rank if all submit in one order."""
-        since = f"{self.failures}." if self.failures else ""
-        self._numbers[kind, process_set] += 1
-        return f"{kind}.noname.{since}{self._numbers[kind, process_set] - 1}"
+    def part(self, kind: type[P]) -> P:
+        """What an upper part of the package keeps of this job: one object of each kind, made at its first use.
 
-    def give_back_name(self, kind: str, process_set: int = 0) -> None:
-        """The last automatic name was not used, for the call was refused; the other ranks have not used it either."""
-        self._numbers[kind, process_set] -= 1
-
-    def restart_names(self) -> None:
-        """Number unnamed tensors, and objects in use, from 0 again; all ranks do it at the same point."""
-        self._numbers.clear()
-        self.came = {}
+        Example:
+            >>> from workbench.job.joining import run_threads
+            >>> run_threads(1, lambda: HOLDER.get().part(list) is HOLDER.get().part(list))
+            [True]
+        """
+        found = self._parts.get(kind)
+        if found is None:
+            found = self._parts.setdefault(kind, kind())
+        return found  # type: ignore[no-any-return]
 
     def script_raised(self, traceback: str) -> None:
         """The script ends with an exception that nobody caught; the job ends with it."""
@@ -153,8 +171,7 @@ class Context:
         if numbers is not None and numbered:
             self.cells_sent(numbers)  # not before: until now it is late
         if self.failures != self.engine.failures:
-            self.failures = self.engine.failures
-            self.restart_names()
+            self.names.restart(self.engine.failures)
 
     def cells_sent(self, numbers: CellNumbers) -> None:
         """Tell rank 0 how far this rank has come, and what the notebook has sent. From any thread."""
@@ -273,4 +290,4 @@ class Holder:
 HOLDER = Holder()
 
 
-__all__ = ["HOLDER", "Context", "World", "place"]
+__all__ = ["HOLDER", "Context", "Passing", "World", "place"]

@@ -21,6 +21,22 @@ from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.job.requests import checked
 
+_MOST_REQUESTS = 10_000
+
+
+class KnownRequests(dict[Any, Any]):
+    """Requests that were made before, by what they were made of: steps are alike."""
+
+    def remember(self, known: Any, request: Any) -> None:
+        """Have a request, or those of a group, at hand for the next step."""
+        if len(self) >= _MOST_REQUESTS:
+            self.clear()
+        self[known] = request
+
+
+class Waiters(set[int]):
+    """Threads that will wait at once for what they submit."""
+
 
 def entry(
     kind: Kind,
@@ -64,11 +80,12 @@ def entry(
     if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
         fields["place"] = context.sets.everybody.shared.place(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
-    request = context.requests.get(known)
+    requests = context.part(KnownRequests)
+    request = requests.get(known)
     if request is None:
         request = checked(kind, name, dtype or "", shape or (), splits, process_set, context, fields)
         if name is not None and splits is None:
-            context.remember(known, request)
+            requests.remember(known, request)
     one = Entry(request, source, target, Handle(request.name), convert)
     if caller is not None:
         one.arrival = context.sets.gpu.arrive(caller)
@@ -102,7 +119,7 @@ def _as_bits(
 def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     """Hand entries to the engine and return their handles; see :meth:`workbench.core.engine.Engine.submit`."""
     context = HOLDER.get()
-    context.engine.submit(entries, at_once or get_ident() in context.waiters)
+    context.engine.submit(entries, at_once or get_ident() in context.part(Waiters))
     return [entry.handle for entry in entries]
 
 
@@ -126,7 +143,7 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     Args:
         begin, args, options: an asynchronous verb, whose handle has ``wait()``, and what it is called with.
     """
-    waiters, me = HOLDER.get().waiters, get_ident()
+    waiters, me = HOLDER.get().part(Waiters), get_ident()
     try:
         waiters.add(me)
         handle = begin(*args, **options)
@@ -135,4 +152,4 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return handle.wait()
 
 
-__all__ = ["entry", "submit", "submit_when_free", "wait_for"]
+__all__ = ["KnownRequests", "Waiters", "entry", "submit", "submit_when_free", "wait_for"]

@@ -16,7 +16,7 @@ from workbench.core.messages import Raised
 from workbench.errors import LaunchError, WorkbenchError
 from workbench.job.context import HOLDER, Context
 from workbench.job.notifications import NOTIFICATIONS
-from workbench.job.process_sets import ProcessSet, collect
+from workbench.job.process_sets import AbsentSets, ProcessSet, collect
 from workbench.job.start import start, telling_failures
 from workbench.machine import cores
 from workbench.runtime.faults.notebook_hooks import after_a_loss
@@ -65,7 +65,7 @@ def join_job(comm: Any, process_sets: Sequence[ProcessSet]) -> tuple[Context, li
                 raise
             log.warning("elastic: epoch %d ended before it had begun: %s", bootstrap.epoch, error)
         else:
-            context.absent_sets = absent
+            context.part(AbsentSets)[:] = absent
             if isinstance(bootstrap, ElasticBootstrap):
                 world = context.world
                 places = (world.local_rank, world.local_size, world.cross_rank, world.cross_size)

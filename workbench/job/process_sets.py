@@ -159,12 +159,16 @@ def collect(given: Iterable[ProcessSet | Iterable[int]], bootstrap: Bootstrap) -
     return list(dict.fromkeys(tuple(ranks) for place in zip_longest(*lists) for ranks in place if ranks))
 
 
+class AbsentSets(list[ProcessSet]):
+    """Process sets for which this epoch of an elastic job has not the ranks."""
+
+
 def registered() -> list[ProcessSet]:
     """The sets of the running job but that of all ranks, and those that wait for more ranks; none if no job runs."""
     context = HOLDER.find()
     if context is None:
         return []
-    return [ProcessSet(ranks) for set_id, ranks in context.sets.members.items() if set_id] + context.absent_sets
+    return [ProcessSet(ranks) for set_id, ranks in context.sets.members.items() if set_id] + context.part(AbsentSets)
 
 
 def register(sets: Sequence[tuple[int, ...]]) -> None:

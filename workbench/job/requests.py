@@ -42,7 +42,7 @@ def checked(
     _check(kind, full_name, dtype, shape, ranks, fields)
     rows = _splits(full_name, shape, splits, len(ranks)) if verb(kind).splits else ()
     if name is None:  # not before the checks: a call that is refused must not use up a number
-        full_name = context.auto_name(kind.value, set_id)
+        full_name = context.names.next(kind.value, set_id)
     return Request(full_name, kind, dtype, shape, process_set=set_id, splits=rows, **fields)
 
 
@@ -108,7 +108,7 @@ def _splits(name: str, shape: tuple[int, ...], splits: Sequence[int] | None, n: 
 
 def auto_name(kind: Kind, process_set: ProcessSet = global_process_set) -> str:
     """A numbered name, for a group that the caller did not name."""
-    return HOLDER.get().auto_name(kind.value, process_set.process_set_id or 0).partition(".")[2]
+    return HOLDER.get().names.next(kind.value, process_set.process_set_id or 0).partition(".")[2]
 
 
 @contextmanager
@@ -120,7 +120,7 @@ def group_name(kind: Kind, name: str | None, process_set: ProcessSet = global_pr
     try:
         yield auto_name(kind, process_set)
     except BaseException:
-        HOLDER.get().give_back_name(kind.value, process_set.process_set_id or 0)
+        HOLDER.get().names.give_back(kind.value, process_set.process_set_id or 0)
         raise
 
 
@@ -158,7 +158,7 @@ class OrderOfUse:
     def among(self, name: str, process_set: ProcessSet = global_process_set) -> tuple[int, int]:
         """The object's number among those that use the name in this job, by use, and by when they were made."""
         # It begins anew with another job, and when a cell has failed, for then not all ranks have come as far.
-        everything, where = HOLDER.get().came, process_set.process_set_id or 0
+        everything, where = HOLDER.get().names.users, process_set.process_set_id or 0
         if self.made not in everything.get((name, where), ()):
             for each in {name: None, **dict.fromkeys(self._names)}:
                 came = everything.setdefault((each, where), {})

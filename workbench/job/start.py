@@ -1,4 +1,7 @@
-"""How a job starts on one rank: control plane, data plane, engine, context; in this order on every rank."""
+"""How a job starts on one rank: control plane, data plane, engine, context; in this order on every rank.
+
+What fails on one rank fails on all: each step ends with an exchange, or with a wait that sees who has given up.
+"""
 
 from __future__ import annotations
 
@@ -6,19 +9,21 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from workbench import config
 from workbench.common.cell_numbers import cell_numbers
 from workbench.config import Settings
+from workbench.core.backend.base import Backend
 from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.errors import LaunchError
-from workbench.job.context import HOLDER, Context, place
+from workbench.job.context import HOLDER, Context, Passing, place
 from workbench.machine import a_core_each, cores, host_id
 from workbench.runtime.control.addresses import addresses, connect, facing, interfaces, reachable
-from workbench.runtime.control.channel import LocalChannel, Rank0Channel, SocketChannel
+from workbench.runtime.control.channel import LocalChannel, SocketChannel
 from workbench.runtime.control.client import ControlClient
 from workbench.runtime.control.server import ControlServer
 from workbench.runtime.events import Beat
@@ -46,7 +51,23 @@ def start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None = No
         LaunchError, DeadlineError, PeerLostError: the ranks could not connect.
     """
     with contextlib.ExitStack() as undo, telling_failures(bootstrap):
-        return _start(bootstrap, settings, prepare, undo)
+        ranks = _meet(bootstrap, settings)
+        control = _control_plane(bootstrap, ranks, undo)
+        backend, on_gpu = _data_plane(bootstrap, ranks, undo)
+        if prepare:
+            prepare(control.timeline, ranks.settings, bootstrap.rank)
+        undo.callback(control.timeline.close)
+        make_faults = _faults(bootstrap, ranks.settings, control.client)
+        bootstrap.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
+        missing = control.server.missing if control.server else None
+        control.client.introduce(ranks.settings.init_timeout_s, missing, bootstrap.look)
+        undo.pop_all()
+        engine = _engine(bootstrap, ranks, control, backend, on_gpu)
+        context = _context(bootstrap, ranks, control, engine)
+        make_faults(context)
+        engine.begin = lambda: _begin(context)
+        engine.start()
+        return context
 
 
 @contextlib.contextmanager
@@ -60,78 +81,82 @@ def telling_failures(bootstrap: Bootstrap) -> Iterator[None]:
         raise
 
 
-def _start(bootstrap: Bootstrap, settings: Settings, prepare: Prepare | None, undo: contextlib.ExitStack) -> Context:
+# --- who is there -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Ranks:
+    """What the ranks have told each other; each list is by rank.
+
+    Args:
+        nodes: which ranks share memory.
+        hosts: the machines.
+        settings: rank 0's: all plan alike.
+        gpu_operations: how tensors on GPUs are reduced.
+        processes: process id, and cores that it may use.
+        engines: a notebook's number of it, or -1.
+    """
+
+    nodes: list[str]
+    hosts: list[str]
+    settings: Settings
+    gpu_operations: gpu_select.Operations
+    processes: list[tuple[int, Sequence[int]]]
+    engines: list[int]
+
+
+def _meet(bootstrap: Bootstrap, settings: Settings) -> _Ranks:
     numbers, process = cell_numbers(), (os.getpid(), cores())
-    about = bootstrap.node, host_id(), settings, gpu_select.see(settings), process, numbers.engine if numbers else -1
-    hello = bootstrap.exchange(about)
-    # Rank 0's settings: all plan alike.
-    nodes, hosts_of, (settings, *_), seen, processes, engines = zip(*hello, strict=True)
-    gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
-    interface, secret = settings.control_address or _interface(bootstrap, hosts_of), bootstrap.secret
-    timeline = Timeline(Recorder())
-    tuning = _tuner(settings, bootstrap.size, len(set(hosts_of))) if bootstrap.rank == 0 else None
+    engine = numbers.engine if numbers else -1
+    everybody = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), process, engine))
+    nodes, hosts, (settings, *_), seen, processes, engines = (list(each) for each in zip(*everybody, strict=True))
+    return _Ranks(nodes, hosts, settings, gpu_select.choose(seen, nodes, settings.gpu_operations), processes, engines)
+
+
+# --- the control plane --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _ControlPlane:
+    """How small messages go.
+
+    Args:
+        client: this rank's end.
+        server: the other one, on rank 0.
+        timeline: of this rank.
+        tuning: rank 0's, if the job is tuned.
+    """
+
+    client: ControlClient
+    server: ControlServer | None
+    timeline: Timeline
+    tuning: Tuner | None
+
+
+def _control_plane(bootstrap: Bootstrap, ranks: _Ranks, undo: contextlib.ExitStack) -> _ControlPlane:
+    settings, secret, timeline = ranks.settings, bootstrap.secret, Timeline(Recorder())
+    interface = settings.control_address or _interface(bootstrap, ranks.hosts)
+    tuning = _tuner(settings, bootstrap.size, len(set(ranks.hosts))) if bootstrap.rank == 0 else None
     server = _serve(bootstrap, settings, interface, timeline, tuning) if bootstrap.rank == 0 else None
     if server is not None:
         undo.callback(server.release, together=True)
-    hosts = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
-    candidates, address = bootstrap.exchange((hosts, server.address) if server else None)[0]
-    channel: Rank0Channel
+    found = addresses() if interface == "0.0.0.0" else [interface or "127.0.0.1"]
+    candidates, address = bootstrap.exchange((found, server.address) if server else None)[0]
     if server is not None:
-        channel = LocalChannel(server)
+        client = ControlClient(bootstrap.rank, LocalChannel(server), settings.heartbeat_s)
     else:
         if not isinstance(address, str):
             address = reachable(candidates, address[1]), address[1]
-        channel = SocketChannel(
-            bootstrap.rank, connect(address, settings.init_timeout_s), secret, settings.peer_timeout_s
-        )
-    control = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
-    control.send(Beat(bootstrap.rank))  # shows the secret: rank 0 has little patience with strangers, who say nothing
-    if len(set(hosts_of)) > 1:
-        control.host, *_ = names = [node.partition("/")[0] for node in nodes]
+        stream = connect(address, settings.init_timeout_s)
+        channel = SocketChannel(bootstrap.rank, stream, secret, settings.peer_timeout_s)
+        client = ControlClient(bootstrap.rank, channel, settings.heartbeat_s)
+    client.send(Beat(bootstrap.rank))  # shows the secret: rank 0 has little patience with strangers, who say nothing
+    if len(set(ranks.hosts)) > 1:
+        client.host, *_ = names = [node.partition("/")[0] for node in ranks.nodes]
         if server is not None:
             server.name_hosts(names)
-    undo.callback(control.close)
-    backend = connect_ranks(bootstrap, settings)
-    undo.callback(backend.life.close, clean=False)
-    on_gpu = gpu_select.join(gpu_operations, nodes, backend, settings)
-    if on_gpu:
-        undo.callback(on_gpu.life.close, clean=False)
-    if prepare:
-        prepare(timeline, settings, bootstrap.rank)
-    undo.callback(timeline.close)
-    if settings.chaos:
-        from workbench.runtime.faults import chaos  # whoever does not ask for faults does not load what makes them
-
-        player = chaos.begin(settings.chaos, bootstrap, control.sockets)
-    bootstrap.exchange(None)  # all have come as far as this: nobody waits below for a rank that has failed above
-    control.introduce(settings.init_timeout_s, server.missing if server else None, bootstrap.look)
-    undo.pop_all()
-    announcer, batching = stack.announcer(bootstrap.rank, settings), stack.batching(settings)
-    sets = SetTable(bootstrap.rank, backend)
-    runner = stack.runner(settings, control.wake, a_core_each(bootstrap.rank, hosts_of, processes), bool(on_gpu))
-    engine = Engine(control, sets, settings, announcer, batching, timeline, runner)
-    stack.tunes(engine, announcer, batching)
-    waits = engine.waits = BlockedThreads(bootstrap.rank, engine.report)
-    backend.life.tick(engine.tick)
-    if on_gpu:
-        on_gpu.life.tick(engine.tick)
-        sets.use_gpu(on_gpu)
-    here = place(list(nodes), bootstrap.rank)
-    context = Context(here, engine, control, sets, waits, bootstrap, settings, server, timeline, gpu_operations)
-    context.tuner, context.engines = tuning, frozenset(engines)
-    if settings.chaos:
-        context.passes = player.passes
-        chaos.watch(engine, player)
-
-    def begin() -> None:
-        HOLDER.set(context, thread_only=True)
-        if sets.gpu is not None:
-            sets.gpu.device.use()  # for what makes tensors of results
-        np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
-
-    engine.begin = begin
-    engine.start()
-    return context
+    undo.callback(client.close)
+    return _ControlPlane(client, server, timeline, tuning)
 
 
 def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
@@ -150,7 +175,7 @@ def _interface(bootstrap: Bootstrap, hosts: Sequence[str]) -> str:
 def _tuner(settings: Settings, ranks: int, hosts: int) -> Tuner | None:
     if not (settings.autotune and settings.autotune_start):
         return tuner(settings)
-    from workbench.simulate.measured.expectation import expectation
+    from workbench.simulate.measured.expectation import expectation  # loaded by tuned jobs alone
 
     return tuner(settings, expectation(settings.autotune_start, ranks, hosts))
 
@@ -165,6 +190,84 @@ def _serve(
         raise LaunchError(f"Rank 0 cannot listen on {interface}: {error}. Set WORKBENCH_CONTROL_ADDRESS.") from None
     server.start()
     return server
+
+
+# --- the data plane -----------------------------------------------------------------------------------
+
+
+def _data_plane(bootstrap: Bootstrap, ranks: _Ranks, undo: contextlib.ExitStack) -> tuple[Backend, Backend | None]:
+    backend = connect_ranks(bootstrap, ranks.settings)
+    undo.callback(backend.life.close, clean=False)
+    on_gpu = gpu_select.join(ranks.gpu_operations, ranks.nodes, backend, ranks.settings)
+    if on_gpu:
+        undo.callback(on_gpu.life.close, clean=False)
+    return backend, on_gpu
+
+
+def _faults(bootstrap: Bootstrap, settings: Settings, client: ControlClient) -> Callable[[Context], None]:
+    """Faults by plan, where somebody has asked for them: the first may happen here, the others once there is a job."""
+    if not settings.chaos:
+        return lambda context: None
+    from workbench.runtime.faults import chaos  # whoever does not ask for faults does not load what makes them
+
+    player = chaos.begin(settings.chaos, bootstrap, client.sockets)
+
+    def watch(context: Context) -> None:
+        context.part(Passing).passes = player.passes
+        chaos.watch(context.engine, player)
+
+    return watch
+
+
+# --- the engine and the context -----------------------------------------------------------------------
+
+
+def _engine(
+    bootstrap: Bootstrap,
+    ranks: _Ranks,
+    control: _ControlPlane,
+    backend: Backend,
+    on_gpu: Backend | None,
+) -> Engine:
+    rank, settings = bootstrap.rank, ranks.settings
+    sets = SetTable(rank, backend)
+    announcer, batching = stack.announcer(rank, settings), stack.batching(settings)
+    own_core = a_core_each(rank, ranks.hosts, ranks.processes)
+    runner = stack.runner(settings, control.client.wake, own_core, bool(on_gpu))
+    engine = Engine(control.client, sets, settings, announcer, batching, control.timeline, runner)
+    stack.tunes(engine, announcer, batching)
+    engine.waits = BlockedThreads(rank, engine.report)
+    backend.life.tick(engine.tick)
+    if on_gpu:
+        on_gpu.life.tick(engine.tick)
+        sets.use_gpu(on_gpu)
+    return engine
+
+
+def _context(bootstrap: Bootstrap, ranks: _Ranks, control: _ControlPlane, engine: Engine) -> Context:
+    assert isinstance(engine.waits, BlockedThreads)
+    return Context(
+        place(ranks.nodes, bootstrap.rank),
+        engine,
+        control.client,
+        engine.sets,
+        engine.waits,
+        bootstrap,
+        ranks.settings,
+        control.server,
+        control.timeline,
+        ranks.gpu_operations,
+        control.tuning,
+        frozenset(ranks.engines),
+    )
+
+
+def _begin(context: Context) -> None:
+    """First on the engine's thread."""
+    HOLDER.set(context, thread_only=True)
+    if context.sets.gpu is not None:
+        context.sets.gpu.device.use()  # for what makes tensors of results
+    np.seterr(over="ignore", invalid="ignore")  # of this thread: an inf is a result
 
 
 __all__ = ["start", "telling_failures"]

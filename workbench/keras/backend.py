@@ -12,11 +12,11 @@ from ml_dtypes import bfloat16
 from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
-from workbench.job.context import HOLDER
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
 from workbench.training.bridge import Bridge, DenseGradients, Spec
 from workbench.training.calls import Call
 from workbench.training.compression import Compression as Casts
+from workbench.training.step_count import note_broadcast
 
 
 def _compression() -> Casts:
@@ -120,7 +120,7 @@ def broadcast_variables(variables: Sequence[Any], root_rank: int) -> None:
     """The root's values into these Keras variables: the same ones in the same order on every rank."""
     if variables:
         assign(variables, Call(Kind.BROADCAST, "broadcast_variables", root=root_rank)(values_of(variables)))
-        HOLDER.get().broadcasts += 1
+        note_broadcast()
 
 
 __all__ = [

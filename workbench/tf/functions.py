@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 
 from workbench.job import objects
-from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.tf.ops import broadcast_
 from workbench.tf.tensors import as_it_is
+from workbench.training.step_count import note_broadcast
 
 
 @as_it_is
@@ -41,7 +41,7 @@ def broadcast_variables(
     assigned = broadcast_(variables, root_rank, process_set=process_set)
     if not tf.executing_eagerly():
         return tf.group(*[getattr(each, "op", each) for each in assigned])
-    HOLDER.get().broadcasts += 1
+    note_broadcast()
     return None
 
 

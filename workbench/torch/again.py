@@ -16,7 +16,7 @@ from workbench.core.handle import Handle
 from workbench.core.messages import Request
 from workbench.core.pending import Entry
 from workbench.job.context import HOLDER
-from workbench.job.entries import submit
+from workbench.job.entries import KnownRequests, submit
 
 Known = list[tuple[Request, torch.Size, torch.dtype]]
 
@@ -29,7 +29,7 @@ def begin_again(key: Hashable, tensors: Sequence[torch.Tensor]) -> list[Handle] 
         tensors: only those in the host's memory are known, and none in shared memory, whose place may have changed.
     """
     context = HOLDER.get()
-    known: Known | None = context.requests.get(key)
+    known: Known | None = context.part(KnownRequests).get(key)
     if known is None or len(known) != len(tensors):
         return None
     low, high = context.sets.everybody.shared.addresses
@@ -59,7 +59,7 @@ def remember(key: Hashable, tensors: Sequence[torch.Tensor], handles: Sequence[H
         if request.place != -1 or request.device != "cpu" or tensor.dtype is torch.bfloat16 or not tensor.is_cpu:
             return
         known.append((request, tensor.shape, tensor.dtype))
-    HOLDER.get().remember(key, known)
+    HOLDER.get().part(KnownRequests).remember(key, known)
 
 
 def _itself(tensor: torch.Tensor, _: Any) -> torch.Tensor:

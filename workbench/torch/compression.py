@@ -52,4 +52,4 @@ Compression = TorchCompression.casting(
 )
 
 
-__all__ = []
+__all__ = ["Compression", "TorchCompression"]

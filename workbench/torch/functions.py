@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from workbench.job import api
-from workbench.job.context import HOLDER
 from workbench.job.objects import broadcast_object
 from workbench.torch import ops
 from workbench.torch.optimizer.initial_zeros import give_zeros_until_step
+from workbench.training.step_count import note_broadcast
 
 Params = Mapping[str, Any] | Iterable[Any]
 
@@ -42,7 +42,7 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
         ops.synchronize(handle)
         if whole.data_ptr() != tensor.data.data_ptr():
             tensor.data.copy_(whole)
-    HOLDER.get().broadcasts += 1
+    note_broadcast()
 
 
 def _named(params: Params) -> list[tuple[str, torch.Tensor]]:

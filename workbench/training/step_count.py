@@ -9,10 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from workbench.errors import MismatchError
 from workbench.job.context import HOLDER, Context
 from workbench.job.requests import OrderOfUse
+
+
+@dataclass
+class Broadcasts:
+    """How often parameters were broadcast in this job; they are equal on all ranks after it."""
+
+    number: int = 0
+
+
+def note_broadcast() -> None:
+    """Parameters have been broadcast, so that those who compare steps begin anew."""
+    HOLDER.get().part(Broadcasts).number += 1
 
 
 class StepCount:
@@ -88,10 +101,10 @@ class StepCount:
 
     def _look(self, context: Context | None) -> None:
         """Has another job begun, or were parameters broadcast?"""
-        job, broadcasts = (context.world, context.broadcasts) if context else (None, 0)
+        job, broadcasts = (context.world, context.part(Broadcasts).number) if context else (None, 0)
         if job is not self._job or broadcasts != self._broadcasts:
             self.begin_anew()
             self._job, self._broadcasts = job, broadcasts
 
 
-__all__ = ["StepCount"]
+__all__ = ["Broadcasts", "StepCount", "note_broadcast"]

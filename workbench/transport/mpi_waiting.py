@@ -70,4 +70,4 @@ def keep(requests: Iterable[MPI.Request]) -> None:
     _KEPT.extend(request for request in requests if request != MPI.REQUEST_NULL)
 
 
-__all__ = []
+__all__ = ["keep", "until", "wait"]

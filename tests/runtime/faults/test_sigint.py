@@ -23,6 +23,7 @@ from workbench.common.waiting import Owner
 from workbench.config import Settings
 from workbench.core.handle import Handle
 from workbench.job.context import HOLDER
+from workbench.job.entries import Waiters
 from workbench.job.start import start
 from workbench.runtime.faults.sigint import INTERRUPTS
 from workbench.runtime.faults.sigint_later import SigintLater
@@ -200,7 +201,7 @@ def test_after_an_interrupt_anywhere_the_next_collectives_are_right(how: str, mo
 
     try:
         for at in interrupts(step):
-            assert context.waiters == set()
+            assert context.part(Waiters) == set()
             for name in ("y", "x"):  # the first ends what may be left of the one that was interrupted
                 result = wb.allreduce_async(x + at, name, wb.Sum).wait(timeout_s=10)
                 np.testing.assert_array_equal(result, x + at)

@@ -28,7 +28,7 @@ from workbench.runtime.faults.thread_stacks import held_up
 
 log = logging.getLogger("workbench")
 
-_OURS = str(Path(__file__).resolve().parent.parent)
+_OURS = str(Path(__file__).resolve().parents[2])  # the package
 _LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
 
 

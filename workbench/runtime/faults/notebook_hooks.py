@@ -42,7 +42,7 @@ Find = Callable[[], Job | None]
 
 _MARK = "_workbench_installed"
 _MOST_FRAMES = 40  # a RecursionError has a thousand
-_OURS = str(Path(__file__).resolve().parent.parent)
+_OURS = str(Path(__file__).resolve().parents[2])  # the package
 
 
 def watch_exceptions(find: Find) -> None:

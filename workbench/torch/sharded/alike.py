@@ -20,6 +20,13 @@ from workbench.torch.sharded.flat import Members
 _DIGEST = 4  # bytes
 
 
+@dataclass
+class ShardedModels:
+    """The number of the model that was last divided among the ranks of this job."""
+
+    number: int = 0
+
+
 def divisible(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str, torch.nn.Parameter]:
     """Those that have elements, all of them floats; what has none, or integers, stays whole on each rank.
 
@@ -54,14 +61,14 @@ def check_alike(params: Mapping[str, torch.nn.Parameter], members: Members, abou
     Raises:
         MismatchError: on all of them; it names the first difference.
     """
-    context = HOLDER.get()
-    number = context.divided + 1
+    last = HOLDER.get().part(ShardedModels)
+    number = last.number + 1
     if members.size > 1:
         mine = [*map(_described, params, params.values()), f"units: {about}"]
         everybody = allgather_object((number, mine), "sharded parameters", members.process_set)
         number = max(each for each, _ in everybody)
         _compare([lines for _, lines in everybody], members)
-    context.divided = number
+    last.number = number
     return number
 
 

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from workbench.common.chaos import COMMIT, CUT, DELAY, JOIN, KILL, STOP, Chaos, Fault, parse
 from workbench.core.engine import Engine
-from workbench.core.messages import Announce, Event, Response
+from workbench.core.messages import Response
 from workbench.core.pending import Entry
-from workbench.core.protocols import Control, Observer
+from workbench.core.protocols import Observer
 
 
 class Record:
@@ -214,21 +214,6 @@ def enter(mine: Player, bootstrap: Member, sockets: Callable[[], Sequence[socket
 # --- where the states are ---------------------------------------------------------------------------------
 
 
-class _Control:
-    """A rank's control client, watched: what was announced has been sent."""
-
-    def __init__(self, inner: Control, passes: Callable[[str], None]) -> None:
-        self._inner, self._passes = inner, passes
-
-    def send(self, event: Event) -> None:
-        self._inner.send(event)
-        if isinstance(event, Announce):
-            self._passes("announced")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-
 class _Observer(Observer):
     """An engine's observer, and what it tells of the states; the other one is told everything, as before."""
 
@@ -237,6 +222,10 @@ class _Observer(Observer):
 
     def announces(self, entries: Sequence[Entry]) -> None:
         self._inner.announces(entries)
+
+    def sent(self) -> None:
+        self._inner.sent()
+        self._passes("announced")
 
     def cycle(self) -> None:
         self._inner.cycle()
@@ -259,12 +248,11 @@ def watch(engine: Engine, mine: Player) -> Callable[[], None]:
             mine.forget_steps = _watch_steps(mine.passes)
         mine.passes(state)
 
-    control, observer = engine._control, engine._observer
-    engine._control = cast(Control, _Control(control, passes))
-    engine._observer = _Observer(observer, passes)
+    before = engine.observer
+    engine.observer = _Observer(before, passes)
 
     def end() -> None:
-        engine._control, engine._observer = control, observer
+        engine.observer = before
 
     return end
 
