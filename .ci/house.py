@@ -1,5 +1,7 @@
 """The plan of the package: rooms, floors, arrows, arrows that go up, circles. ``make house``; ``--arrows`` lists them.
 
+``--check`` compares the lines of each room, and of ``tests/``, with ``.ci/lines.toml``; ``--write`` lowers the numbers.
+
 A *room* is a folder or file of ``workbench/``. An *arrow* is an import from one room to another, also one inside a
 function or for types alone. Floors are those of the contract in ``pyproject.toml``, which ``make check`` holds.
 """
@@ -7,6 +9,7 @@ function or for types alone. Floors are those of the contract in ``pyproject.tom
 from __future__ import annotations
 
 import argparse
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,6 +22,7 @@ except ModuleNotFoundError:  # Python 3.10
 import grimp
 
 ROOT = Path(__file__).resolve().parent.parent
+LINES = ROOT / ".ci" / "lines.toml"
 Arrow = tuple[str, str]
 
 
@@ -90,11 +94,45 @@ def lines(folder: str) -> dict[str, int]:
     return found
 
 
+def all_lines() -> dict[str, int]:
+    """Room → its lines; ``tests`` → those of all tests."""
+    return lines("workbench") | {"tests": sum(lines("tests").values())}
+
+
+def grown() -> list[str]:
+    """What has more lines than ``.ci/lines.toml`` says, and what is not listed there."""
+    allowed = tomllib.loads(LINES.read_text())
+    return [
+        f"{name} has {count:,} lines, and .ci/lines.toml allows {allowed.get(name, 0):,}. Merge or delete something. "
+        "If it has to grow, write the new number there, with the reason beside it."
+        for name, count in sorted(all_lines().items())
+        if count > allowed.get(name, 0)
+    ]
+
+
+def write() -> None:
+    """Lower the numbers to what there is. What has grown stays as it is: a person gives the reason."""
+    count, text = all_lines(), LINES.read_text()
+
+    def lowered(found: re.Match[str]) -> str:
+        return f"{found[1]} = {min(int(found[2]), count.get(found[1], 0))}"
+
+    LINES.write_text(re.sub(r"^(\w+) = (\d+)", lowered, text, flags=re.MULTILINE))
+
+
 def main() -> None:
     """Print the plan."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--arrows", action="store_true", help="list the arrows between rooms")
+    parser.add_argument("--check", action="store_true", help="has a room grown beyond .ci/lines.toml?")
+    parser.add_argument("--write", action="store_true", help="lower the numbers of .ci/lines.toml")
     words = parser.parse_args()
+    if words.write:
+        return write()
+    if words.check:
+        if found := grown():
+            raise SystemExit("\n".join(found))
+        return None
     on, between, count = floors(), imports(), lines("workbench")
     arrows = {(room(one), room(other)) for one, other in between if room(one) != room(other)}
     up = {(one, other) for one, other in arrows if on.get(other, 99) >= on.get(one, 0)}
@@ -110,6 +148,7 @@ def main() -> None:
     print(f"{len(on)} rooms on {len(by_floor)} floors, {len(arrows)} arrows, {len(up)} of them up")
     print(f"{len(circles(between))} circles of files, {len(circles(folders(between)))} circles of folders")
     print(f"{total - course:,} lines without course, {course:,} in course, {sum(lines('tests').values()):,} in tests")
+    return None
 
 
 if __name__ == "__main__":

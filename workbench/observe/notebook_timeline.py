@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench.common import chrome_trace
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.observe.drawing import caption, describe, svg, uncrowded
@@ -76,8 +77,7 @@ class Picture(Figure):
 
     def chrome_trace(self, path: str | Path) -> None:
         """Write the events as JSON that Perfetto and chrome://tracing open: a process per rank, a thread per row."""
-        trace = {"traceEvents": list(trace_events(self.tracks)), "displayTimeUnit": "ms"}
-        Path(path).write_text(json.dumps(trace), encoding="utf-8")
+        chrome_trace.write(path, chrome_trace.trace(trace_events(self.tracks)))
 
 
 def recorded(last: int) -> Snapshot | None:
@@ -98,13 +98,13 @@ def all_recorded(last: int) -> list[Recorded]:
 def trace_events(shown: Sequence[Track]) -> Iterator[dict[str, Any]]:
     """The tracks as Chrome trace events; phases lie within their batch, and a category is a phase."""
     for track in shown:
-        yield _name("process", track.rank, 0, f"rank {track.rank}")
-        yield {"ph": "M", "name": "process_sort_index", "pid": track.rank, "args": {"sort_index": track.rank}}
-        yield _name("thread", track.rank, 0, "compute")
+        yield chrome_trace.named("process", track.rank, f"rank {track.rank}")
+        yield chrome_trace.sorted_at(track.rank, track.rank)
+        yield chrome_trace.named("thread", track.rank, "compute")
         for row in sorted({bar.row for bar in track.bars}):
-            yield _name("thread", track.rank, row + 1, f"collectives {row + 1}")
+            yield chrome_trace.named("thread", track.rank, f"collectives {row + 1}", row + 1)
         for span in track.compute:
-            yield _complete(track.rank, 0, span.phase, span.phase, span.begin, span.end)
+            yield chrome_trace.complete(track.rank, 0, span.phase, span.phase, span.begin, span.end)
         for bar in track.bars:
             yield from _batch_events(track.rank, bar)
 
@@ -114,18 +114,9 @@ def _batch_events(rank: int, bar: Bar) -> Iterator[dict[str, Any]]:
         return
     tensors = {"tensors": list(bar.names), "bytes": bar.nbytes, "last": bar.last, "error": bar.error}
     begin, end = bar.spans[0].begin, bar.spans[-1].end
-    yield _complete(rank, bar.row + 1, bar.names[0], bar.kind, begin, end) | {"args": tensors}
+    yield chrome_trace.complete(rank, bar.row + 1, bar.names[0], bar.kind, begin, end, **tensors)
     for span in bar.spans:
-        yield _complete(rank, bar.row + 1, caption(span, bar), span.phase, span.begin, span.end)
-
-
-def _complete(rank: int, thread: int, name: str, category: str, begin: float, end: float) -> dict[str, Any]:
-    where = {"ph": "X", "pid": rank, "tid": thread, "name": name, "cat": category}
-    return where | {"ts": round(begin, 3), "dur": round(end - begin, 3)}
-
-
-def _name(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
-    return {"ph": "M", "name": f"{what}_name", "pid": rank, "tid": thread, "args": {"name": name}}
+        yield chrome_trace.complete(rank, bar.row + 1, caption(span, bar), span.phase, span.begin, span.end)
 
 
 def gathered(last: int) -> list[Snapshot]:

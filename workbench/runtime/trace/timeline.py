@@ -27,6 +27,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from workbench.common.chrome_trace import named, sorted_at
 from workbench.config import Settings
 from workbench.core.fusion import Batch
 from workbench.core.messages import Decision, Request, Response
@@ -254,8 +255,7 @@ class Writer(threading.Thread):
         if name not in self._heads:
             pid = len(self._heads)
             self._heads[name] = f'"pid": {pid}, "tid": 0'
-            lines.append(json.dumps({"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}))
-            lines.append(json.dumps({"ph": "M", "name": "process_sort_index", "pid": pid, "args": {"sort_index": pid}}))
+            lines += [json.dumps(named("process", pid, name)), json.dumps(sorted_at(pid, pid))]
         self._open[name] = self._open.get(name, 0) + (phase == "B") - (phase == "E")
         what = f', "name": "{label}"' if label else ""
         return [*lines, f'{{"ph": "{phase}", {self._heads[name]}, "ts": {ts:.3f}{what}{_MORE.get(phase, "")}}}']

@@ -6,11 +6,11 @@ One process with two threads, as in :mod:`workbench.simulate.steps`: ``compute``
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from workbench.common.chrome_trace import TraceEvent, complete, named, trace, write
 from workbench.simulate.steps import Event, Policy, Result, Span
 
 _THREADS = {"forward": 0, "backward": 0, "reduce": 1}
@@ -44,8 +44,8 @@ def chrome_trace(result: Result, layers: Sequence[Span], policy: Policy | None =
         raise ValueError(f"Events of {of}: give the result and the layers of one simulate().")
     value_bytes = (policy or Policy()).value_bytes
     start = min(event.begin_s for event in result.events)
-    complete = [_complete(event, start, value_bytes * event.values) for event in result.events]
-    return {"traceEvents": [*_names(), *complete], "displayTimeUnit": "ms"}
+    names = [named("process", 0, "a simulated step"), named("thread", 0, "compute"), named("thread", 0, "network", 1)]
+    return trace([*names, *(_complete(event, start, value_bytes * event.values) for event in result.events)])
 
 
 def write_chrome_trace(path: str | Path, result: Result, layers: Sequence[Span], policy: Policy | None = None) -> None:
@@ -55,28 +55,14 @@ def write_chrome_trace(path: str | Path, result: Result, layers: Sequence[Span],
         OSError: it cannot be written.
         ValueError: as there.
     """
-    Path(path).write_text(json.dumps(chrome_trace(result, layers, policy)), encoding="utf-8")
+    write(path, chrome_trace(result, layers, policy))
 
 
-def _names() -> list[dict[str, Any]]:
-    threads = [
-        {"ph": "M", "name": "thread_name", "pid": 0, "tid": tid, "args": {"name": name}}
-        for tid, name in enumerate(("compute", "network"))
-    ]
-    return [{"ph": "M", "name": "process_name", "pid": 0, "args": {"name": "a simulated step"}}, *threads]
-
-
-def _complete(event: Event, start: float, nbytes: int) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "ph": "X",
-        "name": f"{event.what} {', '.join(event.names)}",
-        "cat": event.what,
-        "pid": 0,
-        "tid": _THREADS[event.what],
-        "ts": round(1e6 * (event.begin_s - start), 3),
-        "dur": round(1e6 * (event.end_s - event.begin_s), 3),
-    }
-    return found | ({"args": {"bytes": nbytes}} if event.what == "reduce" else {})
+def _complete(event: Event, start_s: float, nbytes: int) -> TraceEvent:
+    name, thread = f"{event.what} {', '.join(event.names)}", _THREADS[event.what]
+    args = {"bytes": nbytes} if event.what == "reduce" else {}
+    begin_us, end_us = 1e6 * (event.begin_s - start_s), 1e6 * (event.end_s - start_s)
+    return complete(0, thread, name, event.what, begin_us, end_us, **args)
 
 
 __all__ = ["chrome_trace", "write_chrome_trace"]
