@@ -134,7 +134,6 @@ class OfThisMachine:
         return ""
 
     def report(self) -> str:
-        """Of the job."""
         return self.job.report()
 
     def stop(self) -> None:
@@ -177,7 +176,6 @@ class EnginesHere(OfThisMachine):
         engine_commands.are_up(self.job.log("engines"))
 
     def gone(self) -> list[int]:
-        """By their process ids."""
         return [rank for rank, pid in enumerate(self._pids) if not runs(pid)]
 
     def describe_lost(self, gone: Sequence[int]) -> str:

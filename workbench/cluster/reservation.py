@@ -108,11 +108,9 @@ class Held(Protocol):
     def ended(self) -> str:
         """Why they are no more; "" while they are there."""
 
-    def line(self) -> str:
-        """For whoever uses them."""
+    def line(self) -> str: ...
 
-    def release(self) -> None:
-        """Give them back."""
+    def release(self) -> None: ...
 
 
 class Reservation:

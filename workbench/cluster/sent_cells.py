@@ -170,7 +170,6 @@ class SentCells:
         self._client._io_loop.add_callback(self._soon)
 
     def _end(self, call: _Call) -> None:
-        """It sends nothing more."""
         if call in self._calls:
             self._calls.remove(call)
             self._version += 1

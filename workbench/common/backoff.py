@@ -24,7 +24,6 @@ class Backoff:
         self._until, self._next_s, self._longest_s = time.monotonic() + timeout_s, first_s, longest_s
 
     def over(self) -> bool:
-        """Has the deadline passed?"""
         return time.monotonic() > self._until
 
     def pause(self) -> bool:

@@ -109,7 +109,6 @@ class Chaos:
 
     @property
     def text(self) -> str:
-        """As :func:`parse` reads it."""
         words = [f"seed={self.seed}", f"ranks={self.ranks}", *(f"{act}s={n}" for act, n in self.counts.items())]
         words += [f"states={'+'.join(self.states).replace(' ', '-')}", *(fault.words for fault in self.named)]
         return ",".join([*words, *([f"record={self.record}"] if self.record else [])])

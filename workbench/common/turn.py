@@ -66,7 +66,6 @@ class Turn:
         return self.resting and self._lock.acquire(blocking=False)
 
     def give(self) -> None:
-        """Give it back."""
         self._wanted_at = time.monotonic()
         self._lock.release()
 

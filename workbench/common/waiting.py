@@ -47,14 +47,12 @@ class Served(Protocol):
     waits: Waits
 
     @property
-    def ident(self) -> int | None:
-        """Of its thread."""
+    def ident(self) -> int | None: ...
 
     def one_round(self, longest_s: float, spin_s: float | None) -> None:
         """Announce what there is, wait for messages for so long at most, obey."""
 
-    def settled(self) -> bool:
-        """Is nothing in flight?"""
+    def settled(self) -> bool: ...
 
     def hurry(self) -> bool:
         """Announce without delay what has not been announced; is there anything?"""

@@ -50,7 +50,6 @@ class Bucket:
 
     @property
     def dtype(self) -> str:
-        """Of all pieces."""
         return self.pieces[0].dtype
 
     @cached_property
@@ -61,7 +60,6 @@ class Bucket:
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of its pieces."""
         return tuple(piece.name for piece in self.pieces)
 
     def parts(self, array: Any) -> dict[str, Any]:

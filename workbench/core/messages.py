@@ -111,7 +111,6 @@ class Response:
         return self.process_set, self.name
 
     def exception(self) -> CollectiveError | None:
-        """The error, or None."""
         return from_wire(self.error[0], self.error[1]) if self.error else None
 
 

@@ -93,7 +93,6 @@ class AtOnce:
         self.hurry = self.open = False
 
     def add(self, fresh: list[Entry | Event], now: float) -> bool:
-        """Never wait for more."""
         self.held += fresh
         return False
 

@@ -221,7 +221,6 @@ def _either(**names: int | None) -> int | None:
 
 
 def _fail(outcome: Outcome, timeout_s: float | None) -> NoReturn:
-    """Raise what happened."""
     if outcome.culprit is None and outcome.signal:
         raise KeyboardInterrupt(outcome.text)
     if outcome.culprit is None and outcome.late:

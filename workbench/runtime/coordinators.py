@@ -17,8 +17,7 @@ class Coordinator(Protocol):
         """Incomplete names; after :meth:`settle` all of them."""
 
     @property
-    def busy(self) -> bool:
-        """Is a name incomplete?"""
+    def busy(self) -> bool: ...
 
     def take(self, event: Event, now: float) -> Decision:
         """Account for one event; what all ranks do next."""

@@ -91,7 +91,6 @@ class Formula:
     combine_s: float = 0.0
 
     def message_s(self, nbytes: float) -> float:
-        """Until it has arrived."""
         return self.wire.latency_s + self.wire.overhead_s + self.busy_s(nbytes)
 
     def busy_s(self, nbytes: float) -> float:
@@ -105,7 +104,6 @@ class Formula:
         return summed + (n - 1) * self.busy_s(nbytes) + self.wire.latency_s + self.wire.overhead_s
 
     def ring_s(self, n: int, nbytes: float) -> float:
-        """Ring allreduce."""
         return self.reduce_scatter_s(n, nbytes) + self.chunks_s(n, nbytes)
 
     def reduce_scatter_s(self, n: int, nbytes: float) -> float:
@@ -128,7 +126,6 @@ class Formula:
         return max(form.count("1") * hop_s + form.count("0") * wait_s for form in ranks)
 
     def doubling_s(self, n: int, nbytes: float) -> float:
-        """Recursive doubling."""
         return (n.bit_length() - 1) * self.message_s(nbytes)
 
 

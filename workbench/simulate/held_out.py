@@ -102,7 +102,6 @@ class Row:
 
     @property
     def error(self) -> float:
-        """In points: hundredths."""
         return 100 * (self.predicted - self.published)
 
     def __str__(self) -> str:

@@ -96,7 +96,6 @@ class Machines:
 
     @property
     def n(self) -> int:
-        """How many ranks."""
         return self.hosts * self.per_host
 
     def needs(self, ranks: int) -> None:

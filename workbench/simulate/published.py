@@ -40,7 +40,6 @@ class Paper:
 
     @property
     def step_s(self) -> float:
-        """One GPU's step."""
         return BATCH / self.images_per_s
 
 

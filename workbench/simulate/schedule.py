@@ -50,7 +50,6 @@ class Schedule:
 
     @property
     def n(self) -> int:
-        """How many ranks."""
         return int(self.dest.shape[1])
 
 

@@ -131,7 +131,6 @@ class TensorFlowBridge:
     lends = False
 
     def eager(self, tensor: Any) -> bool:
-        """Outside of graphs."""
         return bool(tf.executing_eagerly())
 
     def on_host(
@@ -141,11 +140,9 @@ class TensorFlowBridge:
         return on_host(function, tensors, results, in_order=True)
 
     def spec(self, tensor: Any) -> Spec:
-        """dtype and static shape."""
         return tensor.dtype.name, shape_of(tensor)
 
     def sparse(self, gradient: Any) -> tuple[Any, Any] | None:
-        """The parts of IndexedSlices."""
         return (gradient.values, gradient.indices) if isinstance(gradient, tf.IndexedSlices) else None
 
     def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
@@ -153,11 +150,9 @@ class TensorFlowBridge:
         return tf.IndexedSlices(values, rows, gradient.dense_shape)
 
     def dense(self, gradient: Any) -> Any:
-        """A tensor."""
         return tf.convert_to_tensor(gradient)
 
     def scaled(self, gradient: Any, factor: float) -> Any:
-        """Of the same kind."""
         if isinstance(gradient, tf.IndexedSlices):
             return self.rebuilt(gradient, self.scaled(gradient.values, factor), gradient.indices)
         return gradient * tf.cast(factor, gradient.dtype)

@@ -84,7 +84,6 @@ class _Status:
         _library().TF_DeleteStatus(self.pointer)
 
     def check(self) -> None:
-        """Raise what it says."""
         if _library().TF_GetCode(self.pointer):
             raise RuntimeError(f"TensorFlow: {_library().TF_Message(self.pointer).decode()}")
 

@@ -45,8 +45,7 @@ class Bridge(Protocol):
     ) -> list[Any]:
         """Call ``function`` with the tensors' arrays, now or whenever the graph runs; its results as tensors."""
 
-    def spec(self, tensor: Any) -> Spec:
-        """dtype and shape."""
+    def spec(self, tensor: Any) -> Spec: ...
 
     def sparse(self, gradient: Any) -> tuple[Any, Any] | None:
         """(values, rows) of a sparse gradient; None for a dense one."""
@@ -70,11 +69,9 @@ class DenseGradients:
         """None: it is dense."""
 
     def rebuilt(self, gradient: Any, values: Any, rows: Any) -> Any:
-        """Never asked for."""
         raise NotImplementedError
 
     def dense(self, gradient: Any) -> Any:
-        """As it is."""
         return gradient
 
 

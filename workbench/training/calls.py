@@ -68,7 +68,6 @@ class Call:
 
     @property
     def verb(self) -> Verb:
-        """Its verb's properties."""
         return verb(self.kind)
 
     def begin(self, tensors: Sequence[Any], entry: MakeEntry) -> list[Handle]:

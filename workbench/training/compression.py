@@ -30,11 +30,9 @@ class NoCompression:
     """
 
     def compress(self, tensor: Any) -> tuple[Any, Any]:
-        """The tensor itself."""
         return tensor, None
 
     def decompress(self, tensor: Any, ctx: Any) -> Any:
-        """The tensor itself."""
         return tensor
 
 

@@ -37,8 +37,7 @@ class Verbs(Protocol):
     def run(self, call: Call, tensors: Sequence[Any]) -> list[Any]:
         """The results of a collective; for alltoall the rows, and how many came from each rank."""
 
-    def zeros_like(self, tensor: Any) -> Any:
-        """As large, all 0."""
+    def zeros_like(self, tensor: Any) -> Any: ...
 
     def scaled(self, tensor: Any, factor: float) -> Any:
         """``factor`` times the tensor, in its own dtype."""
@@ -141,15 +140,12 @@ class _Arrays:
     """Host arrays; see :class:`Verbs`."""
 
     def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
-        """At once."""
         return call(tensors)
 
     def zeros_like(self, tensor: Array) -> Array:
-        """As large, all 0."""
         return np.zeros_like(tensor)
 
     def scaled(self, tensor: Array, factor: float) -> Array:
-        """In its own dtype."""
         return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
 
 

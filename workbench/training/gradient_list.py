@@ -194,7 +194,6 @@ class _Arrays:
         self.first = True
 
     def take_all(self) -> None:
-        """All of a pass."""
         for bucket in self._buckets:
             self._take(bucket)
 

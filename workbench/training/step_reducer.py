@@ -41,8 +41,7 @@ class GradientSource(Protocol):
 class Submit(Protocol):
     """Hands entries to the engine: :func:`workbench.job.entries.submit`."""
 
-    def __call__(self, entries: list[Entry], at_once: bool = False) -> list[Handle]:
-        """Their handles."""
+    def __call__(self, entries: list[Entry], at_once: bool = False) -> list[Handle]: ...
 
 
 class GradientReducer:

@@ -176,7 +176,6 @@ class ElasticBootstrap:
     # --- the bootstrap --------------------------------------------------------------------------------
 
     def exchange(self, value: Any) -> list[Any]:
-        """Through the launcher."""
         number = self._put(value)
 
         def fits(found: dict[str, Any]) -> bool:

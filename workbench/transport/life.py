@@ -28,5 +28,4 @@ class Life:
     give_up: Callable[[CollectiveError], None] = nothing
 
     def close(self, clean: bool = True) -> None:
-        """Give everything back."""
         self.end(clean)

@@ -157,7 +157,6 @@ class _Allreduce(_Steps):
         self.ticks = self._complete + 2
 
     def step(self, k: int, age: int) -> None:
-        """In, reduce, send, out."""
         if age == 0 and not self._places:
             self.levels.stages(k, self.segments[k])[self.rank][...] = self.segments[k]
         elif age == 1:

@@ -84,7 +84,6 @@ class NotebookResult:
 
     @property
     def complete(self) -> bool:
-        """Was each exercise judged?"""
         return not self.problem and all(result.state is not State.NOT_JUDGED for result in self.exercises.values())
 
 

@@ -137,7 +137,6 @@ class ElasticEngines(OfThisMachine):
         return [worker for worker in self.watch.living() if name_of(worker) in ended]
 
     def describe_lost(self, gone: Sequence[int]) -> str:
-        """Those in words."""
         return f"{count(len(gone), 'engine')} ended: {', '.join(map(str, gone))}"
 
     def stop(self) -> None:

@@ -133,16 +133,13 @@ class Watch(threading.Thread):
             return self._members.why_waiting()
 
     def pid(self, worker: int) -> int:
-        """An engine's process."""
         return self._job.pid(name_of(worker))
 
     def kill(self, worker: int) -> None:
-        """End an engine's process."""
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid(worker), SIGKILL)
 
     def close(self) -> None:
-        """End the thread."""
         self._end.set()
         if self.is_alive():
             self.join(5.0)
@@ -150,7 +147,6 @@ class Watch(threading.Thread):
     # --- this thread ----------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Until :meth:`close`."""
         with selectors.DefaultSelector() as waiting:
             waiting.register(self._desk, selectors.EVENT_READ)
             while not self._end.is_set():

@@ -44,11 +44,9 @@ class Guests:
 
     @property
     def count(self) -> int:
-        """How many there are."""
         return len(self._open)
 
     def admit(self, guest: socket.socket) -> None:
-        """One more."""
         with self._lock:
             while len(self._open) >= self._most:
                 self._cut_off_oldest()
@@ -60,7 +58,6 @@ class Guests:
             self._open.pop(guest, None)
 
     def cut_off(self) -> None:
-        """All of them."""
         with self._lock:
             while self._open:
                 self._cut_off_oldest()

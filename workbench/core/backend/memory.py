@@ -48,11 +48,9 @@ class HostMemory:
         return nullcontext()
 
     def empty(self, shape: Sequence[int], dtype: Any, arrival: Any) -> Array:
-        """An array of numpy's."""
         return np.empty(shape, dtype)
 
     def copy(self, pairs: Sequence[tuple[Array | None, Array]]) -> None:
-        """One by one."""
         for source, target in pairs:
             target[...] = 0 if source is None else source
 

@@ -76,14 +76,12 @@ class SetTable:
         self._backends[0].life.close(clean)
 
     def add(self, set_id: int, ranks: Sequence[int]) -> None:
-        """A set begins."""
         self.members[set_id] = tuple(ranks)
         if self._rank in ranks:
             for backends in filter(None, (self._backends, self._on_gpu)):
                 backends[set_id] = backends[0].life.subset(ranks)
 
     def remove(self, set_id: int) -> None:
-        """A set ends."""
         self.members.pop(set_id, None)
         for backends in (self._on_gpu, self._backends):
             if gone := backends.pop(set_id, None):

@@ -95,7 +95,6 @@ class ElasticRun:
         self._batches, self._together_since = 0, float("inf")
 
     def attend(self) -> None:
-        """Until all have ended."""
         self._find_slots()
         while not self._over():
             now = time.monotonic()
@@ -107,7 +106,6 @@ class ElasticRun:
             self.take(self._workers.wait(self._printer.pause_s(self._ending.pause_s(now, _LOOK_S))))
 
     def outcome(self) -> Outcome:
-        """The result."""
         ending = self._ending
         if self._failure or (self._last and not self._finished and not ending.asked):
             worker, how = self._last or (None, "")
@@ -124,7 +122,6 @@ class ElasticRun:
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
     def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
-        """Handle what has happened."""
         now = time.monotonic()
         for event in events:
             match event:

@@ -13,8 +13,7 @@ _PING_S = 1.0  # between two questions
 class Contact(Protocol):
     """Carries messages to workers."""
 
-    def tell(self, worker: int, message: Message) -> None:
-        """Tell a worker something."""
+    def tell(self, worker: int, message: Message) -> None: ...
 
     def silent_for(self, worker: int) -> float:
         """For how many seconds a worker has said nothing."""

@@ -88,7 +88,6 @@ class WorkersOnHosts:
         self._begun, self.files = 0, dict[str, bytes]()
 
     def takes(self, host: str) -> bool:
-        """The rehearsal will tell."""
         return True
 
     def start(self, worker: int, place: Place) -> None:

@@ -299,7 +299,6 @@ class RanksOnHosts:
                 yield HostLost(name, tuple(self._ranks[name]), fields["text"])
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
-        """By their agents."""
         for rank in ranks:
             self._connections.say(self._host[rank], Message("signal", {"rank": rank, "number": number}))
 

@@ -87,7 +87,6 @@ class Port:
             self.close()
 
     def close(self) -> None:
-        """Open no more."""
         self._socket.close()
 
 

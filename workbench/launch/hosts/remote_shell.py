@@ -115,7 +115,6 @@ class Here:
     """No shell at all: the host is this machine."""
 
     def command(self, host: str, script: str) -> list[str]:
-        """Run a shell's script."""
         return ["sh", "-c", script]
 
     def trial(self, host: str) -> list[str]:

@@ -64,7 +64,6 @@ class Ending:
         return self._killed or not self.running
 
     def ended(self, rank: int, code: int, now: float) -> None:
-        """A rank has ended."""
         self.running.discard(rank)
         self.codes[rank] = code
         if code and not self._told:

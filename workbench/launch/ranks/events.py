@@ -153,7 +153,6 @@ class RankPipes:
             self._leave = -1
 
     def close(self) -> None:
-        """Close all pipes."""
         self.release_supervisors()
         for key in list(self._selector.get_map().values()):
             if key.data != "signals":

@@ -45,7 +45,6 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         sys.breakpointhook = pdb.set_trace = no_debugger
 
     def init_metadata(self, parent: Any) -> Any:
-        """A request is begun."""
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
         return super().init_metadata(parent)
 

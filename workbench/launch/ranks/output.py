@@ -249,7 +249,6 @@ class Printer:
         return max(0.0, min(most_s, since + _PARTIAL_S - time.monotonic()))
 
     def flush(self) -> None:
-        """Let everything be seen."""
         due = time.monotonic() - _PARTIAL_S
         for (rank, name), lines in self._lines.items():
             if lines.since <= due:

@@ -163,7 +163,6 @@ class Watchdog:
                 self._say(f"{pid} {created!r}")
 
     def alive(self) -> bool:
-        """Does the watchdog run?"""
         return self._process.poll() is None
 
     def dismiss(self, timeout_s: float = 5.0) -> None:

@@ -90,7 +90,6 @@ class RanksHere:
             self._processes.start(process.name, process.command)
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent]:
-        """From the ranks' pipes."""
         for event in self._pipes.wait(timeout_s):
             match event:
                 case Started(rank, pid):
@@ -111,11 +110,9 @@ class RanksHere:
                 os.killpg(self._pids[rank], number)
 
     def ended(self) -> dict[str, int]:
-        """Mpiexec or a supervisor."""
         return self._processes.codes()
 
     def report(self) -> str:
-        """Of these."""
         return self._processes.report()
 
     def stop(self, take: Callable[[Iterable[LauncherEvent]], None]) -> dict[str, bytes]:

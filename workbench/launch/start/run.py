@@ -123,7 +123,6 @@ class _Run:
         self._files = self._ranks.stop(self._take)
 
     def outcome(self) -> Outcome:
-        """The result."""
         ending, files = self._ending, self._files
         if self._lost and not ending.failed:
             name, code = self._lost

@@ -98,7 +98,6 @@ class Desk:
         return guest.pid if guest else 0
 
     def close(self) -> None:
-        """End all connections."""
         for key in list(self._selector.get_map().values()):
             key.fileobj.close()  # type: ignore[union-attr]
         self._selector.close()

@@ -56,14 +56,12 @@ class Workers(Protocol):
     def takes(self, host: str) -> bool:
         """May workers be started on this host, which was found while the job runs?"""
 
-    def start(self, worker: int, place: Place) -> None:
-        """Start one more."""
+    def start(self, worker: int, place: Place) -> None: ...
 
     def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
         """What happens next; nothing after ``timeout_s``."""
 
-    def tell(self, worker: int, message: Message) -> None:
-        """Tell a worker something."""
+    def tell(self, worker: int, message: Message) -> None: ...
 
     def silent_for(self, worker: int) -> float:
         """For how many seconds a worker has said nothing."""

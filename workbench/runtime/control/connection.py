@@ -51,7 +51,6 @@ class Connection:
         self._in, self._out = bytearray(), bytearray()
 
     def fileno(self) -> int:
-        """For poll and select."""
         return self.socket.fileno()
 
     @property

@@ -146,7 +146,6 @@ class BlockedThreads(Waits):
             self._report(Blocked(self._rank, tuple(self._waiting.values()), more))
 
     def _end(self, thread: int) -> None:
-        """A thread goes on."""
         self._graphs.pop(thread, None)
         if self._waiting.pop(thread, None) is not None or self._told:
             self._told = False

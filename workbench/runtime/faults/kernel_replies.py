@@ -43,7 +43,6 @@ class Replies:
             self._install()
 
     def heed(self, number: int, frame: FrameType | None) -> None:
-        """The handler of SIGINT."""
         if self.within:
             signal.default_int_handler(number, frame)
 

@@ -106,7 +106,6 @@ class Inquiry:
         self._stacks: dict[int, str] = {}
 
     def answer(self, rank: int, stack: str) -> None:
-        """One rank's main thread."""
         self._stacks[rank] = stack
 
     def due(self, now: float) -> bool:

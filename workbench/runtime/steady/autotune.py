@@ -115,7 +115,6 @@ class TuningAnnouncer:
         return self._inner.announce(entries, seen)
 
     def read(self, decision: Decision) -> list[Response]:
-        """All but the choice."""
         found = self._inner.read(decision)
         orders = [response for response in found if response.kind is Kind.TUNE]
         if not orders:

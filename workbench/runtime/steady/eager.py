@@ -78,7 +78,6 @@ class EagerCoordinator(Wrapper):
         return event
 
     def after(self, decision: Decision) -> Decision:
-        """Add the results."""
         if not self._values:
             return decision
         results = dict(decision.results)

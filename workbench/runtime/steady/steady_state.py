@@ -114,7 +114,6 @@ class SteadyCoordinator(Wrapper):
 
     @property
     def busy(self) -> bool:
-        """Is a name incomplete?"""
         return bool(self._sequences) or self._inner.busy
 
     def _advance(self, event: Announce, now: float) -> Decision:

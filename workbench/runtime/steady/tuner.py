@@ -161,13 +161,11 @@ class Log:
         self._line(_HEADER)
 
     def trial(self, trial: Trial) -> None:
-        """One more."""
         choice = trial.choice
         threshold, window = choice.fusion_threshold_bytes / (1 << 20), choice.fusion_window_s * 1e3
         self._line(f"{self._fixed},{window:g},{threshold:g},{trial.score / 1e6:g}")
 
     def close(self) -> None:
-        """No more comes."""
         if self._file:
             with contextlib.suppress(OSError):
                 self._file.close()

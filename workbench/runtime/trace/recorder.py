@@ -136,7 +136,6 @@ class Recorder:
     # --- this rank's engine -------------------------------------------------------------------------
 
     def announces(self, entries: Sequence[Entry]) -> None:
-        """These are announced now."""
         if self.on:
             now = perf_counter_ns()
             for entry in entries:

@@ -77,7 +77,6 @@ class Timeline(Observer):
 
     @property
     def on(self) -> bool:
-        """Is a file open?"""
         return self._writer is not None
 
     def open(self, path: str, mark_cycles: bool = False) -> None:
@@ -225,7 +224,6 @@ class Writer(threading.Thread):
     # --- this thread --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Write until :meth:`end`."""
         with self._file:
             ended = False
             while not ended:

@@ -55,7 +55,6 @@ class Fit:
 
     @property
     def wire(self) -> Wire:
-        """For the simulator."""
         return Wire(self.latency_s.value, self.per_byte_s.value)
 
     def __str__(self) -> str:

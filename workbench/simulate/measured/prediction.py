@@ -49,7 +49,6 @@ class Measured:
     bucket_bytes: int = 16 << 20
 
     def save(self, path: str | Path) -> None:
-        """As JSON."""
         Path(path).write_text(json.dumps(asdict(self), indent=1) + "\n")
 
     @staticmethod
@@ -126,7 +125,6 @@ class Prediction:
 
     @property
     def table(self) -> RankTable:
-        """For reading."""
         lines = [
             (str(row.ranks), str(row.hosts), f"{row.step_s * 1e3:.1f}", f"{row.alone_s * 1e3:.1f}",
              f"{row.sent_s * 1e3:.1f}", f"{row.efficiency:.0%}")

@@ -92,7 +92,6 @@ class SingleBootstrap:
         self.rank, self.size, self.node, self.secret = 0, 1, machine(), secrets.token_bytes(32)
 
     def exchange(self, value: Any) -> list[Any]:
-        """One's own value."""
         return [value]
 
     def give_up(self, problem: str) -> None:

@@ -75,7 +75,6 @@ class StoreBootstrap:
         self.node, self.secret = str(about["node"]), derived(self.session.key, "control plane")
 
     def exchange(self, value: Any) -> list[Any]:
-        """Through the store."""
         self._exchanged += 1
         return unless_given_up(decode(self.session.gather(str(self._exchanged), self.rank, encode(value), self.look)))
 

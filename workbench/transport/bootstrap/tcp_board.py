@@ -64,7 +64,6 @@ class TcpBoard:
         return value if there == b"v" else None
 
     def write(self, name: str, value: bytes) -> None:
-        """Overwrites what stood there."""
         self._call(b"w", name, value)
 
     def _call(self, what: bytes, name: str, value: bytes) -> tuple[bytes, bytes]:

@@ -328,14 +328,12 @@ class CupyCaller:
     """The caller of whoever submits cupy's own arrays."""
 
     def stream(self) -> tuple[int, Any]:
-        """cupy's current one."""
         import cupy
 
         stream = cupy.cuda.get_current_stream()
         return int(stream.ptr), stream
 
     def empty(self, shape: Sequence[int], dtype: Any, stream: int) -> Array:
-        """From cupy's pool."""
         import cupy
 
         with cupy.cuda.Stream.from_external(_Borrowed(stream)):

@@ -242,7 +242,6 @@ class NcclCollectives:
         return Traffic()
 
     def broadcast(self, array: Array, root: int) -> Traffic:
-        """``ncclBroadcast``."""
         at, nbytes, byte = address(array), array.nbytes, self._nccl.library.NCCL_INT8
         self._call(lambda c, stream: c.broadcast(at, at, nbytes, byte, root, stream), nbytes)
         return Traffic()

@@ -55,7 +55,6 @@ class StagedCollectives:
         self._pinned = [_Pinned(gpu), _Pinned(gpu)]
 
     def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
-        """The host's allreduce."""
         here = self._fetch(array)
         traffic = self._host.allreduce(here, reduction)
         self._bring(here, array)
@@ -82,7 +81,6 @@ class StagedCollectives:
         return traffic
 
     def alltoall(self, send: Array, send_lengths: Sequence[int], recv: Array, recv_lengths: Sequence[int]) -> Traffic:
-        """The host's alltoall."""
         sent, received = self._fetch(send), self._pinned[1].like(recv)
         traffic = self._host.alltoall(sent, send_lengths, received, recv_lengths)
         self._bring(received, recv)

@@ -59,18 +59,15 @@ class SealedStore(dist.Store):  # type: ignore[misc]  # Any
         self.own: list[bytes] = []
 
     def set(self, key: str, value: Any) -> None:
-        """Write."""
         self.values.append(bytes(value))
         self.own.append(bytes(value))
         self._session.write(f"{self._name}/{key}", bytes(value))
 
     def get(self, key: str) -> bytes:
-        """Wait and read."""
         self.values += self._session.read([f"{self._name}/{key}"], self._tick)
         return self.values[-1]
 
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Wait."""
         self._session.read([f"{self._name}/{key}" for key in keys], self._tick)
 
 

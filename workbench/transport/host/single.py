@@ -23,7 +23,6 @@ class SingleLink:
         self.tick: Callable[[], None] = lambda: None  # never called: there is nobody to wait for
 
     def sendrecv(self, send: Array | None, dest: int, recv: Array | None, source: int) -> None:
-        """A message to oneself."""
         if send is not None and recv is not None:
             recv[:] = send
 

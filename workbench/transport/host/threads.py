@@ -48,14 +48,12 @@ class ThreadBootstrap:
         self.secret = mailboxes.secret
 
     def exchange(self, value: Any) -> list[Any]:
-        """Through the mailboxes."""
         for dest in range(self.size):
             self.mailboxes.queues[self.rank, dest].put(value)
         link = ThreadLink(self.mailboxes, self.rank)
         return unless_given_up(link.take(source) for source in range(self.size))
 
     def give_up(self, problem: str) -> None:
-        """Into the mailboxes."""
         for dest in range(self.size):
             self.mailboxes.queues[self.rank, dest].put(Problem(problem))
 

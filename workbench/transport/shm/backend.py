@@ -81,7 +81,6 @@ class ArenaMemory:
         return self._node.bytes(self._node.rank, _FUSION, nbytes)
 
     def place(self, array: Array) -> int:
-        """Where in the arena."""
         return self._node.place(array)
 
     def offer(self, nbytes: int) -> int:

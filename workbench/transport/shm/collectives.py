@@ -74,7 +74,6 @@ class ShmCollectives:
         return self._size > 1 and nbytes >= count * _LEAST_BYTES
 
     def allreduce_batch(self, arrays: Sequence[Array], reduction: Reduction) -> None:
-        """Over the stage."""
         self._stage.allreduce(arrays, reduction)
 
     def reducescatter(
