@@ -223,7 +223,7 @@ class SendsOneAtATime(PlainAnnouncer):
 @pytest.mark.parametrize(
     ("part", "bug", "scripts", "deaths", "words"),
     [
-        ("CountingCoordinator", KeepsJoin, [(*script, "x", WAIT) for script in SMALL], 0, "has not joined"),
+        ("CountingCoordinator", KeepsJoin, [(*script, "x", WAIT) for script in SMALL], 0, "All have announced it"),
         ("CountingCoordinator", CannotWait, TWO_NAMES, 0, "has not submitted"),
         ("CountingCoordinator", TellsTwice, SMALL, 0, "done with"),
         ("CountingCoordinator", ForgetsWhoFailed, JOIN_FAILS, 0, "has not joined"),

@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from workbench.core import agreement
+from workbench.core.coordinator import CountingCoordinator
 from workbench.core.messages import Announce, Kind, Left, Raised, ReduceOp, Request, Response
 from workbench.runtime.events import Beat, Began, Lost
 from workbench.runtime.faults.disagreement import explain
@@ -503,3 +504,15 @@ def test_what_a_silent_rank_has_seen_is_forgotten() -> None:
             coordinator.take(Announce(rank, (one,), seen=coordinator.number), float(number))
         coordinator.take(Beat(2, seen=coordinator.number), float(number))
     assert len(coordinator.cache._known) <= 5
+
+
+def test_a_broken_state_is_told_with_the_names_story() -> None:
+    """Between two events no name waits that all have announced; validate() says so, and who has announced what."""
+    coordinator = CountingCoordinator(2)
+    coordinator.take(Announce(0, (ask("x"),)), now=1.5)
+    coordinator.validate()
+    assert coordinator.waiting.story("x").startswith("'x' has waited since 1.5 s for [1]: rank 0 allreduce")
+    assert coordinator.waiting.story("y") == "'y' does not wait: nobody has announced it, or it is decided."
+    coordinator.waiting[0, "x"].requests[1] = ask("x")
+    with pytest.raises(AssertionError, match=r"All have announced it, and it waits. 'x' .* rank 0 .* rank 1"):
+        coordinator.validate()

@@ -108,6 +108,10 @@ class Job:
         """An event, or the number of a lost rank; the number of the decision that follows, None if there is none."""
         event: Event = Lost(told, "killed") if isinstance(told, int) else Done(0) if not told else decode_event(told)
         decision = coordinator.take(event, 0.0)
+        try:
+            coordinator.validate()
+        except AssertionError as broken:
+            raise Violation(str(broken)) from None
         if not decision:
             return None
         meant = replace(decision, items=[replace(item, requests={}, cached=False) for item in decision.items])

@@ -324,7 +324,9 @@ class SimulatedJob:
         return not rank.begun and any(other.at < rank.at and not other.left for other in self.ranks)
 
     def _hear(self, rank: SimulatedRank) -> None:
-        self._send(self.coordinator.take(rank.up.popleft(), self.now))
+        decision = self.coordinator.take(rank.up.popleft(), self.now)
+        self.coordinator.validate()
+        self._send(decision)
 
     def _send(self, decision: Decision) -> None:
         if decision:

@@ -4,6 +4,26 @@ Ranks submit tensors in any order. The coordinator, on rank 0, counts for each n
 ranks of its process set have, it decides what they do, and all ranks do what is decided in one order. So no rank
 ever enters the data plane alone, and a name that stays incomplete has a culprit: the rank that has not come.
 
+What becomes of a name. A group's names, and those that share a group with one that fails, go the way together.
+
+================== ===================================== ================================================
+state              event                                 next state
+================== ===================================== ================================================
+unknown            ``Announce`` of one rank              *waiting*, with this rank
+waiting            ``Announce`` of another               *waiting*, with that one too
+waiting            … of the last, or the last joins      *agreed*; in a group: *held*, until all of it is
+held               the rest of its group is held         *agreed*, all at once
+held               the ``JOIN`` ends that excused a rank *waiting* for that rank again
+agreed             (at once)                             unknown: a ``Response`` is in the ``Decision``
+waiting, held      :meth:`CountingCoordinator.fail`      *failed*: a ``Response`` with an error
+failed             all ranks have read that ``Decision`` unknown
+failed             ``Announce`` from before it was read  failed: the entry ended there already
+================== ===================================== ================================================
+
+``Left`` of all ranks ends the job. Every other event is for the wrappers: ``Raised``, ``Began``, ``Ended``, ``Lost``,
+``Broke`` and ``Blocked`` say that a name cannot become complete (``supervision``), ``Done`` that the next one may begin
+(``priority``). :meth:`CountingCoordinator.validate` says what holds between two events.
+
 This is all that a job needs. What makes a steady step cheap wraps it (``runtime/steady/``), and so does what finds out
 that a rank can never come (``runtime/faults/supervision.py``).
 """
@@ -82,6 +102,30 @@ class WaitingNames(dict[Key, Waiting]):
             found[key] = self.missing(key) or list(late)
         return found
 
+    def story(self, name: str) -> str:
+        """What is known of a name that waits, in every process set that has it, a line each.
+
+        Example:
+            >>> from workbench.core.messages import Kind
+            >>> names = WaitingNames({0: (0, 1)})
+            >>> names[0, "x"] = Waiting(since=2.5, requests={1: Request("x", Kind.ALLREDUCE, "float32", (3,))})
+            >>> print(names.story("x"))
+            'x' has waited since 2.5 s for [0]: rank 1 allreduce float32 (3,)
+        """
+        late = self.all_missing()
+        lines = []
+        for key, one in self.items():
+            if key[1] != name:
+                continue
+            where = f" in process set {key[0]}" if key[0] else ""
+            who = [
+                f"rank {rank} {request.kind.value} {request.dtype} {request.shape}"
+                + (f" in group {request.group!r} of {request.group_size}" if request.group else "")
+                for rank, request in sorted(one.requests.items())
+            ]
+            lines.append(f"{name!r}{where} has waited since {one.since:g} s for {late[key]}: {', '.join(who)}")
+        return "\n".join(lines) or f"{name!r} does not wait: nobody has announced it, or it is decided."
+
     def related(self, key: Key) -> list[Key]:
         """A name, and all that some rank has submitted in one group with it, or with one of those."""
         found, groups = {key: None}, self._groups_of(key)
@@ -157,6 +201,32 @@ class CountingCoordinator:
     def crosses_failure(self, seen: int) -> bool:
         """Has a name failed in a decision after ``seen``? A rank that has read no further does not know of it."""
         return any(seen < told for told in self._failed.values())
+
+    def validate(self) -> None:
+        """What holds between two events. Tests and ``--chaos`` ask it after each.
+
+        Raises:
+            AssertionError: something does not; the text has the name's story.
+        """
+        for key, one in self.waiting.items():
+            story = self.waiting.story(key[1])
+            requests = one.requests
+            assert requests, f"A name waits that nobody has announced. {story}"
+            assert requests.keys() <= set(self.members.get(key[0], ())), (
+                f"A rank outside of the set announced it. {story}"
+            )
+            assert all(request.key == key for request in requests.values()), f"A request has another name. {story}"
+            group = next(iter(requests.values())).group
+            held = group and key in self._groups.get((key[0], group), ())
+            assert self.waiting.missing(key) or held, f"All have announced it, and it waits. {story}"
+        for (process_set, group), keys in self._groups.items():
+            for key in keys:
+                assert key in self.waiting, (
+                    f"Group {group!r} of set {process_set} holds {key[1]!r}, which does not wait."
+                )
+        told = max([self._number, *self._failed.values()])
+        assert max(self._seen, default=0) <= self._number, "A rank has read a decision that was not made."
+        assert told <= self._number + 1, "A name failed in a decision that is not the next one."
 
     # --- a name becomes complete --------------------------------------------------------------------
 

@@ -31,6 +31,9 @@ class Coordinator(Protocol):
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
         """The next decision, with these items."""
 
+    def validate(self) -> None:
+        """Raise AssertionError if something does not hold that must hold between two events."""
+
 
 class Wrapper:
     """A :class:`Coordinator` that asks another one.
@@ -69,6 +72,9 @@ class Wrapper:
     @property
     def busy(self) -> bool:
         return self._inner.busy
+
+    def validate(self) -> None:
+        self._inner.validate()
 
     def _out(self, decision: Decision) -> Decision:
         return self.after(decision) if decision else decision

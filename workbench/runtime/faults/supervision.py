@@ -82,6 +82,14 @@ class SupervisingCoordinator:
             decision += ended
         return decision
 
+    def validate(self) -> None:
+        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
+        self._inner.validate()
+
+    def story(self, name: str) -> str:
+        """What is known of a name: who has announced what, and for whom it waits."""
+        return self._inner.waiting.story(name)
+
     def decide(self, items: list[Response | int]) -> Decision:
         """The next decision, with these items."""
         return self._inner.decide(items)
@@ -174,3 +182,12 @@ class SupervisingCoordinator:
         text = f"Rank {rank} was lost: {why}." + (f" In flight: {names}." if names else "")
         text += f" {after_a_loss()}"
         return self._inner.decide([Response("", Kind.SHUTDOWN, error=("PeerLostError", text))])
+
+
+class ValidatingCoordinator(SupervisingCoordinator):
+    """Validates itself after each event: under ``--chaos``, and in tests."""
+
+    def take(self, event: Event, now: float) -> Decision:
+        decision = super().take(event, now)
+        self.validate()
+        return decision

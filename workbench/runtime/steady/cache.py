@@ -123,6 +123,16 @@ class CoordinatorCache:
         self.steady.discard(cache_id)
         self._groups.pop(cache_id, None)
 
+    def validate(self) -> None:
+        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
+        current, dying = set(self._ids.values()), {one for _, ids in self._graveyard for one in ids} | {*self._evicted}
+        assert len(current) == len(self._ids) <= self.capacity, (
+            f"Two names have one id, or there are too many: {self._ids}"
+        )
+        assert self._known.keys() == current | dying, f"Known: {self._known.keys()}, current: {current}, to go: {dying}"
+        assert self.steady <= current, f"Ids of steady steps that are void: {self.steady - current}"
+        assert self._groups.keys() <= self.steady, f"Groups of ids that are void: {self._groups.keys() - self.steady}"
+
 
 class CachingCoordinator(Wrapper):
     """Understands ids, and answers with them.
@@ -148,6 +158,10 @@ class CachingCoordinator(Wrapper):
                     values[len(items)] = event.values[i]
                 items.append(request)
         return Announce(event.rank, tuple(items), event.seen, values)
+
+    def validate(self) -> None:
+        super().validate()
+        self._cache.validate()
 
     def after(self, decision: Decision) -> Decision:
         """Ids for what the ranks know, new ids for the rest."""

@@ -15,7 +15,7 @@ import numpy as np
 
 from workbench.collectives.reduction import Reduction, fold, wire_dtype
 from workbench.core.backend.base import Array
-from workbench.core.messages import Announce, Decision, Key, ReduceOp, Request, Response, Values
+from workbench.core.messages import Announce, Decision, Event, Key, ReduceOp, Request, Response, Values
 from workbench.core.pending import Entry
 from workbench.core.protocols import Announcer
 from workbench.core.verbs import verb
@@ -65,6 +65,14 @@ class EagerCoordinator(Wrapper):
         self._members = members
         self._values: dict[Key, dict[int, bytes]] = {}
 
+    def take(self, event: Event, now: float) -> Decision:
+        decision = super().take(event, now)
+        if isinstance(event, Announce) and event.values:
+            for item in event.items:  # what was sent before the rank had read of a failure is not counted
+                if isinstance(item, Request) and item.key not in self.waiting:
+                    self._values.pop(item.key, None)
+        return decision
+
     def before(self, event: Announce) -> Announce:
         """Keep the values until the name is complete. An older announcement's may not stand for this one's."""
         if event.values or self._values:
@@ -76,6 +84,11 @@ class EagerCoordinator(Wrapper):
                 elif item.key in self._values:
                     self._values[item.key].pop(event.rank, None)
         return event
+
+    def validate(self) -> None:
+        super().validate()
+        void = [key for key, values in self._values.items() if values and key not in self.waiting]
+        assert not void, f"Values are kept of names that do not wait: {void}"
 
     def after(self, decision: Decision) -> Decision:
         if not self._values:

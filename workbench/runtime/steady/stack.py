@@ -29,7 +29,7 @@ from workbench.runtime.coordinators import Coordinator
 from workbench.runtime.faults.cells import Cells
 from workbench.runtime.faults.disagreement import explain
 from workbench.runtime.faults.stall import StallInspector
-from workbench.runtime.faults.supervision import SupervisingCoordinator
+from workbench.runtime.faults.supervision import SupervisingCoordinator, ValidatingCoordinator
 from workbench.runtime.steady.autotune import TuningAnnouncer, TuningCoordinator
 from workbench.runtime.steady.batching import Window
 from workbench.runtime.steady.cache import CachingAnnouncer, CachingCoordinator, CoordinatorCache
@@ -59,7 +59,8 @@ def coordinator(size: int, settings: Settings, tuner: Tuner | None = None) -> Su
     if tuner:
         found = TuningCoordinator(found, tuner, settings.autotune_steps_per_sample)
     stall = StallInspector(settings.stall_warning_s, settings.stall_shutdown_s)
-    return SupervisingCoordinator(found, size, cells, cache.expand, settings.failed_rank_grace_s, stall)
+    supervising = ValidatingCoordinator if settings.chaos else SupervisingCoordinator
+    return supervising(found, size, cells, cache.expand, settings.failed_rank_grace_s, stall)
 
 
 def announcer(rank: int, settings: Settings) -> Announcer:

@@ -60,6 +60,16 @@ class Sequences:
     def __bool__(self) -> bool:
         return self._silent < len(self._ahead)
 
+    def validate(self) -> None:
+        """See :class:`~workbench.runtime.coordinators.Coordinator`."""
+        empty = sum(not ids for ids in self._ahead.values())
+        assert self._silent == empty, f"{self._silent} ranks count as silent, and {empty} are: {self._ahead}"
+        assert empty, f"All ranks have announced more, and nothing has begun: {self._ahead}"
+        waiting = {(rank, cache_id) for rank, ids in self._ahead.items() for cache_id in ids}
+        assert self.values.keys() <= waiting, (
+            f"Values are kept for ids that do not wait: {self.values.keys() - waiting}"
+        )
+
     def take(self) -> dict[int, list[int]]:
         """All of it, by rank: now it is to be counted one by one. The values stay."""
         ahead, self._ahead = self._ahead, {rank: [] for rank in self._ahead}
@@ -111,6 +121,11 @@ class SteadyCoordinator(Wrapper):
             event = Announce(rank, tuple(ids), self._seen[rank], known)
             decision += self._inner.take(event, self._began)
         return decision
+
+    def validate(self) -> None:
+        super().validate()
+        assert not (self._sequences and self._inner.waiting), "Names are counted, and others are in sequences."
+        self._sequences.validate()
 
     @property
     def busy(self) -> bool:
