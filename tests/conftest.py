@@ -12,7 +12,7 @@ import psutil
 import pytest
 from running import Runner
 
-pytest_plugins = ["servers"]
+pytest_plugins = ["durations", "rings", "servers"]
 
 # These run inside ranks; test_parallel.py starts them there, with this variable.
 collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel", "frameworks"]
