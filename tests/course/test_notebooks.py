@@ -7,12 +7,13 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
 import pytest
+from fork_server import ForkServer
 
 from workbench.course.build import DIFFERS, KINDS, ROOT, execute, lessons, read
 
@@ -124,16 +125,25 @@ def test_blank_exercises_are_told_politely(kind: str, lesson: Path, tmp_path: Pa
             assert "Traceback" not in told
 
 
-def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    """Where nbval and kernels come from."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+def run_nbval(
+    forks: ForkServer, notebook: Path, ipython: Path, lax: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Nbval in a process of its own, with its own folder for cluster files; strict, or looking at errors alone."""
-    kind = "--nbval-lax" if lax else "--nbval"
-    command = [sys.executable, "-m", "pytest", kind, str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
-    command += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
-    command += ["-p", "nbval", "-p", "pytest_timeout"]
+    words = ["--nbval-lax" if lax else "--nbval", str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
+    words += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
+    words += ["-p", "nbval", "-p", "pytest_timeout"]
     only_these = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     env = {**os.environ, **only_these, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
     faulthandler.cancel_dump_traceback_later()  # it has a deadline; the stacks of who waits for it say nothing
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
+    return forks.run("nbval", words, env, ROOT, timeout_s=270)
 
 
 # Every notebook. Of the solutions, whose code test_checks.py judges, one with engines and torch.
@@ -146,14 +156,14 @@ SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06"})], ids=called)
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_path: Path) -> None:
+def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, forks: ForkServer, tmp_path: Path) -> None:
     """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""
     notebook = committed(lesson, kind)
     if lacking := missing(notebook):
         pytest.skip(f"{', '.join(sorted(lacking))} not installed")
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
     for _ in range(times):
-        done = run_nbval(notebook, tmp_path)
+        done = run_nbval(forks, notebook, tmp_path)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert f"{cells} passed" in done.stdout
 
@@ -164,24 +174,24 @@ def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "lesson"), [*GREEDY[:1], *(pytest.param(*each, marks=pytest.mark.thorough) for each in GREEDY[1:])]
 )
-def test_two_engines_are_enough(kind: str, lesson: Path, tmp_path: Path) -> None:
+def test_two_engines_are_enough(kind: str, lesson: Path, forks: ForkServer, tmp_path: Path) -> None:
     """Where a site allows two engines, a notebook that asks for more runs without an error."""
     site = tmp_path / "workbench.toml"
     site.write_text("most_engines = 2\n")
-    done = run_nbval(committed(lesson, kind), tmp_path, lax=True, WORKBENCH_SITE=str(site))
+    done = run_nbval(forks, committed(lesson, kind), tmp_path, lax=True, WORKBENCH_SITE=str(site))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
+def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
     """The check can fail: text that differs from the stored output by one letter is a failure."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print('right')", execution_count=1)])
     notebook.cells[0].outputs = [nbformat.v4.new_output("stream", name="stdout", text="wrong\n")]
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     path = tmp_path / "wrong.ipynb"
     nbformat.write(notebook, path)
-    done = run_nbval(path, tmp_path)
+    done = run_nbval(forks, path, tmp_path)
     assert done.returncode == 1, done.stdout
     assert "1 failed" in done.stdout
