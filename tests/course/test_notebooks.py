@@ -7,11 +7,13 @@ import importlib.util
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
 from fork_server import ForkServer
 
@@ -137,13 +139,29 @@ def run_nbval(
     forks: ForkServer, notebook: Path, ipython: Path, lax: bool = False, **env: str
 ) -> subprocess.CompletedProcess[str]:
     """Nbval in a process of its own, with its own folder for cluster files; strict, or looking at errors alone."""
+    faulthandler.cancel_dump_traceback_later()  # it has a deadline; the stacks of who waits for it say nothing
+    return forks.run("nbval", nbval_words(notebook, lax), nbval_environment(ipython, **env), ROOT, timeout_s=270)
+
+
+def nbval_words(notebook: Path, lax: bool) -> list[str]:
+    """Of pytest's command line."""
     words = ["--nbval-lax" if lax else "--nbval", str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
     words += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
-    words += ["-p", "nbval", "-p", "pytest_timeout"]
-    only_these = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    env = {**os.environ, **only_these, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
-    faulthandler.cancel_dump_traceback_later()  # it has a deadline; the stacks of who waits for it say nothing
-    return forks.run("nbval", words, env, ROOT, timeout_s=270)
+    return [*words, "-p", "nbval", "-p", "pytest_timeout"]
+
+
+def nbval_environment(ipython: Path, **env: str) -> dict[str, str]:
+    """With this folder for cluster files; of pytest's plug-ins only those that are named."""
+    ours = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1"}
+    return {**os.environ, **ours, **env}
+
+
+def eventually(done: Callable[[], bool], timeout_s: float = 40.0) -> bool:
+    """Does it come true before the deadline?"""
+    until = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < until:
+        time.sleep(0.02)
+    return done()
 
 
 # Every notebook. Of the solutions, whose code test_checks.py judges, one with engines and torch.
@@ -195,3 +213,18 @@ def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
     done = run_nbval(forks, path, tmp_path)
     assert done.returncode == 1, done.stdout
     assert "1 failed" in done.stdout
+
+
+@pytest.mark.course
+@pytest.mark.slow
+def test_a_run_that_is_given_up_leaves_no_kernel(forks: ForkServer, tmp_path: Path) -> None:
+    """Its kernel, in the middle of a cell, ends with it: nothing of a notebook that hangs outlives its test."""
+    told = f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
+    source = f"import os, pathlib, time\n{told}\ntime.sleep(1000)"
+    path = tmp_path / "hangs.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    fork = forks.fork("nbval", nbval_words(path, lax=True), nbval_environment(tmp_path), ROOT)
+    assert eventually(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+    kernel = psutil.Process(int((tmp_path / "pid").read_text()))
+    fork.close()
+    assert eventually(lambda: not kernel.is_running())

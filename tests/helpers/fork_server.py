@@ -147,12 +147,16 @@ class ForkServer:
             subprocess.TimeoutExpired: it was killed.
         """
         with tempfile.NamedTemporaryFile(dir=self._folder.name) as out:
-            fork = Fork(self._address, run, words, env, str(cwd), out.name)
+            fork = self.fork(run, words, env, cwd, out.name)
             try:
                 code = fork.wait(timeout_s)
             finally:
                 fork.close()
             return subprocess.CompletedProcess(list(words), code, out.read().decode(errors="replace"), "")
+
+    def fork(self, run: str, words: Sequence[str], env: Mapping[str, str], cwd: Path, out: str = "") -> Fork:
+        """As ``subprocess.Popen``; it ends at the latest when its ``close()`` is called, or this process ends."""
+        return Fork(self._address, run, words, env, str(cwd), out)
 
     def close(self) -> None:
         """End it, and what it has forked."""
