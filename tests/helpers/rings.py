@@ -23,6 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--no-processes", action="store_true", help="only tests that start no process: make quick")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """A test that is broken off leaves files and sockets open, of which a later one would hear."""
+    if config.getoption("--no-processes"):
+        config.addinivalue_line("filterwarnings", "ignore::pytest.PytestUnraisableExceptionWarning")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the other rings."""
     if not config.getoption("--no-processes"):
