@@ -38,7 +38,7 @@ setup-tests: setup ## what some tests need of the system, with apt-get: a browse
 quick: setup ## style, types, and the tests that start no process: a minute and a half
 	@.ci/quick $(ARGS)
 
-test: setup ## every property once, the checks too, ten minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
+test: setup ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
 test-all: setup ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
