@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-_PRELOADED = ["ipykernel.kernelapp", "ipyparallel", "matplotlib.figure", "nbval.plugin", "numpy", "pytest", "torch"]
+_PRELOADED = ["ipykernel.kernelapp", "ipyparallel", "nbval.plugin", "numpy", "pytest", "torch"]
 _PRELOADED += ["pytest_timeout", "workbench.cluster", "workbench.course.exercise", "workbench.data", "workbench.torch"]
 
 
