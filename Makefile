@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo practical bench bench-full bench-history bench-gpu test test-all test-gpu test-engines legacy-test coverage check house lab lessons site lock clean
+.PHONY: help setup setup-tests demo practical bench bench-full bench-history bench-gpu quick test test-all test-gpu test-engines legacy-test coverage check fix house lab lessons site lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,11 +32,17 @@ bench-history: setup ## what the last commits' benchmarks say, row by row, and w
 bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-test: check ## the checks, then the tests, about half an hour on two cores (ARGS="-k ring" goes to pytest)
+setup-tests: setup ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers
+	@.ci/system
+
+quick: setup ## style, types, and the tests that start no process: a minute and a half
+	@.ci/quick $(ARGS)
+
+test: setup ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
-test-all: check ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
-	@.ci/test -m '' $(ARGS)
+test-all: setup ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
+	@.ci/test --all $(ARGS)
 
 test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
 	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
@@ -44,7 +50,7 @@ test-gpu: setup ## the tests that need a GPU and cupy; without them it says so a
 test-engines: check ## clusters of Spark and Ray on this machine, and the chart as pods; installs them, and Java
 	@EXTRAS=torch,tensorflow,jax,lessons,site,dev,spark,ray,kubernetes .ci/setup
 	@.ci/system engines
-	@.ci/test -n 1 -m 'engines or pods' $(ARGS)
+	@.ci/test -n 1 --dist loadfile -m 'engines or pods' $(ARGS)
 
 legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own, .venv-legacy
 	@.ci/test-legacy $(ARGS)
@@ -57,6 +63,9 @@ house: setup ## rooms, floors, arrows and lines of the package (ARGS=--arrows li
 
 check: setup ## style, layout and types
 	@.ci/check
+
+fix: setup ## format, and mend what ruff can mend
+	@ruff format . && ruff check --fix .
 
 lab: setup ## JupyterLab on the notebooks, for this machine and you alone
 	@.ci/lab $(ARGS)

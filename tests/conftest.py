@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,34 +15,64 @@ import psutil
 import pytest
 from running import Runner
 
-pytest_plugins = ["servers"]
+pytest_plugins = ["durations", "rings", "servers"]
 
 # These run inside ranks; test_parallel.py starts them there, with this variable.
 collect_ignore = [] if "WORKBENCH_TEST_INSIDE_RANKS" in os.environ else ["parallel", "frameworks"]
 # MXNet needs an environment of its own, with an older numpy: `make legacy-test` makes it, and runs these there.
 collect_ignore += [] if find_spec("mxnet") else ["legacy"]
 
-# Files of a minute and more. Those that keep the cores busy and those that mostly wait take turns: each worker takes
-# the next one when it is done, so that both kinds run at a time.
+# Files of a minute and more of one worker, the longest first. Those that keep the cores busy and those that mostly wait
+# take turns: each worker takes the next one when it is done, so that both kinds run at a time.
 LONG = (
-    "test_framework_training.py",
-    "test_no_cell_hangs.py",
-    "test_notebooks.py",
-    "test_examples.py",
-    "test_run.py",
     "test_parallel.py",
-    "test_scripts.py",
-    "test_frameworks.py",
-    "test_cluster.py",
-    "test_parallel_ways.py",
+    "test_notebooks.py",
+    "test_run.py",
+    "test_framework_training.py",
+    "test_elastic_jobs.py",
+    "test_examples.py",
     "test_init_breaks.py",
+    "test_links_and_backends.py",
+    "test_scripts.py",
+    "test_rescue.py",
+    "test_frameworks.py",
+    "test_no_cell_hangs.py",
     "test_keras2.py",
-    "test_jupyterlab.py",
-    "test_data_service.py",
-    "test_exercise_in_jupyterlab.py",
+    "test_cluster.py",
+    "test_checkpoint_restart.py",
+    "test_live.py",
+    "test_init_in_engines.py",
     "test_as_horovod.py",
+    "test_grading.py",
+    "test_parallel_ways.py",
+    "test_attacks.py",
+    "test_training_after_a_failed_cell.py",
+    "test_steps.py",
+    "test_jupyterlab.py",
+    "test_conversion.py",
+    "test_killed_amid_reductions.py",
+    "test_doctor.py",
+    "test_checks.py",
+    "test_chaos.py",
     "test_pages.py",
+    "test_engines_come_and_go.py",
+    "test_chart.py",
+    "test_data_service.py",
+    "test_checkpoint_elastic_jobs.py",
 )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """How a worker begins and ends.
+
+    1. A shell that starts us in the background has Ctrl-C ignored, and nohup SIGHUP. What a test starts would, too.
+    2. A worker ends without looking through all that it has imported.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    atexit.register(gc.freeze)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

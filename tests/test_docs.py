@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,8 +42,11 @@ def with_examples() -> dict[str, int]:
     found = {}
     documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
     for path in sorted(ROOT.rglob("*.py")):
+        code = path.read_text(encoding="utf-8")
+        if ">>> " not in code:
+            continue
         parts = [part for part in path.relative_to(ROOT).with_suffix("").parts if part != "__init__"]
-        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        nodes = ast.walk(ast.parse(code))
         texts = [ast.get_docstring(node) or "" for node in nodes if isinstance(node, documented)]
         count = sum(">>> " in text for text in texts)
         if count:
@@ -52,6 +56,8 @@ def with_examples() -> dict[str, int]:
 
 COUNTS = with_examples()
 LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.spark.keras"]
+STARTS_PROCESSES = {"workbench.launch.ranks.process_tree", "workbench.launch.start.hosts", "workbench.launch.function"}
+COMPUTES = {"workbench.simulate.held_out", "workbench.simulate.ideas"}  # for seconds
 APART = {name for name in COUNTS if name.startswith(tuple(LARGE))}
 
 
@@ -78,13 +84,20 @@ def check(name: str) -> None:
     assert len(tests) == COUNTS[name], "an example stands where doctest does not look"
 
 
-@pytest.mark.parametrize("name", [name for name in COUNTS if name not in APART])
+def marked(name: str) -> Any:
+    """A parameter, with what keeps it out of the first ring."""
+    marks = [pytest.mark.process] * (name in STARTS_PROCESSES) + [pytest.mark.long] * (name in COMPUTES)
+    return pytest.param(name, marks=marks)
+
+
+@pytest.mark.parametrize("name", [marked(name) for name in COUNTS if name not in APART])
 def test_examples_are_true(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every example of a module runs and prints what its docstring shows."""
     monkeypatch.setenv("WORKBENCH_HEARTBEAT_S", "0.1")
     check(name)
 
 
+@pytest.mark.process
 @pytest.mark.timeout(180)
 def test_examples_of_large_frameworks_are_true() -> None:
     """So do those that need TensorFlow or JAX; in a process of their own, for these leave threads in it."""

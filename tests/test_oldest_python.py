@@ -26,6 +26,7 @@ SOURCES = [
 ]
 
 
+@pytest.mark.long
 def test_every_file_keeps_to_the_oldest_grammar() -> None:
     """Each file parses with the oldest Python's grammar. What the parser lets pass, ruff's target-version finds."""
     oldest = tuple(map(int, OLDEST.split(".")))

@@ -75,7 +75,7 @@ def test_no_daemon_starts(system: Run) -> None:
 
 @pytest.mark.parametrize(("answer", "goes_on"), [("y", True), ("n", False), ("", False)])
 def test_with_a_terminal_it_asks_first(system: Run, answer: str, goes_on: bool) -> None:
-    """Whoever types make test as root is asked, and nothing is touched without a yes."""
+    """Whoever types make setup-tests as root is asked, and nothing is touched without a yes."""
     said, calls = system(answer)
     assert "install with apt-get, for all tests: chromium" in said
     assert "[y/N]" in said

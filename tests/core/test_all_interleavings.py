@@ -30,6 +30,8 @@ from workbench.runtime.faults.supervision import SupervisingCoordinator
 from workbench.runtime.steady import stack
 from workbench.runtime.steady.priority import PriorityCoordinator
 
+pytestmark = pytest.mark.long
+
 TWO_NAMES: list[Script] = [("x", "y", WAIT, JOINS, WAIT), ("y", "x", WAIT, JOINS, WAIT), ("x", JOINS, WAIT)]
 """Three ranks submit two names in two orders; one of them has no second tensor, and joins."""
 SMALL: list[Script] = [("x", "y", WAIT, JOINS, WAIT), ("x", JOINS, WAIT)]

@@ -23,6 +23,8 @@ SECONDS = 10.0
 
 
 WRONG = wrong_answers()
+TOLD: dict[tuple[str, str], str] = {}
+"""What the wrong answers that were judged so far were told: it takes half a minute for all, so it is done once."""
 
 
 @pytest.fixture(autouse=True)
@@ -71,8 +73,7 @@ def test_a_wrong_solution_is_rejected(
     name: str, function: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong solution gets the words that tell what is wrong with it, in the first line, and a hint about that."""
-    begun = time.monotonic()
-    told = judged(name, function, capsys)
+    told = TOLD[name, function.__name__] = judged(name, function, capsys)
     assert words in told, told
     assert re.search("^ +✗", told, re.MULTILINE), told
     entry = exercise.BOARD.entry(name)
@@ -80,7 +81,20 @@ def test_a_wrong_solution_is_rejected(
     assert not bare(entry.verdict.splitlines()[0]), entry.verdict
     exercise.hint(name)
     assert "About what check() found: " in capsys.readouterr().out, entry.verdict
-    assert time.monotonic() - begun < SECONDS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+def test_every_declared_mistake_is_made_by_a_wrong_answer(capsys: pytest.CaptureFixture[str]) -> None:
+    """No hint waits for words that no verdict has: each is the one that some known wrong answer gets."""
+    unseen = {(name, one.hint) for name in names() for one in task(name).mistakes}
+    for name, function, _ in WRONG:
+        if not any(other == name for other, _ in unseen):
+            continue
+        told = TOLD.get((name, function.__name__)) or judged(name, function, capsys)  # or this test is run by itself
+        red = "\n".join(line for line in told.splitlines() if not line.lstrip().startswith("✓"))
+        unseen -= {(name, task(name).helps(red))}
+    assert unseen == set()
 
 
 @pytest.mark.parametrize("call", ["check", "show", "hint", "solution", "exercise"])

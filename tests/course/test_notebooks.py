@@ -7,18 +7,22 @@ import importlib.util
 import os
 import re
 import subprocess
-import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import nbformat
+import psutil
 import pytest
+from fork_server import ForkServer
 
 from workbench.course.build import DIFFERS, KINDS, ROOT, execute, lessons, read
 
 LESSONS = lessons([])
 SANITIZE = DIFFERS
-BUILT = [(kind, lesson) for lesson in LESSONS for kind in KINDS if read(lesson, kind) is not None]
+# What lies there: test_no_notebook_without_a_lesson holds that it is what the lessons give. To read them takes seconds.
+BUILT = [(kind, each) for each in LESSONS for kind in KINDS if (ROOT / kind / f"{each.stem}.ipynb").exists()]
 RUN = [(kind, lesson) for kind, lesson in BUILT if kind != "exercises"]
 BLANK = [lesson for kind, lesson in BUILT if kind == "exercises"]
 
@@ -28,9 +32,14 @@ def called(value: object) -> str:
     return value.stem if isinstance(value, Path) else str(value)
 
 
+def committed(lesson: Path, kind: str = "notebooks") -> Path:
+    """The notebook in the repository."""
+    return ROOT / kind / f"{lesson.stem}.ipynb"
+
+
 def more_than_two(kind: str, lesson: Path) -> bool:
     """Does the notebook start more than two engines?"""
-    starts = re.findall(r"cluster\.up\(n=(\d+)", "\n".join(cell.source for cell in read(lesson, kind).cells))
+    starts = re.findall(r"cluster\.up\(n=(\d+)", committed(lesson, kind).read_text(encoding="utf-8"))
     return any(int(n) > 2 for n in starts)
 
 
@@ -42,11 +51,6 @@ def missing(notebook: Path) -> set[str]:
     text = "\n".join(cell.source for cell in nbformat.read(notebook, as_version=4).cells if cell.cell_type == "code")
     wanted = re.findall(r"^import (tensorflow|keras|jax|optax)\b", text, re.MULTILINE)
     return {name for name in wanted if importlib.util.find_spec(name) is None}
-
-
-def committed(lesson: Path, kind: str = "notebooks") -> Path:
-    """The notebook in the repository."""
-    return ROOT / kind / f"{lesson.stem}.ipynb"
 
 
 @pytest.mark.course
@@ -61,9 +65,9 @@ def test_notebook_is_built_from_its_lesson(kind: str, lesson: Path) -> None:
 
 @pytest.mark.course
 def test_no_notebook_without_a_lesson() -> None:
-    """Nothing lies in the three folders that is not built from a lesson."""
+    """Nothing lies in the three folders that is not built from a lesson, and nothing is missing."""
     there = {(kind, path.stem) for kind in KINDS for path in (ROOT / kind).glob("*.ipynb")}
-    assert there == {(kind, lesson.stem) for kind, lesson in BUILT}
+    assert there == {(kind, each.stem) for each in LESSONS for kind in KINDS if read(each, kind) is not None}
 
 
 @pytest.mark.course
@@ -123,16 +127,41 @@ def test_blank_exercises_are_told_politely(kind: str, lesson: Path, tmp_path: Pa
             assert "Traceback" not in told
 
 
-def run_nbval(notebook: Path, ipython: Path, lax: bool = False, **env: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture(scope="module")
+def forks() -> Iterator[ForkServer]:
+    """Where nbval and kernels come from."""
+    server = ForkServer()
+    yield server
+    server.close()
+
+
+def run_nbval(
+    forks: ForkServer, notebook: Path, ipython: Path, lax: bool = False, **env: str
+) -> subprocess.CompletedProcess[str]:
     """Nbval in a process of its own, with its own folder for cluster files; strict, or looking at errors alone."""
-    kind = "--nbval-lax" if lax else "--nbval"
-    command = [sys.executable, "-m", "pytest", kind, str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
-    command += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
-    command += ["-p", "nbval", "-p", "pytest_timeout"]
-    only_these = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
-    env = {**os.environ, **only_these, "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1", **env}
     faulthandler.cancel_dump_traceback_later()  # it has a deadline; the stacks of who waits for it say nothing
-    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, timeout=270, check=False)
+    return forks.run("nbval", nbval_words(notebook, lax), nbval_environment(ipython, **env), ROOT, timeout_s=270)
+
+
+def nbval_words(notebook: Path, lax: bool) -> list[str]:
+    """Of pytest's command line."""
+    words = ["--nbval-lax" if lax else "--nbval", str(notebook), f"--nbval-sanitize-with={SANITIZE}"]
+    words += ["--nbval-cell-timeout=120", "-q", "-p", "no:cacheprovider", "--timeout=240", "-c", os.devnull]
+    return [*words, "-p", "nbval", "-p", "pytest_timeout"]
+
+
+def nbval_environment(ipython: Path, **env: str) -> dict[str, str]:
+    """With this folder for cluster files; of pytest's plug-ins only those that are named."""
+    ours = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "IPYTHONDIR": str(ipython), "IPP_NONINTERACTIVE": "1"}
+    return {**os.environ, **ours, **env}
+
+
+def eventually(done: Callable[[], bool], timeout_s: float = 40.0) -> bool:
+    """Does it come true before the deadline?"""
+    until = time.monotonic() + timeout_s
+    while not done() and time.monotonic() < until:
+        time.sleep(0.02)
+    return done()
 
 
 # Every notebook. Of the solutions, whose code test_checks.py judges, one with engines and torch.
@@ -145,14 +174,14 @@ SOLUTIONS = [each for each in RUN if each[0] == "solutions"]
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("kind", "lesson"), [*NOTEBOOKS, *but_thoroughly(SOLUTIONS, {"06"})], ids=called)
 @pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.thorough)])
-def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_path: Path) -> None:
+def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, forks: ForkServer, tmp_path: Path) -> None:
     """Strict nbval, also twice in a row: every output of a fresh run is the committed one, up to sanitised figures."""
     notebook = committed(lesson, kind)
     if lacking := missing(notebook):
         pytest.skip(f"{', '.join(sorted(lacking))} not installed")
     cells = sum(cell.cell_type == "code" for cell in nbformat.read(notebook, as_version=4).cells)
     for _ in range(times):
-        done = run_nbval(notebook, tmp_path)
+        done = run_nbval(forks, notebook, tmp_path)
         assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
         assert f"{cells} passed" in done.stdout
 
@@ -163,24 +192,39 @@ def test_outputs_are_what_they_were(kind: str, lesson: Path, times: int, tmp_pat
 @pytest.mark.parametrize(
     ("kind", "lesson"), [*GREEDY[:1], *(pytest.param(*each, marks=pytest.mark.thorough) for each in GREEDY[1:])]
 )
-def test_two_engines_are_enough(kind: str, lesson: Path, tmp_path: Path) -> None:
+def test_two_engines_are_enough(kind: str, lesson: Path, forks: ForkServer, tmp_path: Path) -> None:
     """Where a site allows two engines, a notebook that asks for more runs without an error."""
     site = tmp_path / "workbench.toml"
     site.write_text("most_engines = 2\n")
-    done = run_nbval(committed(lesson, kind), tmp_path, lax=True, WORKBENCH_SITE=str(site))
+    done = run_nbval(forks, committed(lesson, kind), tmp_path, lax=True, WORKBENCH_SITE=str(site))
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
 
 
 @pytest.mark.course
 @pytest.mark.slow
 @pytest.mark.timeout(120)
-def test_a_wrong_output_is_noticed(tmp_path: Path) -> None:
+def test_a_wrong_output_is_noticed(forks: ForkServer, tmp_path: Path) -> None:
     """The check can fail: text that differs from the stored output by one letter is a failure."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell("print('right')", execution_count=1)])
     notebook.cells[0].outputs = [nbformat.v4.new_output("stream", name="stdout", text="wrong\n")]
     notebook.metadata["kernelspec"] = {"name": "python3", "display_name": "Python 3", "language": "python"}
     path = tmp_path / "wrong.ipynb"
     nbformat.write(notebook, path)
-    done = run_nbval(path, tmp_path)
+    done = run_nbval(forks, path, tmp_path)
     assert done.returncode == 1, done.stdout
     assert "1 failed" in done.stdout
+
+
+@pytest.mark.course
+@pytest.mark.slow
+def test_a_run_that_is_given_up_leaves_no_kernel(forks: ForkServer, tmp_path: Path) -> None:
+    """Its kernel, in the middle of a cell, ends with it: nothing of a notebook that hangs outlives its test."""
+    told = f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(os.getpid()))"
+    source = f"import os, pathlib, time\n{told}\ntime.sleep(1000)"
+    path = tmp_path / "hangs.ipynb"
+    nbformat.write(nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source)]), path)
+    fork = forks.fork("nbval", nbval_words(path, lax=True), nbval_environment(tmp_path), ROOT)
+    assert eventually(lambda: (tmp_path / "pid").exists() and bool((tmp_path / "pid").read_text()))
+    kernel = psutil.Process(int((tmp_path / "pid").read_text()))
+    fork.close()
+    assert eventually(lambda: not kernel.is_running())

@@ -61,6 +61,7 @@ def test_digits_split_is_fair() -> None:
     assert np.all(np.abs(train / (train + test) - 0.8) < 0.1)
 
 
+@pytest.mark.long
 @PACKAGED
 def test_fashion_mnist_is_the_published_one(tmp_path: Path) -> None:
     """From Debian's package, without network: every pixel and label as in the files, 6,000 + 1,000 per class."""

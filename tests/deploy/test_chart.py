@@ -15,6 +15,8 @@ import yaml
 from charts import CHART, Document, containers, documents, helm, one, pod_specs, rendered, values
 from pod_rules import broken, references
 
+pytestmark = pytest.mark.long
+
 kubernetes_validate = pytest.importorskip("kubernetes_validate")
 VERSIONS = ("1.31", "1.37")
 CORE = {"cpu": "8", "memory": "16Gi"}

@@ -42,6 +42,19 @@ def send(up: cluster.Cluster, code: str) -> list[Any]:
     return [up.client[i].execute(code, silent=False, block=False) for i in range(N)]
 
 
+BEGUN = "print('begun', flush=True)\n"
+
+
+def begin(up: cluster.Cluster, code: str) -> list[Any]:
+    """Start a cell that says BEGUN, on every engine, and wait until each has said so."""
+    results = send(up, code if BEGUN in code else BEGUN + code)
+    deadline = time.monotonic() + CELL_S
+    while missing := [rank for rank, result in enumerate(results) if "begun" not in result.stdout]:
+        assert time.monotonic() < deadline, f"the cell has not begun on ranks {missing}"
+        time.sleep(0.01)
+    return results
+
+
 def collect(results: list[Any]) -> dict[int, tuple[str, str]]:
     """Wait for a cell; (class, text) of the exception by rank. Red if an engine does not come back."""
     deadline = time.monotonic() + CELL_S

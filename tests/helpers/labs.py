@@ -23,7 +23,9 @@ import pytest
 from workbench.course.build import ROOT
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-_MISSING = "chromium: .ci/system installs it where there is apt-get" if not BROWSER else "playwright: pip install it"
+_MISSING = (
+    "chromium: make setup-tests installs it where there is apt-get" if not BROWSER else "playwright: pip install it"
+)
 in_browser = pytest.mark.skipif(not (BROWSER and importlib.util.find_spec("playwright")), reason=f"no {_MISSING}")
 needs_make = pytest.mark.skipif(not shutil.which("make"), reason="JupyterLab is started by make, and there is none")
 

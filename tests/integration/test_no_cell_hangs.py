@@ -12,10 +12,11 @@ import signal
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
-from cells import CELL_S, START, N, collect, run, send, works
+from cells import BEGUN, CELL_S, START, N, begin, collect, run, send, works
 from thorough import once_more
 
 from workbench import cluster
@@ -250,8 +251,8 @@ STUCK = {
 @pytest.mark.parametrize("how", STUCK)
 def test_ctrl_c_ends_a_cell(engines: cluster.Cluster, how: str) -> None:
     """While the rest waits for a rank that is busy for ever, Ctrl-C ends the cell on all, and the next one works."""
-    results = send(engines, STUCK[how])
-    time.sleep(1.0)
+    results = begin(engines, STUCK[how])
+    time.sleep(0.5)  # most of them wait by then; who has not come so far is interrupted before
     assert not any(result.ready() for result in results)
     engines.client.send_signal(signal.SIGINT, block=True)
     errors = collect(results)
@@ -303,8 +304,7 @@ def test_rescue_at_the_very_moment_of_death(engines: cluster.Cluster, capsys: py
 
 def test_rescue_interrupts_who_is_busy(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing is started anew, and no variable is lost, where Ctrl-C is enough."""
-    results = send(engines, "kept = rank\nwhile rank == 1:\n    time.sleep(0.1)")
-    time.sleep(0.5)
+    results = begin(engines, f"kept = rank\n{BEGUN}while rank == 1:\n    time.sleep(0.1)")
     engines.rescue()
     assert "rank 1 is interrupted" in capsys.readouterr().out
     assert collect(results)[1][0] == "KeyboardInterrupt"
@@ -315,7 +315,7 @@ def test_rescue_interrupts_who_is_busy(engines: cluster.Cluster, capsys: pytest.
 
 def test_rescue_lets_a_slow_engine_end(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """It is late, as every engine is on a busy machine, but it comes: only the other one is interrupted."""
-    results = send(engines, "time.sleep(0.8 * (rank == 2))\nwhile rank == 1:\n    time.sleep(0.1)")
+    results = begin(engines, "time.sleep(0.8 * (rank == 2))\nwhile rank == 1:\n    time.sleep(0.1)")
     engines.rescue()
     assert capsys.readouterr().out == f"rank 1 is interrupted; all {N} engines answer\n"
     assert set(collect(results)) == {1}
@@ -323,8 +323,8 @@ def test_rescue_lets_a_slow_engine_end(engines: cluster.Cluster, capsys: pytest.
 
 def test_rescue_replaces_who_does_not_listen(engines: cluster.Cluster, capsys: pytest.CaptureFixture[str]) -> None:
     """An engine that Ctrl-C does not end is started anew, with all the others."""
-    results = send(engines, "if rank == 2:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n    time.sleep(1000)")
-    time.sleep(0.5)
+    deaf = "if rank == 2:\n    signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    results = begin(engines, f"{deaf}{BEGUN}if rank == 2:\n    time.sleep(1000)")
     engines.rescue()
     assert "rank 2 is not even ended by Ctrl-C" in capsys.readouterr().out
     assert results[2].exception() is not None
@@ -379,15 +379,14 @@ def test_await_outside_of_a_function(engines: cluster.Cluster) -> None:
     assert not run(engines, both)
     assert engines.view["both"] == [[1, 2]] * N
     assert {kind for kind, _ in run(engines, "await asyncio.sleep(0)\n1 / 0").values()} == {"ZeroDivisionError"}
-    results = send(engines, "await asyncio.sleep(60)")
-    time.sleep(0.5)
+    results = begin(engines, "await asyncio.sleep(60)")
     engines.client.send_signal(signal.SIGINT, targets=list(range(N)), block=True)
     assert {kind for kind, _ in collect(results).values()} == {"KeyboardInterrupt"}
     assert not run(engines, both)
 
 
 @pytest.mark.parametrize("when", ["init_metadata", "finish_metadata"], ids=["before the cell", "after it"])
-def test_ctrl_c_beside_a_cell(engines: cluster.Cluster, when: str) -> None:
+def test_ctrl_c_beside_a_cell(engines: cluster.Cluster, when: str, tmp_path: Path) -> None:
     """It comes while a kernel has not begun its cell, or has ended it and writes the answer: the answer comes.
 
     The moment is short, so the method of the kernel's that is called in it is made slow.
@@ -395,13 +394,17 @@ def test_ctrl_c_beside_a_cell(engines: cluster.Cluster, when: str) -> None:
     slow = f"""
         kernel, whole = get_ipython().kernel, get_ipython().kernel.{when}
         def slowly(*args, **kwargs):
+            open("{tmp_path}/" + str(rank), "w").close()
             time.sleep(1.5)
             return whole(*args, **kwargs)
         kernel.{when} = slowly
     """
     assert not run(engines, textwrap.dedent(slow))
+    for path in tmp_path.iterdir():
+        path.unlink()
     results = send(engines, "three = 1 + 2")
-    time.sleep(0.7)
+    while len(list(tmp_path.iterdir())) < N:
+        time.sleep(0.01)
     engines.client.send_signal(signal.SIGINT, targets=list(range(N)), block=True)
     assert not collect(results)
     assert not run(engines, f"del kernel.{when}")

@@ -7,6 +7,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -25,6 +27,8 @@ LAUNCH = config.launch()
 def pytest_configure(config: pytest.Config) -> None:
     """The marker for tests that need several ranks, and the file with this rank's outcomes."""
     config.addinivalue_line("markers", "ranks(n): needs at least n ranks")
+    # A rank that ends would look through all of TensorFlow's half a million objects several times: 1.4 s of a core.
+    atexit.register(gc.freeze)
     folder = os.environ.get("WORKBENCH_TEST_OUT")
     if folder:
         # Of its own: pytest clears old ones away at its end, and the ranks would do so at the same time.

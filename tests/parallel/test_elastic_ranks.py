@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch._dynamo  # torch does it with the first optimizer, which would take up to 20 s of that test's minute
+from all_ranks import wait_for_all
 
 import workbench.torch as hvd
 from workbench.core.messages import Raised
@@ -81,9 +82,8 @@ def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
         caught.append(error)
         time.sleep(0.2)  # it takes a moment to print the traceback
         engine.report(Raised(rank, repr(error), final=False))
-    time.sleep(1.5)
+    wait_for_all()
     engine.report(Began(rank))
-    time.sleep(0.5)
 
 
 def batch(step: int) -> torch.Tensor:

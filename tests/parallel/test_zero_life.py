@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from all_ranks import wait_for_all
 from bag import MAKES, Pair
 from broken_off import broken_off, fail
 from counted import counted
@@ -361,6 +361,6 @@ def test_a_layer_that_one_rank_alone_runs(rank: int, n: int) -> None:
 
     with pytest.raises(CollectiveError, match=r"some_ranks.weight|last.weight"):
         forward()
-    time.sleep(0.5)
+    wait_for_all()
     cell.cell_begins()
     hvd.barrier()

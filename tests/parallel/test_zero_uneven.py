@@ -5,13 +5,13 @@ Nowhere may a sum, or a layer, be put together of parts that do not belong toget
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
+from all_ranks import wait_for_all
 from broken_off import broken_off, fail
 from torch import nn
 from zero import OPTIMIZERS, STAGES, Twins, batch, net
@@ -28,7 +28,7 @@ def failing_cell(cell: Callable[[], Any], kind: type[Exception], words: str) -> 
     with pytest.raises(kind, match=words) as caught:
         cell()
     context.cell_raised(f"{kind.__name__}: {caught.value}")
-    time.sleep(1.0)  # the next cell begins when all have ended theirs
+    wait_for_all()
     context.cell_begins()
     hvd.barrier()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -13,15 +14,21 @@ from workbench.simulate.schedule import finish_times, record
 from workbench.simulate.servers import Servers
 from workbench.transport.host.threads import spawn
 
-ROWS = table(Wire(2e-5, 1e-9, 1e-6), combine_s=2e-10)
+pytestmark = pytest.mark.long
+
+
+@cache
+def whole_table() -> list[Time]:
+    """All algorithms, numbers of ranks and sizes; it takes seconds."""
+    return table(Wire(2e-5, 1e-9, 1e-6), combine_s=2e-10)
 
 
 @pytest.mark.parametrize("known", KNOWN, ids=lambda known: known.name)
 def test_the_whole_table_is_the_formula(known: Any) -> None:
     """1 KiB to 100 MiB on 2 to 512 ranks, to rounding; two levels on one rank a host are the ring."""
-    rows = [row for row in ROWS if row.name == known.name]
+    rows = [row for row in whole_table() if row.name == known.name]
     assert len(rows) == len(RANKS) * len(SIZES)
-    ring = {(row.ranks, row.nbytes): row.closed_s for row in ROWS if row.name == "ring allreduce"}
+    ring = {(row.ranks, row.nbytes): row.closed_s for row in whole_table() if row.name == "ring allreduce"}
     for row in rows:
         closed_s = ring[row.ranks, row.nbytes] if row.name == "two levels" else row.closed_s
         if closed_s is None:
@@ -62,7 +69,7 @@ def _table_without_pairs(wire: Wire, n: int) -> list[Time]:
 
 def test_which_is_best_depends_on_the_size() -> None:
     """On 512 ranks: a ring's 1,022 messages lose against one round trip for 1 KiB, and win for 100 MiB."""
-    found = {(row.name, row.nbytes): row.seconds for row in ROWS if row.ranks == 512}
+    found = {(row.name, row.nbytes): row.seconds for row in whole_table() if row.ranks == 512}
     assert found["Adasum", SIZES[0]] < found["ring allreduce", SIZES[0]]
     assert found["ring allreduce", SIZES[-1]] < found["Adasum", SIZES[-1]] < found["naive allreduce", SIZES[-1]]
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
 from workbench.simulate.held_out import NVLINK, PCIE, Constants, Row, byteps_gain, fit_tcp_line, rdma_gain, table
 from workbench.simulate.machines import Wire
 
-ROWS = {row.figure: row for row in table()}
+pytestmark = pytest.mark.long
+
+
+@cache
+def rows() -> dict[str, Row]:
+    """The table by its figures; it takes seconds."""
+    return {row.figure: row for row in table()}
 
 
 def moved(**constants: float) -> dict[str, Row]:
@@ -15,17 +23,18 @@ def moved(**constants: float) -> dict[str, Row]:
     return {row.figure: row for row in table(Constants(**constants))}
 
 
-@pytest.mark.parametrize("row", [row for row in ROWS.values() if row.fitted], ids=lambda row: row.figure)
-def test_what_was_fitted_agrees(row: Row) -> None:
+def test_what_was_fitted_agrees() -> None:
     """Within three points."""
-    assert abs(row.error) <= 3
+    fitted = {figure: row.error for figure, row in rows().items() if row.fitted}
+    assert fitted
+    assert max(map(abs, fitted.values())) <= 3, fitted
 
 
 def test_what_is_held_out_is_said_to_be() -> None:
     """Nine of thirteen rows; each has a source and a figure of its own."""
-    held_out = [row for row in ROWS.values() if not row.fitted]
-    assert (len(ROWS), len(held_out)) == (13, 9)
-    assert all(row.source for row in ROWS.values())
+    held_out = [row for row in rows().values() if not row.fitted]
+    assert (len(rows()), len(held_out)) == (13, 9)
+    assert all(row.source for row in rows().values())
     assert "held out" in str(held_out[0])
     assert f"{held_out[0].error:+.1f}" in str(held_out[0])
 
@@ -33,24 +42,24 @@ def test_what_is_held_out_is_said_to_be() -> None:
 def test_small_models_on_128_gpus_come_out() -> None:
     """Held out, and within two points, over RDMA and over TCP."""
     for name in ("Inception V3", "ResNet-101"):
-        assert abs(ROWS[f"{name}, 128 GPUs"].error) < 2
-        assert abs(ROWS[f"{name}, 128 GPUs, TCP"].error) < 2
+        assert abs(rows()[f"{name}, 128 GPUs"].error) < 2
+        assert abs(rows()[f"{name}, 128 GPUs, TCP"].error) < 2
 
 
 def test_what_misses_is_not_hidden() -> None:
     """Three published effects are larger than the model's, as the module says."""
     for figure in ("VGG-16, 128 GPUs", "BytePS over Horovod, VGG-16, 20 Gbit/s", "ResNet-101, RDMA over TCP"):
-        assert ROWS[figure].error < -3
+        assert rows()[figure].error < -3
 
 
 def test_a_wider_line_moves_what_waits_for_it() -> None:
     """VGG-16 scales better; the small models hide their gradients already, and stay."""
     wide = moved(line=1.0)
-    assert wide["VGG-16, 128 GPUs"].predicted > ROWS["VGG-16, 128 GPUs"].predicted + 0.05
-    assert wide["VGG-16, RDMA over TCP"].predicted > ROWS["VGG-16, RDMA over TCP"].predicted + 0.05
+    assert wide["VGG-16, 128 GPUs"].predicted > rows()["VGG-16, 128 GPUs"].predicted + 0.05
+    assert wide["VGG-16, RDMA over TCP"].predicted > rows()["VGG-16, RDMA over TCP"].predicted + 0.05
     narrow = moved(line=0.05)
     for name in ("Inception V3", "ResNet-101"):
-        assert narrow[f"{name}, 128 GPUs"].predicted < ROWS[f"{name}, 128 GPUs"].predicted - 0.05
+        assert narrow[f"{name}, 128 GPUs"].predicted < rows()[f"{name}, 128 GPUs"].predicted - 0.05
     assert narrow["BytePS over Horovod, VGG-16, 100 Gbit/s"].predicted > 0.1
 
 
@@ -59,16 +68,16 @@ def test_a_narrower_line_under_tcp_moves_all_that_is_about_tcp() -> None:
     slow = moved(tcp_line=0.05)
     for name in ("Inception V3", "ResNet-101"):
         assert slow[f"{name}, RDMA over TCP"].predicted > 0.1
-        assert slow[f"{name}, 128 GPUs, TCP"].predicted < ROWS[f"{name}, 128 GPUs, TCP"].predicted - 0.05
+        assert slow[f"{name}, 128 GPUs, TCP"].predicted < rows()[f"{name}, 128 GPUs, TCP"].predicted - 0.05
     served = "BytePS over Horovod, VGG-16, 20 Gbit/s"
-    assert slow[served].predicted > ROWS[served].predicted + 0.05
-    assert slow["VGG-16, 128 GPUs"] == ROWS["VGG-16, 128 GPUs"]
+    assert slow[served].predicted > rows()[served].predicted + 0.05
+    assert slow["VGG-16, 128 GPUs"] == rows()["VGG-16, 128 GPUs"]
 
 
 def test_what_everybody_loses_comes_off_all_efficiencies() -> None:
     """(1 - common) is a factor of each, and cancels in gains."""
     without = moved(common=0.0)
-    for figure, row in ROWS.items():
+    for figure, row in rows().items():
         factor = 1.0 if " over " in figure else 0.9
         assert row.predicted == pytest.approx(without[figure].predicted * factor), figure
 

@@ -22,6 +22,8 @@ from workbench.simulate.schedule import finish_times, record
 from workbench.simulate.steps import MIB
 from workbench.transport.host.threads import spawn
 
+pytestmark = pytest.mark.long
+
 
 @pytest.mark.parametrize(("n", "per_host"), [(1, 1), (4, 2), (6, 3), (6, 1), (8, 8)])
 def test_two_levels_add_up(n: int, per_host: int) -> None:

@@ -10,6 +10,8 @@ from workbench.simulate.models import Layer, vgg16
 from workbench.simulate.published import MODELS, efficiency, pascal
 from workbench.simulate.steps import MIB, Overlap, Policy, Span, simulate, spans
 
+pytestmark = pytest.mark.long
+
 
 def network(nbytes: float) -> float:
     """A latency, and 1 GB/s."""

@@ -222,6 +222,7 @@ class Training:
         return copy.deepcopy(parts)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("wrapped", [True, False])
 @pytest.mark.parametrize("kind", OPTIMIZERS, ids=lambda kind: kind.__name__)
 def test_a_new_process_would_train_on_as_the_old_one(kind: Any, wrapped: bool, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ FOUND = Measured(Links(1, 2, KNOWN, None, announce_s=0.0), tuple(TRAINING.layers
 @pytest.mark.timeout(150)
 def test_it_trains_with_the_buckets_that_it_calculates() -> None:
     """On two real ranks: each size of buckets is measured, and calculated from the same measured layers."""
-    held = measured(ranks=2, buckets=(0, 64 << 20), sizes=(64, 64, 10), seconds=1.0)
+    held = measured(ranks=2, buckets=(0, 64 << 20), sizes=(64, 64, 10), seconds=0.2)
     assert [row.step.training.bucket_bytes for row in held.rows] == [0, 64 << 20]
     assert held.rows[-1].step.messages == 1
     assert all(row.measured_s > 0 for row in held.rows)

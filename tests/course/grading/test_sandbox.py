@@ -22,7 +22,9 @@ def works() -> bool:
     return True
 
 
-@pytest.mark.skipif(not works(), reason="bubblewrap is not installed (.ci/system), or may not make namespaces here")
+@pytest.mark.skipif(
+    not works(), reason="bubblewrap is not installed (make setup-tests), or may not make namespaces here"
+)
 def test_a_sandboxed_notebook_sees_itself_only(tmp_path: Path) -> None:
     """Honest answers pass; files, processes and networks of others are not there."""
     other = tmp_path / "lee.ipynb"

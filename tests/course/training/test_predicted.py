@@ -11,6 +11,7 @@ from workbench.course.training.predicted import REPORT, Cell, beside, cells, sum
 from workbench.simulate.measured.prediction import Measured, predict
 
 
+@pytest.mark.long
 def test_each_training_of_the_report_is_there_once() -> None:
     """As many as rows and ways; measured as written, predicted as ``predict()`` says from the same row."""
     rows = json.loads(REPORT.read_text(encoding="utf-8"))["rows"]

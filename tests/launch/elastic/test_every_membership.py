@@ -14,6 +14,8 @@ from model_check import Violation, explore
 
 from workbench.launch.elastic.membership import Membership, Out
 
+pytestmark = pytest.mark.long
+
 
 def look(job: ElasticJob, at_least: int) -> None:
     """Go through all states of a job; there must be so many, for a model in which nothing happens shows nothing."""

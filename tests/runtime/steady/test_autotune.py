@@ -50,6 +50,7 @@ def surface(choice: Choice, threshold_mib: float, window_ms: float) -> float:
     return 100 / (1 + across**2 + along**2)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("top", [(0.25, 0.1), (2, 0.5), (32, 4)])
 def test_it_finds_the_top_of_a_known_surface(top: tuple[float, float], seed: int) -> None:

@@ -90,6 +90,7 @@ def steps(dice: random.Random, size: int, same: bool) -> list[list[list[Request]
     return found
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("same", [True, False], ids=["one order", "any order"])
 def test_the_quick_way_decides_what_counting_decides(same: bool) -> None:
     """In hundreds of random schedules each event completes the same names, and the same ranks are waited for.
@@ -111,6 +112,7 @@ def test_the_quick_way_decides_what_counting_decides(same: bool) -> None:
     assert quick > 500  # or nothing was tested
 
 
+@pytest.mark.long
 def test_failures_and_process_sets_are_decided_alike() -> None:
     """The same amid cells that raise, begin and end, deadlines, warnings, and names of process sets."""
     quick = failed = 0

@@ -24,6 +24,8 @@ from workbench.transport.gpu.nccl import Nccl, nccl_backend
 from workbench.transport.host.threads import ThreadLink, spawn
 from workbench.transport.links import link_backend
 
+pytestmark = pytest.mark.long
+
 FLOATS = ["float16", "bfloat16", "float32", "float64"]
 DTYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "int64", *FLOATS]
 NOT_NCCL = ("int16", "uint16")

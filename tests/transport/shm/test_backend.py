@@ -17,6 +17,8 @@ from workbench.core.backend.base import Backend
 from workbench.transport.shm import collectives as shm
 from workbench.transport.shm.staged import SEGMENT_BYTES
 
+pytestmark = pytest.mark.long
+
 WORLDS = [2, 3, 4]
 WAYS = ["in place", "copied", "fusion buffer"]
 REDUCTIONS = {

@@ -1,0 +1,66 @@
+"""The rings of tests: which tests ``make quick`` runs, and the table of what took how long."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from durations import reasons, table
+
+INNER = """
+import os, subprocess, sys, threading
+import pytest
+
+def test_computes():
+    assert 1 + 1 == 2
+
+def test_starts_one():
+    try:
+        subprocess.run([sys.executable, "-c", "print('started')"])
+    except Exception:
+        assert False, "a test cannot catch it by mistake"
+
+def test_forks():
+    if not os.fork():
+        os._exit(0)
+
+@pytest.mark.parallel
+def test_is_marked():
+    raise AssertionError
+"""
+HELPERS = Path(__file__).parent / "helpers"
+
+
+def test_the_first_ring_starts_no_process(tmp_path: Path) -> None:
+    """A test that is marked is left out, one that starts a process is skipped, and the others are run."""
+    (tmp_path / "test_inner.py").write_text(INNER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = parallel: several processes\n")
+    words = ["-m", "pytest", "-p", "rings", "-p", "no:cacheprovider", "--no-processes", "-rs", str(tmp_path)]
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(HELPERS), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=env, capture_output=True, text=True)
+    assert "1 passed, 2 skipped, 1 deselected" in done.stdout, done.stdout + done.stderr
+
+
+def test_the_table_adds_up_and_asks_for_reasons() -> None:
+    """Files by their sums, the slowest first; a slow test has its reason beside it, or is said to have none."""
+    seconds = {
+        "tests/a/test_x.py::test_one[1]": 6.0,
+        "tests/a/test_x.py::test_two": 2.0,
+        "tests/test_y.py::test_z": 9.0,
+    }
+    lines = table(seconds, {"test_x.py::test_one": "trains"})
+    assert lines[0].endswith("(17 s of 3 tests, one after the other)")
+    assert lines[3:5] == ["| tests/test_y.py | 9 | 1 |", "| tests/a/test_x.py | 8 | 2 |"]
+    assert lines[-1] == "| tests/a/test_x.py::test_one[1] | 6 | trains |"
+    assert "no reason in tests/slow.toml" in lines[-2]
+
+
+@pytest.mark.parametrize("name", sorted(reasons()))
+def test_reasons_are_of_tests_that_there_are(name: str) -> None:
+    """``file.py::test`` of ``tests/slow.toml`` is a test of exactly one file, and the reason is a sentence."""
+    path, _, test = name.partition("::")
+    files = [each for each in Path(__file__).parent.rglob(path) if f"def {test}(" in each.read_text(encoding="utf-8")]
+    assert len(files) == 1
+    assert len(reasons()[name].split()) >= 3
