@@ -90,8 +90,9 @@ SCENES: dict[str, Callable[[Any], None]] = {
 }
 
 
-def rank(scene: str, number: int, folder: str) -> None:
-    """One rank writes with which error it has ended."""
+def rank(scene: str, number: int, folder: str, gate: Any) -> None:
+    """One rank writes with which error it has ended. It begins when all are there, so none is late by chance."""
+    gate.wait()
     try:
         SCENES[scene](nano.Engine(number, SIZE, folder, DEADLINE_S))
         said = "no error"
@@ -105,12 +106,11 @@ def main() -> None:
     """All scenes at once, for they mostly wait; scene → rank → error."""
     fork = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as folder:
-        started = []
+        ranks = [(scene, number) for scene in SCENES for number in range(SIZE) if (scene, number) != ("never_comes", 1)]
+        gate = fork.Barrier(len(ranks))
         for scene in SCENES:
             Path(folder, scene).mkdir()
-            for number in range(SIZE):
-                if (scene, number) != ("never_comes", 1):
-                    started.append(fork.Process(target=rank, args=(scene, number, f"{folder}/{scene}")))
+        started = [fork.Process(target=rank, args=(*each, f"{folder}/{each[0]}", gate)) for each in ranks]
         for process in started:
             process.start()
         until = time.monotonic() + 8 * DEADLINE_S

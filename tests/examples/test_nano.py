@@ -120,6 +120,8 @@ def test_fusion_keeps_the_order_and_the_limit() -> None:
             assert not alike or sum(one.nbytes for one in batch) + first.nbytes > 10
 
 
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
 def test_one_process_and_several_train_alike() -> None:
     """Each step's loss of two processes is that of plain torch on all rows."""
     torch.manual_seed(0)
@@ -134,7 +136,7 @@ def test_one_process_and_several_train_alike() -> None:
         optimizer.step()
         losses.append(loss.item())
     command = [sys.executable, str(EXAMPLES / "nano.py"), "2"]
-    said = subprocess.run(command, capture_output=True, text=True, timeout=55, check=True).stdout
+    said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True).stdout
     found = [float(line.rpartition(" ")[2]) for line in said.splitlines()]
     np.testing.assert_allclose(found, losses, atol=2e-6)
 
@@ -179,11 +181,13 @@ def scenes() -> dict[str, dict[str, str]]:
     """How the ranks of ``nano_ranks.py`` ended: scene → rank → error."""
     command, env = [sys.executable, str(HERE / "nano_ranks.py")], {**os.environ, "OMP_NUM_THREADS": "1"}
     told: dict[str, dict[str, str]] = json.loads(
-        subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=55, check=True).stdout
+        subprocess.run(command, env=env, stdout=subprocess.PIPE, timeout=100, check=True).stdout
     )
     return told
 
 
+@pytest.mark.parallel
+@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("scene", "survivors", "words"),
     [

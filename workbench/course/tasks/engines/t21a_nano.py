@@ -22,7 +22,7 @@ def ready(size: Any, announcements: Any) -> Any:
     announced it. From then on the same name stands for the tensor of the next step, which all announce again.
     """
     ### BEGIN SOLUTION
-    announced_by = {}
+    announced_by: dict[str, set[int]] = {}
     names = []
     for rank, name in announcements:
         ranks = announced_by.setdefault(name, set())
@@ -106,7 +106,8 @@ def culprits(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
     A tensor is late if it is not ready now, and was first announced deadline_s ago or earlier. Ranks stand in order.
     """
     ### BEGIN SOLUTION
-    first, announced_by = {}, {}
+    first: dict[str, int] = {}
+    announced_by: dict[str, set[int]] = {}
     for seconds, rank, name in announcements:
         first.setdefault(name, seconds)
         announced_by.setdefault(name, set()).add(rank)
