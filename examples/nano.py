@@ -41,7 +41,7 @@ class RankError(RuntimeError):
 
 
 # --- 1. Meet: a socket to every other rank --------------------------------------------------------------
-def meet(rank: int, others: Iterable[int], place: str, deadline_s: float) -> dict[int, socket.socket]:
+def meet(rank: int, others: Sequence[int], place: str, deadline_s: float) -> dict[int, socket.socket]:
     """Return a socket to each of the others. Of two ranks the lower one listens at a file, the higher one connects."""
     until, found = time.monotonic() + deadline_s, dict[int, socket.socket]()
     with contextlib.ExitStack() as stack:
@@ -280,6 +280,7 @@ class Engine:
             while (batch := self._decision())[0].verb != "shutdown":
                 self._execute(batch)
             self._pending.pop("shutdown")[1].set_result(np.empty(0))
+            raise RankError("The job is over: all ranks have closed their engines.")
         except Exception as error:  # noqa: BLE001 - whatever it is, nobody may wait for ever
             with self._lock:
                 self._failure = str(error) if isinstance(error, RankError) else f"rank {self.rank}: {error!r}"
@@ -317,7 +318,6 @@ class Engine:
     def close(self) -> None:
         """Leave the job, all ranks together."""
         self.submit("shutdown", np.empty(0), "shutdown").result()
-        self._link.close()
 
 
 # --- 9. DistributedOptimizer: gradients leave while backward goes on --------------------------------------

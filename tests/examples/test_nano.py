@@ -8,6 +8,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
@@ -24,14 +25,15 @@ nano = load("nano", EXAMPLES)
 HERE = Path(__file__).parent
 
 
-def in_ranks(size: int, folder: Path, function: Callable[[Any], Any], deadline_s: float = 20.0) -> list[Any]:
+def in_ranks(size: int, folder: Path, function: Callable[[Any], Any], closes: bool = True) -> list[Any]:
     """Call a function with each rank's engine, on a thread each; returns what it returned, or its error."""
 
     def one(rank: int) -> Any:
-        engine = nano.Engine(rank, size, str(folder), deadline_s)
+        engine = nano.Engine(rank, size, str(folder), deadline_s=20.0)
         try:
             result = function(engine)
-            engine.close()
+            if closes:
+                engine.close()
         except nano.RankError as error:
             return error
         return result
@@ -174,6 +176,23 @@ def test_the_same_name_twice(folder: Path) -> None:
         engine.submit("sum", np.ones(3), "x").result()
 
     assert in_ranks(2, folder, run) == [None, None]
+
+
+def test_who_submits_after_the_end(folder: Path) -> None:
+    """Gets an error, and so does who still waits for what the others have never submitted."""
+
+    def run(engine: Any) -> list[str]:
+        waits = [engine.submit("sum", np.ones(3), "x")] if engine.rank == 0 else []
+        engine.close()
+        said = [str(future.exception(timeout=20)) for future in waits]
+        with pytest.raises(nano.RankError) as late:  # noqa: PT012 - the engine's thread may take a moment
+            for i in range(1000):
+                engine.submit("sum", np.ones(3), f"y{i}")
+                time.sleep(0.01)
+        return [*said, str(late.value)]
+
+    errors = [error for engine in in_ranks(2, folder, run, closes=False) for error in engine]
+    assert errors == ["The job is over: all ranks have closed their engines."] * 3
 
 
 @cache
