@@ -9,7 +9,11 @@ from __future__ import annotations
 import argparse
 import gc
 import inspect
+import shutil
+import sys
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +27,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 LIMIT = "independent copies"
+NANO = "nano"
 # Neither the workbench nor Horovod copies batch norm's statistics from rank 0 in every step; nor does DDP, tuned.
 _NEW = "forward_sync_buffers" in inspect.signature(DistributedDataParallel.__init__).parameters
 _NO_BUFFERS = {"forward_sync_buffers" if _NEW else "broadcast_buffers": False}
@@ -37,7 +42,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1.0, help="of one round of the limit, about")
     args = peers.arguments(parser)
     comm = peers.start()
-    builders, absent = builders_here()
+    builders, absent = builders_here(comm)
     cases = []
     for name in args.models:
         task = TASKS[name]
@@ -52,7 +57,7 @@ def main() -> None:
     peers.finish(comm, {"section": "training", "ours": ours, "limit": LIMIT, "cases": cases, "absent": absent})
 
 
-def builders_here() -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, str]]:
+def builders_here(comm: MPI.Intracomm) -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, str]]:
     """How each peer makes a model train together, and which peers are not to be had."""
     real = peers.horovod()
     theirs = {peers.horovod_name(): lambda model: (model, distributed(real, model, "real"))} if real else {}
@@ -62,6 +67,7 @@ def builders_here() -> tuple[dict[str, Callable[[nn.Module], Built]], dict[str, 
         LIMIT: lambda model: (model, sgd(model)),
         "workbench": lambda model: (model, distributed(hvd, model, "plain")),
         "workbench sharded": lambda model: (model, distributed(hvd, model, "sharded", sharded=True)),
+        NANO: nano(comm),
         "DDP": lambda model: ddp(model),
         "DDP tuned": lambda model: ddp(model, gradient_as_bucket_view=True, static_graph=True, **_NO_BUFFERS),
     }
@@ -82,6 +88,19 @@ def distributed(module: Any, model: nn.Module, prefix: str, **options: Any) -> t
     named = [(f"{prefix}.{name}", param) for name, param in model.named_parameters()]
     wrapped: torch.optim.Optimizer = module.DistributedOptimizer(sgd(model), named_parameters=named, **options)
     return wrapped
+
+
+def nano(comm: MPI.Intracomm) -> Callable[[nn.Module], Built]:
+    """``examples/nano.py``: the idea in one file, over sockets."""
+    sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+    from nano import DistributedOptimizer, Engine
+
+    folder = comm.bcast(tempfile.mkdtemp(prefix="nano-") if comm.rank == 0 else None)
+    engine = Engine(comm.rank, comm.size, folder)
+    comm.Barrier()
+    if comm.rank == 0:
+        shutil.rmtree(folder)  # they have met
+    return lambda model: (model, DistributedOptimizer(engine, sgd(model), model.named_parameters()))
 
 
 def ddp(model: nn.Module, **options: Any) -> Built:

@@ -18,12 +18,26 @@
 #
 # **Afterwards you can**
 #
+# - build a small Horovod yourself, in ten steps: sockets, ring, coordinator, fusion, engine, optimizer,
 # - find your way through the source: hook, announcement, response, reduction, step,
 # - say which of it runs beside backward, and which of it makes backward wait,
 # - read the recorder's events: when each stop was, which rank was last, and how long the others waited,
 # - say what a step skips once all names are known.
 #
-# **Needs:** two cores, no GPU. **Takes** 25 minutes to read, 30 to do. **Before:** lessons 06 and 07.
+# **Needs:** two cores, no GPU. **Takes** 45 minutes to read, 45 to do. **Before:** lessons 03, 06 and 07.
+
+# %%
+import copy
+import inspect
+import multiprocessing
+import re
+import sys
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
 
 # %% tags=["both"]
 import workbench
@@ -35,12 +49,306 @@ from workbench.course.followed.places import PLACES, STOPS
 from workbench.course.followed.source import listing
 from workbench.course.predictions import predict, reveal
 
+# %% [markdown]
+# ## Build it in ten steps
+#
+# Before you follow a gradient through the workbench, build a small one. `nano.py` is the whole idea in one file of 400
+# lines, with the standard library, numpy and torch alone. It has ten parts, and each uses only those before it. We
+# go through them one by one, and run each as soon as it is there.
+#
+# Up to step 9 the ranks are threads of this notebook, so you can look at them. The code does not care: a socket leads
+# to another thread as well as to another process.
+
+# %%
+sys.path.insert(0, "steps/nano")
+import nano
+
+
+def part(number):
+    """The source of one part of nano.py."""
+    return re.search(rf"# --- {number}\. .*?(?=\n\n\n# ---|\n\n\ndef train)", inspect.getsource(nano), re.DOTALL)[0]
+
+
+def on_ranks(n, function):
+    """Call function(rank, n, folder) on n threads; return what each has returned."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(n) as threads:
+        return list(threads.map(lambda rank: function(rank, n, folder), range(n)))
+
+
+# %% [markdown]
+# ### Step 1: meet
+#
+# Processes that know nothing of each other need one thing in common. Here it is a folder. Of two ranks, the lower one
+# listens at a file in it, and the higher one connects.
+
+# %%
+print(part(1))
+
+
+# %%
+def greet(rank, n, folder):
+    others = [other for other in range(n) if other != rank]
+    sockets = nano.meet(rank, others, f"{folder}/", deadline_s=10)
+    for other, sock in sockets.items():
+        sock.sendall(f"from {rank} to {other}".encode())
+    return [sock.recv(100).decode() for sock in sockets.values()]
+
+
+for rank, heard in enumerate(on_ranks(3, greet)):
+    print(f"rank {rank} has received:", *heard, sep="   ")
+
+# %% [markdown]
+# Nobody waits for ever. If a rank does not come, the others say which one it is:
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    try:
+        nano.meet(0, [1], f"{folder}/", deadline_s=0.2)
+    except nano.RankError as error:
+        print(error)
+
+# %% [markdown]
+# ### Step 2: a link
+#
+# One function moves all arrays: `sendrecv`. It is all that a ring needs.
+
+# %%
+print(part(2))
+
+
+# %%
+def swap(rank, n, folder):
+    link, theirs = nano.Link(rank, n, folder), np.empty(1_000_000)
+    link.sendrecv(np.full(1_000_000, float(rank)), 1 - rank, theirs, 1 - rank)
+    link.close()
+    return theirs
+
+
+print("8 MB each way at the same time:", *on_ranks(2, swap))
+
+# %% [markdown]
+# ### Step 3: collectives
+#
+# The ring of lesson 03, in ten lines.
+
+# %%
+print(part(3))
+
+
+# %%
+def collect(rank, n, folder):
+    link, summed, copied = nano.Link(rank, n, folder), np.full(10, float(rank)), np.full(10, float(rank))
+    nano.ring_allreduce(link, summed)
+    nano.broadcast(link, copied, root=2)
+    link.close()
+    return summed[0], copied[0]
+
+
+for rank, (summed, copied) in enumerate(on_ranks(4, collect)):
+    print(f"rank {rank}: the sum of 0, 1, 2, 3 is {summed:g}; rank 2 has sent {copied:g}")
+
+# %% [markdown]
+# That would be enough if all ranks called the ring at the same time, for the same tensor. They do not: backward of one
+# rank is faster than that of another, and hooks may be called in another order. So ranks first *announce* what they
+# have.
+#
+# ### Step 4: a request
+
+# %%
+print(part(4))
+
+# %%
+request = nano.Request("average", "gradient head.weight", (10, 1024), "float32", 40_960)
+mine, rank_0 = multiprocessing.Pipe()
+mine.send(request)
+print(nano.hear(rank_0, "rank 1"))
+mine.close()
+try:
+    nano.hear(rank_0, "rank 1")
+except nano.RankError as error:
+    print(error)
+
+# %% [markdown]
+# ### Step 5: fusion
+
+# %%
+print(part(5))
+
+# %%
+gradients = [nano.Request("average", f"gradient {i}", (i,), "float32", 4 * i) for i in (10, 20, 30, 40)]
+for limit_bytes in (0, 200, 10_000):
+    print(
+        f"{limit_bytes:6,} bytes:", [[request.name for request in batch] for batch in nano.fuse(gradients, limit_bytes)]
+    )
+arrays = [np.ones((2, 3)), np.zeros(2)]
+packed = nano.pack(arrays)
+packed += 1
+nano.unpack(packed, arrays)
+print(*arrays)
+
+# %% [markdown]
+# ### Step 6: the coordinator
+#
+# It runs on rank 0 alone, and is the reason why all ranks do the same in the same order. It has no sockets and no
+# clock. So you can play the ranks yourself:
+
+# %%
+print(part(6))
+
+# %%
+predict(
+    "21.late",
+    "Both ranks submit a and b. Rank 0 begins with a, rank 1 with b, and rank 1 never submits a. What is ready?",
+    choices=["a: rank 0 has submitted it first", "b: both have submitted it", "nothing: they disagree about the order"],
+)
+
+# %%
+coordinator = nano.Coordinator(size=2, deadline_s=10)
+for now, (rank, name) in enumerate([(0, "a"), (1, "b"), (0, "b")]):
+    coordinator.take(rank, nano.Request("sum", name, (3,), "float32", 12), now)
+    print(f"{now} s: rank {rank} has announced {name}; ready: {[request.name for request in coordinator.ready]}")
+try:
+    coordinator.check(now=10)
+except nano.RankError as error:
+    print("10 s:", error)
+
+# %%
+(only,) = coordinator.ready
+reveal(
+    "21.late",
+    {"a": "a: rank 0 has submitted it first", "b": "b: both have submitted it"}[only.name],
+    "Names are matched, so the order of submission does not matter. And rank 0 knows who keeps the others waiting.",
+)
+
+# %% [markdown]
+# ### Step 7: the server
+#
+# A thread on rank 0 reads what ranks announce, asks the coordinator, and sends every decision to all.
+
+# %%
+print(part(7))
+
+# %%
+pipes = [multiprocessing.Pipe() for _ in range(2)]
+ours = [pipe[0] for pipe in pipes]
+rank_of = {pipe[1]: rank for rank, pipe in enumerate(pipes)}
+server = threading.Thread(target=nano.serve, args=(rank_of, nano.Coordinator(size=2)))
+server.start()
+for rank, names in enumerate([("a", "b"), ("b", "a")]):
+    for name in names:
+        ours[rank].send(nano.Request("sum", name, (3,), "float32", 12))
+    ours[rank].send(nano.Request("shutdown", "shutdown", (0,), "float64", 0))
+
+
+def decided(connection):
+    batch = nano.hear(connection, "rank 0")
+    return batch if batch[0].verb == "shutdown" else batch + decided(connection)
+
+
+orders = [[request.name for request in decided(connection)] for connection in ours]
+server.join()
+print("both ranks do", *sorted(orders[0][:-1]), "in the same order:", orders[0] == orders[1])
+
+# %% [markdown]
+# ### Step 8: the engine
+#
+# `submit` announces a tensor and returns. A thread waits for decisions, and executes them. In the workbench it is
+# the same: `workbench/core/engine.py`.
+
+# %%
+print(part(8))
+
+
+# %%
+def any_order(rank, n, folder):
+    engine = nano.Engine(rank, n, folder)
+    names = np.roll(["a", "b", "c"], rank).tolist()  # another order on each rank
+    futures = {name: engine.submit("sum", np.full(2, 10.0**rank), name) for name in names}
+    sums = {name: futures[name].result().tolist() for name in "abc"}
+    engine.close()
+    return names, sums
+
+
+for rank, (names, sums) in enumerate(on_ranks(3, any_order)):
+    print(f"rank {rank} has submitted {names}: {sums}")
+
+
+# %%
+def one_is_wrong(rank, n, folder):
+    engine = nano.Engine(rank, n, folder)
+    try:
+        engine.submit("sum", np.ones(4 if rank == 2 else 3), "a").result()
+    except nano.RankError as error:
+        return error
+
+
+print(*on_ranks(3, one_is_wrong), sep="\n")
+
+# %% [markdown]
+# ### Step 9: the optimizer
+#
+# Now torch comes in. Backward calls a hook for each parameter as soon as its gradient is complete. The hook submits
+# it and returns, so the gradient travels while backward goes on.
+
+# %%
+print(part(9))
+
+# %%
+torch.manual_seed(0)
+start, x, y = torch.nn.Linear(8, 1), torch.randn(60, 8), torch.randn(60, 1)
+
+
+def one_step(model, optimizer, x, y):
+    (model(x) - y).square().mean().backward()
+    optimizer.step()
+    return model.weight.detach()
+
+
+def distributed(rank, n, folder):
+    engine, model = nano.Engine(rank, n, folder), copy.deepcopy(start)
+    sgd = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = nano.DistributedOptimizer(engine, sgd, model.named_parameters())
+    weight = one_step(model, optimizer, x[rank::n], y[rank::n])  # each rank has its share of the rows
+    engine.close()
+    return weight
+
+
+serial = copy.deepcopy(start)
+alone = one_step(serial, torch.optim.SGD(serial.parameters(), lr=0.1), x, y)
+for rank, weight in enumerate(on_ranks(3, distributed)):
+    print(f"rank {rank}: as one process with all rows: {torch.allclose(weight, alone, atol=1e-6)}")
+
+# %% [markdown]
+# ### Step 10: processes
+#
+# At last, real ranks. If one is killed, the error says which.
+
+# %%
+print(part(10))
+
+# %%
+print(inspect.getsource(nano.train))
+
+# %%
+losses = nano.run(nano.train, 2)
+print("2 ranks:", " ".join(f"{loss:.4f}" for loss in losses[0][::4]))
+print("all ranks see the same:", losses[0] == losses[1])
+
+# %% [markdown]
+# That is a small Horovod. It trains a CNN, a ResNet-18 and a large MLP at more than half of the workbench's images
+# per second (`benchmarks/training.py` measures both). What it lacks is what the rest of the workbench is for: gradients
+# that lie where they are reduced, known names that need no words, other ways for bytes, jobs that go on after an error.
+#
+# ## The real one
+#
+# The same parts, in more files. From here on we follow one gradient through them. It makes five stops:
+
 # %%
 for stop, what in STOPS.items():
     print(f"{stop:13} {what}")
 
 # %% [markdown]
-# These are the five stops. You need not believe it: Python itself tells which lines run.
+# You need not believe it: Python itself tells which lines run.
 # `sys.settrace` calls a function of ours for every line, on every thread. Our `Follower` listens to some twenty
 # functions of the workbench, and keeps the calls that are about *one* tensor: the gradient of `conv2.weight`, in the
 # network of lesson 00.
@@ -327,8 +635,33 @@ way_picture(steady, "Its bucket in a steady step")
 engines.down()
 
 # %% [markdown] tags=["exercise"]
-# First run the cell above. `check` judges, `hint` helps, `solution` tells. Both exercises read what the recorder keeps;
-# no engines are needed.
+# First run the cell above. `check` judges, `hint` helps, `solution` tells. No engines are needed.
+#
+# Two exercises rebuild what rank 0 decides in `nano.py`.
+#
+# ## What is ready?
+#
+# The heart of the coordinator: ranks announce tensors in any order, and in the next step the same names again.
+
+# %% tags=["exercise"]
+# exercise: 21.ready
+
+# %% tags=["exercise"]
+check("21.ready")
+
+# %% [markdown] tags=["exercise"]
+# ## Who keeps the others waiting?
+#
+# And what makes its errors good: which ranks are missing, of which tensor, after the deadline.
+
+# %% tags=["exercise"]
+# exercise: 21.culprits
+
+# %% tags=["exercise"]
+check("21.culprits")
+
+# %% [markdown] tags=["exercise"]
+# Two more read what the workbench's recorder keeps.
 #
 # ## In which order?
 #
@@ -352,14 +685,18 @@ check("21.order")
 check("21.late")
 
 # %% [markdown] tags=["instructor"]
-# **Instructor.** 30 minutes. Open `workbench/core/engine.py` beside the notebook: it is 200 lines, and its head says
-# the steps. Let them find the line in which backward waits (none but the hook's own). Common wrong answers:
-# the answers are looked for on the rank itself, but only rank 0 keeps them; ranks are compared by place in the list and
-# not by `index`, though one may remember more than another; `submitted` is taken for `announced`.
+# **Instructor.** 45 minutes; 20 of them for the first two exercises, with `examples/nano.py` beside them. Then open
+# `workbench/core/engine.py` beside the notebook: it is 200 lines, and its head says the steps. Let them find the line
+# in which backward waits (none but the hook's own). Common wrong answers: a name is not forgotten when it is ready; who
+# waits is named in place of who is missing; the answers are looked for on the rank itself, but only rank 0 keeps them;
+# ranks are compared by place in the list and not by `index`, though one may remember more than another; `submitted` is
+# taken for `announced`.
 
 # %% [markdown]
 # ## Keypoints
 #
+# - The whole idea is 400 lines: announce, decide on rank 0, reduce in a ring, step. Names make the order of submission
+#   free, and rank 0 knows who is missing.
 # - Hook, announcement, response, reduction, step: each waits for the one before it. Backward waits for the hook alone.
 # - Order, size and route are decided on rank 0, when all ranks have announced. So no rank begins a
 #   transfer before the others are ready for it.

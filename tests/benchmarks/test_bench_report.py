@@ -29,7 +29,7 @@ PEERS = {
         "Horovod",
     },
     "many": {"workbench", "MPI.Iallreduce, Waitall", "Gloo", "Horovod"},
-    "training": {"independent copies", "workbench", "workbench sharded", "DDP", "DDP tuned", "Horovod"},
+    "training": {"independent copies", "workbench", "workbench sharded", "nano", "DDP", "DDP tuned", "Horovod"},
 }
 
 

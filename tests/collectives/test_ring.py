@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loading import EXAMPLES, load
 
 from workbench.collectives import Traffic, ring_allgather, ring_allreduce, ring_reduce_scatter
 from workbench.collectives.reduction import combine_for, narrow, widen
 from workbench.collectives.ring import chunk_lengths, cut, naive_allreduce
 from workbench.transport.host.threads import ThreadLink, spawn
 
+RINGS = [ring_allreduce, load("nano", EXAMPLES).ring_allreduce]
+of_every_ring = pytest.mark.parametrize("ring", RINGS, ids=["workbench", "nano"])
 WORLDS = [1, 2, 3, 4, 5, 8]
 OPS = {"sum": np.add.reduce, "min": np.min, "max": np.max, "product": np.multiply.reduce, "average": np.add.reduce}
 DTYPES = ["float32", "float64", "int64", "float16", "bfloat16"]
@@ -42,9 +45,13 @@ class CountingLink:
             self.sent.append((dest, len(send.tobytes())))
         self.link.sendrecv(send, dest, recv, source)
 
+    def traffic(self) -> Traffic:
+        """What was sent."""
+        return Traffic(len(self.sent), sum(nbytes for _, nbytes in self.sent))
+
     def agrees_with(self, traffic: Traffic) -> bool:
         """Does the algorithm's own count hold?"""
-        return (traffic.messages, traffic.bytes) == (len(self.sent), sum(nbytes for _, nbytes in self.sent))
+        return traffic == self.traffic()
 
 
 def lengths(n: int) -> list[int]:
@@ -67,8 +74,9 @@ def numbers_of(array: np.ndarray, dtype: str) -> np.ndarray:
     return (widen(array) if dtype == "bfloat16" else array).astype(np.float64)
 
 
+@of_every_ring
 @pytest.mark.parametrize("n", WORLDS)
-def test_allreduce_is_numpys_reduction(n: int) -> None:
+def test_allreduce_is_numpys_reduction(n: int, ring: Callable[..., Any]) -> None:
     """For every length, op and dtype each rank ends with numpy's reduction of all data, and with the same bits."""
     cases = [(length, op, dtype) for length in lengths(n) for op in OPS for dtype in DTYPES]
 
@@ -76,7 +84,7 @@ def test_allreduce_is_numpys_reduction(n: int) -> None:
         results = []
         for length, op, dtype in cases:
             array = array_of(values(link.rank, length), dtype)
-            ring_allreduce(link, array, combine_for(op, dtype))
+            ring(link, array, combine_for(op, dtype))
             results.append(array)
         return results
 
@@ -88,15 +96,16 @@ def test_allreduce_is_numpys_reduction(n: int) -> None:
             assert other[i].tobytes() == ranks[0][i].tobytes()
 
 
+@of_every_ring
 @pytest.mark.parametrize("dtype", ["float32", "float64", "float16", "bfloat16"])
-def test_rounding_is_the_same_on_all_ranks(dtype: str) -> None:
+def test_rounding_is_the_same_on_all_ranks(dtype: str, ring: Callable[..., Any]) -> None:
     """Where adding rounds, the sum is near the exact one, and still has the same bits on every rank."""
     n, length = 5, 1001
     data = [np.random.default_rng(rank).normal(size=length) for rank in range(n)]
 
     def run(link: ThreadLink) -> np.ndarray:
         array = array_of(data[link.rank], dtype)
-        ring_allreduce(link, array, combine_for("sum", dtype))
+        ring(link, array, combine_for("sum", dtype))
         return array
 
     ranks = spawn(n, run)
@@ -106,20 +115,22 @@ def test_rounding_is_the_same_on_all_ranks(dtype: str) -> None:
     assert (abs(numbers_of(ranks[0], dtype) - np.sum(data, axis=0)) <= n * eps * magnitude).all()
 
 
+@of_every_ring
 @pytest.mark.parametrize("n", [1, 2, 3, 4, 8])
 @pytest.mark.parametrize("dtype", ["float64", "int8"])
-def test_allreduce_sends_what_it_promises(n: int, dtype: str) -> None:
+def test_allreduce_sends_what_it_promises(n: int, dtype: str, ring: Callable[..., Any]) -> None:
     """2(n - 1) messages to the right neighbour, and the bytes of all chunks but two: 2(n - 1)/n · K."""
     for length in lengths(n):
 
-        def run(link: ThreadLink, length: int = length) -> tuple[CountingLink, Traffic]:
+        def run(link: ThreadLink, length: int = length) -> tuple[CountingLink, Traffic | None]:
             counting = CountingLink(link)
-            return counting, ring_allreduce(counting, np.ones(length, dtype))
+            return counting, ring(counting, np.ones(length, dtype))
 
         itemsize = np.dtype(dtype).itemsize
         chunks = [len(range(r, length, n)) * itemsize for r in range(n)]
-        for rank, (counting, traffic) in enumerate(spawn(n, run)):
+        for rank, (counting, said) in enumerate(spawn(n, run)):
             assert [dest for dest, _ in counting.sent] == [(rank + 1) % n] * (2 * (n - 1))
+            traffic = said or counting.traffic()  # that of nano.py does not count
             assert counting.agrees_with(traffic)
             if n > 1:
                 # Of its two rounds over all chunks, a rank leaves out the one that it ends the first round with, and
@@ -198,7 +209,7 @@ def test_chunks_share_evenly(n: int) -> None:
         assert all(piece.base is array for piece in pieces)
 
 
-@pytest.mark.parametrize("algorithm", [ring_allreduce, naive_allreduce])
+@pytest.mark.parametrize("algorithm", [*RINGS, naive_allreduce], ids=["workbench", "nano", "naive"])
 def test_a_failing_rank_releases_the_others(algorithm: Callable[[Any, np.ndarray], Traffic]) -> None:
     """When one rank raises in the midst of a collective, the world ends with its exception instead of hanging."""
 

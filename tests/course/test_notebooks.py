@@ -97,6 +97,14 @@ def test_the_scripts_of_lesson_10_lie_beside_its_notebook() -> None:
     assert theirs == ours
 
 
+@pytest.mark.course
+def test_nano_lies_beside_its_notebook() -> None:
+    """What lesson 21 builds is the example, and a copy is beside the notebook."""
+    ours, theirs = (ROOT / folder / "steps" / "nano" / "nano.py" for folder in ("lessons", "notebooks"))
+    assert theirs.read_text() == ours.read_text() == (ROOT / "examples" / "nano.py").read_text()
+    assert not theirs.is_symlink()
+
+
 def but_thoroughly(pairs: list[tuple[str, Path]], usual: set[str]) -> list[Any]:
     """All of them; those that are not usual are for thorough runs."""
     return [each if each[1].stem[:2] in usual else pytest.param(*each, marks=pytest.mark.thorough) for each in pairs]

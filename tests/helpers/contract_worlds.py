@@ -74,6 +74,7 @@ def run_here(world: str, check: Check) -> None:
 ELSEWHERE = [
     *["mpi-2@mpiexec", "mpi-3@mpiexec", "shm-2@mpiexec", "shm-3@mpiexec", "hosts-3@mpiexec", "hosts-4@mpiexec"],
     *["gloo-2@plain", "gloo-2@mpiexec", "sockets-2@mpiexec", "sockets-3@mpiexec", "sockets-2@plain"],
+    *["nano-2@plain", "nano-3@plain"],  # examples/nano.py
 ]
 """Backend, number of ranks, and who starts them: mpiexec, or this file one by one, with torchrun's variables."""
 BESIDE_MPI = [f"{world}@mpiexec" for world in ("single", "threads-3", "part-3", "threads+shm-3")]
@@ -156,7 +157,7 @@ def main(folder: Path, world: str) -> None:
     beside_mpi = launch.launcher != "torchrun" and (world in HERE or world.startswith("gloo"))
     if beside_mpi:
         import mpi4py.MPI  # noqa: F401 - initialises it, as a user's script does
-    run = partial(run_here, world) if world in HERE else _all_checks_of(launch)
+    run = partial(run_here, world) if world in HERE else _all_checks_of(launch, folder)
     with (folder / f"{os.getpid()}.json").open("w") as ends:
         for check in CHECKS:
             print(json.dumps((check.__name__, _problem(partial(run, check), launch.rank))), file=ends, flush=True)
@@ -180,12 +181,17 @@ def _problem(function: Callable[[], None], rank: int) -> str:
     return ""
 
 
-def _all_checks_of(launch: Launch) -> Callable[[Check], None]:
+def _all_checks_of(launch: Launch, folder: Path) -> Callable[[Check], None]:
     """Runs a check on this rank's backend."""
     from workbench import config
     from workbench.transport.select import connect, find_ranks
 
     settings = replace(config.settings(), data_timeout_s=20.0)
+    if settings.backend == "nano":
+        from nano_world import nano_rank
+
+        example = nano_rank(launch.rank, launch.size, folder)
+        return lambda check: check(example)
     if settings.backend == "gloo":  # mpiexec's processes find each other without MPI, too
         where = {"address": os.environ["MASTER_ADDR"], "port": int(os.environ["MASTER_PORT"])}
         launch = Launch("torchrun", launch.rank, launch.size, launch.rank, launch.size, **where)

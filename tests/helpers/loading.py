@@ -7,13 +7,14 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-BENCHMARKS = Path(__file__).resolve().parent.parent.parent / "benchmarks"
+ROOT = Path(__file__).resolve().parent.parent.parent
+BENCHMARKS, EXAMPLES = ROOT / "benchmarks", ROOT / "examples"
 
 
-def load(name: str) -> Any:
-    """A module of ``benchmarks/``, whose scripts import each other by their bare names."""
-    sys.path.insert(0, str(BENCHMARKS))
+def load(name: str, folder: Path = BENCHMARKS) -> Any:
+    """A module of ``benchmarks/`` or ``examples/``, whose scripts import each other by their bare names."""
+    sys.path.insert(0, str(folder))
     try:
         return import_module(name)
     finally:
-        sys.path.remove(str(BENCHMARKS))
+        sys.path.remove(str(folder))

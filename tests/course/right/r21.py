@@ -60,7 +60,57 @@ def late_by_sorting(snapshots: Any) -> Any:
     return found
 
 
+def ready_by_counting(size: Any, announcements: Any) -> Any:
+    """A name is ready when it has been announced a multiple of size times: nobody announces it twice in a step."""
+    times: dict[str, int] = {}
+    names = []
+    for _, name in announcements:
+        times[name] = times.get(name, 0) + 1
+        if times[name] % size == 0:
+            names.append(name)
+    return names
+
+
+def ready_by_missing_ranks(size: Any, announcements: Any) -> Any:
+    """Keeps who is missing, and returns a tuple."""
+    missing: dict[str, list[int]] = {}
+    names: tuple[str, ...] = ()
+    for rank, name in announcements:
+        left = missing.get(name) or list(range(size))
+        left.remove(rank)
+        missing[name] = left
+        if not left:
+            names += (name,)
+    return names
+
+
+def culprits_by_removal(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    """Begins with all ranks for each name, and takes away who has announced it."""
+    missing: dict[str, list[int]] = {}
+    until: dict[str, int] = {}
+    for seconds, rank, name in announcements:
+        until[name] = min(until.get(name, seconds + deadline_s), seconds + deadline_s)
+        missing.setdefault(name, list(range(size))).remove(rank)
+    for name in list(missing):
+        if not missing[name] or until[name] > now:
+            del missing[name]
+    return missing
+
+
+def culprits_name_by_name(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    """Looks through all announcements for each name."""
+    found = {}
+    for name in dict.fromkeys(each for _, _, each in announcements):
+        mine = [(seconds, rank) for seconds, rank, each in announcements if each == name]
+        there = {rank for _, rank in mine}
+        if min(mine)[0] <= now - deadline_s and len(there) < size:
+            found[name] = sorted(set(range(size)) - there)
+    return found
+
+
 RIGHT = {
+    "21.ready": [ready_by_counting, ready_by_missing_ranks],
+    "21.culprits": [culprits_by_removal, culprits_name_by_name],
     "21.order": [order_by_a_dict, order_from_the_end],
     "21.late": [late_rank_by_rank, late_by_sorting],
 }

@@ -110,7 +110,112 @@ def prints_it(snapshots: Any) -> Any:
     _late(snapshots)
 
 
+def never_forgets(size: Any, announcements: Any) -> Any:
+    ranks: dict[str, set[int]] = {}
+    names = []
+    for rank, name in announcements:
+        ranks.setdefault(name, set()).add(rank)
+        if len(ranks[name]) == size and name not in names:
+            names.append(name)
+    return names
+
+
+def in_the_order_of_the_first(size: Any, announcements: Any) -> Any:
+    ranks: dict[str, set[int]] = {}
+    for rank, name in announcements:
+        ranks.setdefault(name, set()).add(rank)
+    return [name for name in ranks if len(ranks[name]) == size]
+
+
+def all_that_were_announced(size: Any, announcements: Any) -> Any:
+    return list(dict.fromkeys(name for _, name in announcements))
+
+
+def rank_0_alone(size: Any, announcements: Any) -> Any:
+    return [name for rank, name in announcements if rank == 0]
+
+
+def each_announcement(size: Any, announcements: Any) -> Any:
+    return [name for _, name in announcements]
+
+
+def by_the_alphabet(size: Any, announcements: Any) -> Any:
+    times: dict[str, int] = {}
+    for _, name in announcements:
+        times[name] = times.get(name, 0) + 1
+    return sorted(name for name in times for _ in range(times[name] // size))
+
+
+def keeps_the_list(size: Any, announcements: Any) -> Any:
+    in_the_order_of_the_first(size, announcements)
+
+
+def _waits(
+    size: Any, announcements: Any, now: Any, deadline_s: Any
+) -> dict[str, tuple[list[int], list[int], list[int]]]:
+    """Of each name: its times, who has announced it, and who has not."""
+    found: dict[str, tuple[list[int], list[int], list[int]]] = {}
+    for seconds, rank, name in announcements:
+        times, said, missing = found.setdefault(name, ([], [], list(range(size))))
+        times.append(seconds)
+        said.append(rank)
+        missing.remove(rank)
+    return found
+
+
+def who_waits(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    found = _waits(size, announcements, now, deadline_s)
+    late = {name: said for name, (times, said, missing) in found.items() if missing and now - times[0] >= deadline_s}
+    return {name: sorted(said) for name, said in late.items()}
+
+
+def whoever_is_missing(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    return {name: left for name, (_, _, left) in _waits(size, announcements, now, deadline_s).items() if left}
+
+
+def since_the_last(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    found = _waits(size, announcements, now, deadline_s)
+    return {name: left for name, (times, _, left) in found.items() if left and now - times[-1] >= deadline_s}
+
+
+def keeps_what_is_ready(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    found = _waits(size, announcements, now, deadline_s)
+    return {name: left for name, (times, _, left) in found.items() if now - times[0] >= deadline_s}
+
+
+def the_first_culprit_of_each(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    found = _waits(size, announcements, now, deadline_s)
+    return {name: left[:1] for name, (times, _, left) in found.items() if left and now - times[0] >= deadline_s}
+
+
+def just_before_the_deadline(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    found = _waits(size, announcements, now, deadline_s)
+    return {name: left for name, (times, _, left) in found.items() if left and now - times[0] > deadline_s}
+
+
+def keeps_the_dict(size: Any, announcements: Any, now: Any, deadline_s: Any) -> Any:
+    whoever_is_missing(size, announcements, now, deadline_s)
+
+
 WRONG: dict[str, list[tuple[Any, str]]] = {
+    "21.ready": [
+        (never_forgets, "and here it counts once"),
+        (in_the_order_of_the_first, "that is the order in which the tensors were first announced"),
+        (all_that_were_announced, "not all have announced them"),
+        (rank_0_alone, "that is what rank 0 has announced"),
+        (each_announcement, "one announcement does not make a tensor ready"),
+        (by_the_alphabet, "that is the order of the alphabet"),
+        (keeps_the_list, "yours is None. Is there a return?"),
+    ],
+    "21.culprits": [
+        (who_waits, "these are the ranks that have announced it, and wait"),
+        (whoever_is_missing, "some of these have not waited for so long yet"),
+        (since_the_last, "the clock starts with the first announcement"),
+        (keeps_what_is_ready, "what is ready waits for nobody"),
+        (the_first_culprit_of_each, "that is one rank of each, and there may be more"),
+        (just_before_the_deadline, "what was first announced just so long ago is late, too"),
+        (keeps_the_dict, "yours is None. Is there a return?"),
+    ],
     "21.order": [
         (forgets_to_sort, "✗ In order, in timelines that are made up: 2 ranks, 1 step"),
         (forgets_to_sort, "the events stand rank by rank, and not by their time"),

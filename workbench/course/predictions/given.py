@@ -93,6 +93,7 @@ GIVEN: dict[str, Answer] = {
     "20.bubble": 12.5,
     "20.smaller": "smaller than GPipe's",
     # 21 Follow one gradient
+    "21.late": "nothing: they disagree about the order",
     "21.thread": "the engine's thread",
     "21.order": [
         "rank 0's hook is called",
