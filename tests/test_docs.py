@@ -56,7 +56,12 @@ def with_examples() -> dict[str, int]:
 
 COUNTS = with_examples()
 LARGE = ["workbench.jax", "workbench.keras", "workbench.tensorflow", "workbench.spark.keras"]
-STARTS_PROCESSES = {"workbench.launch.ranks.process_tree", "workbench.launch.start.hosts", "workbench.launch.function"}
+STARTS_PROCESSES = {
+    "workbench",
+    "workbench.launch.ranks.process_tree",
+    "workbench.launch.start.hosts",
+    "workbench.launch.function",
+}
 COMPUTES = {"workbench.simulate.held_out", "workbench.simulate.ideas"}  # for seconds
 APART = {name for name in COUNTS if name.startswith(tuple(LARGE))}
 

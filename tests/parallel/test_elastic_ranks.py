@@ -83,6 +83,7 @@ def cell(expected: tuple[type[Exception], ...]) -> Iterator[list[Exception]]:
         time.sleep(0.2)  # it takes a moment to print the traceback
         engine.report(Raised(rank, repr(error), final=False))
     wait_for_all()
+    time.sleep(0.5)  # nobody says when what was reported has been taken in
     engine.report(Began(rank))
 
 

@@ -5,6 +5,7 @@ Nowhere may a sum, or a layer, be put together of parts that do not belong toget
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
@@ -29,6 +30,7 @@ def failing_cell(cell: Callable[[], Any], kind: type[Exception], words: str) -> 
         cell()
     context.cell_raised(f"{kind.__name__}: {caught.value}")
     wait_for_all()
+    time.sleep(0.5)  # of what several ranks have raised at a time each is told later, and nobody says when
     context.cell_begins()
     hvd.barrier()
 
