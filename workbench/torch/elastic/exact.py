@@ -32,7 +32,7 @@ from workbench import config
 from workbench.elastic.exact import newest, owners, seed_for
 from workbench.job import api
 from workbench.job.objects import broadcast_object
-from workbench.torch.elastic.shard_grads import ShardGrads, distributed
+from workbench.torch.elastic.shard_gradients import ShardGradients, distributed
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import view
 
@@ -80,9 +80,10 @@ class Exact:
                     "Exact mode: SyncBatchNorm's statistics are those of all ranks, of which the number may change. "
                     "Take torch.nn.BatchNorm: its statistics are those of a shard."
                 )
-        self._grads = [ShardGrads(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
+        self._grads = [ShardGradients(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
         for one, grads in zip(optimizers, self._grads, strict=True):
             one._distributed.exact = grads
+            one._distributed.choose_source()
         self._store = ShardStore(self._buffers(), self.shards)
         self._saved: tuple[int, torch.Tensor] = (0, self._store.bytes.clone())
         self._loaded = False

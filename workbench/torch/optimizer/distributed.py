@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -18,11 +18,10 @@ from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
+from workbench.torch.gradients.grads import Grads
 from workbench.torch.ops import allreduce_async
-from workbench.torch.optimizer.adasum import adasum_step
 from workbench.torch.optimizer.deferred import check_deferrable
-from workbench.torch.optimizer.gradient_hooks import GradientHooks, begin_step, leave_lost_shards
-from workbench.torch.optimizer.grads import Grads
+from workbench.torch.optimizer.gradient_hooks import GradientHooks
 from workbench.torch.sharded.released import refuse_divided
 from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name
@@ -139,12 +138,22 @@ class DistributedOptimizer(Wrapping):
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
                 raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
-        grads = Grads(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, chosen)
+        _check_passes(backward_passes_per_step)
+        grads = Grads(
+            params,
+            compression,
+            op,
+            gradient_predivide_factor,
+            sparse_as_dense,
+            process_set,
+            chosen,
+            backward_passes_per_step,
+        )
         if overlap_forward:
             check_deferrable(optimizer, grads, sharded)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
-        self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded, overlap_forward)
+        self._distributed = GradientHooks(optimizer, grads, sharded, overlap_forward)
 
     def __getattr__(self, name: str) -> Any:
         if name == "state":
@@ -162,62 +171,38 @@ class DistributedOptimizer(Wrapping):
             RuntimeError: another DistributedOptimizer has taken the parameters over.
         """
         mine = self._distributed
-        if mine.exact is not None and closure is not None:
+        if closure is not None and mine.exact is not None:
             raise ValueError("Exact mode: step() takes no closure. What evaluates the model again knows no shards.")
-        if mine.adasum:
-            self._reduce()
-            grads, params = mine.grads, {name: mine.grads.params[name] for name in mine.trained()}
-            return adasum_step(
-                mine.optimizer, params, grads.compression, grads.process_set, grads.order, mine.steps, closure
-            )
+        if mine.adasum:  # each rank steps by its own gradients, and so by its own losses
+            return mine.source.step(partial(mine.optimizer.step, closure), self._begin())
         if closure is not None:
-
-            def synced() -> Any:
-                loss = closure()
-                self._reduce()
-                self._hand_over()
-                return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
-
-            with mine.steps.step():
-                loss = mine.optimizer.step(synced)
-                self._publish()
-            return loss
-        if mine.should_synchronize:
-            if mine.synchronized:
-                warnings.warn(_STEP_TWICE, stacklevel=2)
-            if self._defer():
-                with mine.steps.step():
-                    return None
-            self._reduce()
+            self._drop_zeros()
+            return mine.source.step(partial(mine.optimizer.step, self._reducing(closure)), None)
+        if mine.should_synchronize and mine.synchronized:
+            warnings.warn(_STEP_TWICE, stacklevel=2)
+        self._drop_zeros()
+        names = self._begin() if mine.should_synchronize else None
         mine.synchronized = False
-        self._hand_over()
-        with mine.steps.step():
-            mine.optimizer.step()
-            self._publish()
+        mine.source.step(mine.optimizer.step, names)
         return None
 
-    @not_traced
-    def _reduce(self) -> None:
-        self._distributed.zeros.drop()
-        self._distributed.synchronize()
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, after which gradients are reduced, and the loss is that of all ranks."""
+
+        def reduced() -> Any:
+            loss = closure()
+            self._distributed.source.reduce(self._begin())
+            return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
+
+        return reduced
 
     @not_traced
-    def _defer(self) -> bool:
-        """Leave the step to whoever looks at the parameters next, if that is possible."""
-        self._distributed.zeros.drop()
-        return self._distributed.deferral.begin_step()
+    def _begin(self) -> list[str]:
+        return self._distributed.begin()
 
     @not_traced
-    def _hand_over(self) -> None:
-        """The wrapped optimizer steps next."""
+    def _drop_zeros(self) -> None:
         self._distributed.zeros.drop()
-        begin_step(self._distributed)
-
-    @not_traced
-    def _publish(self) -> None:
-        """If sharded, wait until all ranks have updated their parts."""
-        if shards := self._distributed.shards:
-            shards.publish()
 
     @not_traced
     def _average(self, loss: Any) -> Any:
@@ -230,9 +215,7 @@ class DistributedOptimizer(Wrapping):
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
-        self._reduce()
-        if shards := self._distributed.shards:
-            shards.complete()
+        self._distributed.source.reduce(self._begin(), whole=True)
         self._distributed.synchronized = True
 
     @contextmanager
@@ -288,13 +271,12 @@ class DistributedOptimizer(Wrapping):
         Returns:
             True if it was; the state has to be loaded then, for a part of it was other ranks'.
         """
-        return leave_lost_shards(self._distributed)
+        return self._distributed.leave_lost_shards()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many passes from the next step on."""
-        if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
-        self._distributed.reducer.passes = passes
+        _check_passes(passes)
+        self._distributed.grads.passes = passes
 
     @not_traced
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -305,7 +287,7 @@ class DistributedOptimizer(Wrapping):
         """
         mine = self._distributed
         mine.forget_failed_cell()
-        if mine.reducer.in_flight:
+        if mine.source.in_flight:
             raise AssertionError(_ZERO_GRAD)
         frozen = mine.zeros.frozen()
         with mine.deferral.zeroing(set_to_none):
@@ -318,7 +300,7 @@ class DistributedOptimizer(Wrapping):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
-        if self._distributed.reducer.in_flight:
+        if self._distributed.source.in_flight:
             raise RuntimeError(_SCALER)
         if self._distributed.sharded:
             raise RuntimeError(_SCALER_SHARDED)
@@ -327,7 +309,7 @@ class DistributedOptimizer(Wrapping):
     @property
     def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
         # Horovod's name for it; scripts and Lightning read it.
-        return self._distributed.names
+        return {param: name for name, param in self._distributed.grads.params.items()}
 
     def state_dict(self) -> Any:
         """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
@@ -346,6 +328,11 @@ class DistributedOptimizer(Wrapping):
         self._distributed.deferral.finish()
         shards = self._distributed.shards
         (shards.slices if shards else self._distributed.optimizer).load_state_dict(state_dict)
+
+
+def _check_passes(passes: int) -> None:
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
 
 
 def _groups(

@@ -78,10 +78,6 @@ class Slices:
                 like = self._likes[name]
                 self._optimizer.state[part.param] = {key: _cut(value, part, like) for key, value in state.items()}
 
-    def owns(self, param: torch.Tensor) -> bool:
-        """Is it one of the slices?"""
-        return param in self._owned
-
     def dissolve(self) -> None:
         """Give the optimizer whole parameters again; the state of slices is gone."""
         for group, params in zip(self._optimizer.param_groups, self._whole, strict=False):

@@ -13,9 +13,9 @@ That is right for optimizers that treat each element by itself, and for no other
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from inspect import unwrap
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,14 +25,14 @@ from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet
-from workbench.job.requests import OrderOfUse
-from workbench.torch.grad_bucket import GradBucket
+from workbench.torch.compiled import not_traced
+from workbench.torch.gradients.bucket import GradBucket
+from workbench.torch.gradients.dense import DenseGradients, Submit
+from workbench.torch.gradients.grads import Grads
+from workbench.torch.hooks import Hook
 from workbench.torch.sharded.slices import Slice, Slices
 from workbench.torch.tensors import tensor_of
 from workbench.training import memory
-
-if TYPE_CHECKING:
-    pass
 
 ELEMENTWISE = tuple(
     getattr(torch.optim, name)
@@ -49,27 +49,111 @@ _LOST = (
 )
 
 
-class Shards:
-    """The parts of all parameters that live in buckets.
+class ShardedGradients(DenseGradients):
+    """A :class:`~workbench.torch.gradients.source.GradientSource` for ``sharded="optimizer"``.
+
+    The first step is an ordinary one. When it has shown which gradients there are, they are divided.
 
     Args:
-        optimizer: the wrapped one; its parameters are replaced by slices.
-        params: by name.
-        buckets: of their gradients, which hold the first step's, reduced.
-        process_set: who shares.
+        grads: of the optimizer's parameters.
+        submit: hands entries to the engine.
+        optimizer: the wrapped one.
+        hooks: of the parameters, by name.
+        names: of parameters; those of slices are added.
 
     Attributes:
-        names: of the parameters that are updated in parts.
+        shards: the parts, from the first step on.
     """
 
     def __init__(
         self,
+        grads: Grads,
+        submit: Submit,
         optimizer: torch.optim.Optimizer,
-        params: Mapping[str, torch.nn.Parameter],
-        buckets: Sequence[GradBucket],
-        process_set: ProcessSet,
+        hooks: Mapping[str, Hook],
+        names: dict[torch.nn.Parameter, str],
     ) -> None:
-        self._set, self._job = process_set, api.world()
+        super().__init__(grads, submit)
+        self._optimizer = optimizer
+        self._hooks = hooks
+        self._names = names
+        self.shards: Shards | None = None
+
+    @not_traced
+    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+        super().reduce(names)
+        self._choose()
+        if whole and self.shards:
+            self.shards.complete()
+
+    def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
+        if names is None:
+            self._choose()
+        else:
+            self.reduce(names)
+        with self.grads.steps.step():
+            result = update()
+            self._publish()
+        return result
+
+    @not_traced
+    def _choose(self) -> None:
+        """Give the wrapped optimizer the gradients of its slices."""
+        if not self.shards:
+            self._divide()
+        if self.shards:
+            self.shards.check()
+            self.shards.choose()
+
+    def _divide(self) -> None:
+        buckets = list(dict.fromkeys(self.grads.buckets.values()))
+        if not buckets:
+            return
+        self.shards = Shards(self._optimizer, self.grads, buckets)
+        self.grads.reduction = self.shards
+        self._names |= {part.param: name for name, part in self.shards.slices.parts.items()}
+        for name in self.shards.names:
+            self._hooks[name].in_common = True
+
+    @not_traced
+    def _publish(self) -> None:
+        if self.shards:
+            self.shards.publish()
+
+    def leave_lost(self) -> bool:
+        """In another job than that of the shards: whole parameters again, without state. False if there are none."""
+        if self.shards is None or not self.shards.lost:
+            return False
+        for name in self.shards.names:
+            self._hooks[name].in_common = False
+        for part in self.shards.slices.parts.values():
+            del self._names[part.param]
+        self.shards.dissolve()
+        self.shards = None
+        self.grads.reduce_whole()
+        return True
+
+
+class Shards:
+    """The parts of all parameters that live in buckets; a :class:`~workbench.torch.gradients.grads.Reduction`.
+
+    Args:
+        optimizer: the wrapped one; its parameters are replaced by slices.
+        grads: of all parameters.
+        buckets: of gradients, which hold the first step's, reduced.
+
+    Attributes:
+        names: of the parameters that are updated in parts.
+        slices: what the wrapped optimizer updates.
+    """
+
+    fixed = True
+
+    def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, buckets: Sequence[GradBucket]) -> None:
+        params, process_set = grads.params, grads.process_set
+        self._set = process_set
+        self._order = grads.order
+        self._job = api.world()
         self.names = [name for name in params if any(name in bucket.views for bucket in buckets)]
         self._params = {name: params[name] for name in self.names}
         self._memory = [_Memory(bucket, params, process_set) for bucket in buckets]
@@ -78,16 +162,15 @@ class Shards:
         self.slices = Slices(optimizer, process_set, self._name)
         self.slices.cut(self._params, {name: part for each in self._memory for name, part in each.slices.items()})
 
-    def owns(self, param: torch.Tensor) -> bool:
-        """Is it one of the slices?"""
-        return self.slices.owns(param)
-
-    def entry(self, bucket: GradBucket, order: OrderOfUse) -> Entry:
+    def entry(self, bucket: GradBucket) -> Entry:
         """Reduces a bucket so that each rank has its chunk."""
         array = bucket.array[: bucket.layout.flags]
         about: dict[str, Any] = {"dtype": bucket.layout.dtype, "target": array, "process_set": self._set}
-        about |= order.fields(bucket.layout.name, self._set)
+        about |= self._order.fields(bucket.layout.name, self._set)
         return api.entry(Kind.REDUCESCATTER, array, bucket.layout.name, op=api.Average, **about)
+
+    def give(self, bucket: GradBucket) -> None:
+        """Nothing: :meth:`choose` shows this rank's chunk to the slices, and no other is here."""
 
     def choose(self) -> None:
         """Give the slices their gradients, but for parameters of which no rank has one: as in a serial run."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +10,6 @@ from workbench.core.buckets import Bucket
 from workbench.job import api
 from workbench.torch.tensors import about, on_gpu, tensor_of, view
 from workbench.training import memory
-
-if TYPE_CHECKING:
-    pass
 
 Params = Mapping[str, torch.nn.Parameter]
 

@@ -6,6 +6,7 @@ or an op that looks at each tensor as a whole.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ from workbench.job.requests import OrderOfUse
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
-from workbench.training.step_reducer import group_fields
 
 CHANGED = (
     "The gradient of {!r} was changed while it was on its way to the other ranks. Call optimizer.synchronize() after "
@@ -160,4 +160,11 @@ class GradsByName:
             param.grad.copy_(whole)
 
 
-__all__ = ["CHANGED", "GradsByName"]
+def group_fields(names: Sequence[str]) -> dict[str, Any]:
+    """What the requests of a group have in common; its name is equal on two ranks only if all the members are."""
+    if len(names) < 2:
+        return {}
+    return {"group": f"group.{names[0]}.{zlib.crc32('/'.join(names).encode()):08x}", "group_size": len(names)}
+
+
+__all__ = ["CHANGED", "GradsByName", "group_fields"]

@@ -87,6 +87,18 @@ class SparseGradients:
             if dim and grad is not None and not grad.is_sparse:
                 self._params[name].grad = grad.to_sparse(dim)
 
+    def store(self, results: Mapping[str, Any]) -> None:
+        """After the reduction of dense gradients: those that no rank had are gathered, if any rank has a sparse one.
+
+        Args:
+            results: by name; None: no rank had a dense gradient.
+        """
+        if self.dims is not None:
+            self.give_form_back([name for name, result in results.items() if result is not None])
+        rest = [name for name, result in results.items() if result is None]
+        for name, wait in (self.gather_all(rest) if rest else {}).items():
+            self._params[name].grad = wait()
+
     def gather_all(self, names: Sequence[str]) -> dict[str, Wait]:
         """Begin to gather what is sparse somewhere.
 
