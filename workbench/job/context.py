@@ -100,7 +100,7 @@ class Context:
     came: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = field(
         default_factory=dict
     )  # see requests.OrderOfUse
-    divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/alike.py
+    divided: int = 0  # the number of the model that was last divided among ranks, see torch/sharded/consistency.py
     broadcasts: int = 0  # of parameters, which are equal on all ranks after it; see training/step_count.py
     _raised: bool = False
     _cells: tuple[int, int] = (0, 0)  # what rank 0 knows: number and version, see CellNumbers

@@ -64,8 +64,10 @@ class Exact:
 
     def __init__(self, state: Trained, shards: int | None = None, seed: int = 0) -> None:
         self._state = state
-        self.shards, self.seed = shards or config.most_ranks() or api.size(), seed
-        self.step, self.version = 0, -1
+        self.shards = shards or config.most_ranks() or api.size()
+        self.seed = seed
+        self.step = 0
+        self.version = -1
         owners(self.shards, api.size())  # raises
         values = list(state._handled())
         optimizers = distributed(values)
@@ -91,7 +93,6 @@ class Exact:
 
     @property
     def owned(self) -> range:
-        """This rank's shards."""
         return owners(self.shards, api.size())[api.rank()]
 
     def each(self) -> Iterator[int]:
@@ -124,11 +125,9 @@ class Exact:
             self._store.bytes.copy_(torch.from_numpy(everything))
 
     def keep(self) -> None:
-        """Save what was exchanged."""
         self._saved = (self.step, self._store.bytes.clone())
 
     def restore(self) -> None:
-        """As of the last commit."""
         self.step = self._saved[0]
         self._store.bytes.copy_(self._saved[1])
         self._resident = None
@@ -189,7 +188,8 @@ class Exact:
                 f"Exact mode: this training has (shards, seed, shape of buffers) {mine}, the checkpoint has {its}. "
                 "Give run(exact=True, shards=, seed=) the checkpoint's numbers."
             )
-        self.step, self._loaded = state_dict["step"], True
+        self.step = state_dict["step"]
+        self._loaded = True
         self._store.bytes.copy_(state_dict["buffers"])
         self._resident = None
 
@@ -242,18 +242,15 @@ class ShardStore:
         self.fill(buffers)
 
     def fill(self, buffers: list[torch.Tensor]) -> None:
-        """All shards have these."""
         for shard in range(len(self._views)):
             self.put(shard, buffers)
 
     def put(self, shard: int, buffers: list[torch.Tensor]) -> None:
-        """The shard has these."""
         if buffers:
             with torch.no_grad():
                 torch._foreach_copy_(self._views[shard], buffers)
 
     def load(self, shard: int, buffers: list[torch.Tensor]) -> None:
-        """Copy the shard's into these."""
         if buffers:
             with torch.no_grad():
                 torch._foreach_copy_(buffers, self._views[shard])

@@ -62,7 +62,9 @@ class ShardGradients:
         check(optimizer)
         self._groups: list[_Group] = []
         self._layout: Any = None
-        self._row, self._taken, self._done = -1, set[str](), False
+        self._row = -1
+        self._taken = set[str]()
+        self._done = False
         self._present: list[set[str]] = []
         self.ordinary = False
 
@@ -75,7 +77,9 @@ class ShardGradients:
         self.ordinary = (
             self._shards == context.world.size and in_order and all(param.element_size() >= 4 for param in params)
         )
-        self._row, self._taken, self._done = -1, set(), False
+        self._row = -1
+        self._taken = set()
+        self._done = False
         self._present = []
         for param in params:
             param.grad = None
@@ -92,7 +96,6 @@ class ShardGradients:
             ]
 
     def enter(self) -> None:
-        """The next of this rank's shards begins."""
         self._row += 1
         self._taken = set()
 
@@ -140,7 +143,6 @@ class ShardGradients:
             self._hooks.grads.params[name].grad = None
 
     def end(self) -> None:
-        """All of this rank's shards are done."""
         self._done = True
 
     def reduce(self, names: Sequence[str], whole: bool = False) -> None:
@@ -178,7 +180,8 @@ class _Group:
     def __init__(self, params: dict[str, torch.nn.Parameter], own: int) -> None:
         self.places = {name: i for i, name in enumerate(params)}
         like = next(iter(params.values()))
-        self._kind, self._dtype = dtype_name(like), like.dtype
+        self._kind = dtype_name(like)
+        self._dtype = like.dtype
         lengths = [param.numel() for param in params.values()]
         self._starts = np.cumsum([0, *lengths]).tolist()
         length = self._starts[-1] + len(params)

@@ -10,7 +10,7 @@ source                      for
 ``AdasumGradients``         ``op=Adasum``: changes of weights are combined, not gradients; ``optimizer/adasum.py``
 ``TopKGradients``           ``Compression.topk``: indices and values are gathered; ``top_k.py``
 ``DeferredGradients``       ``overlap_forward=True``; ``optimizer/deferred.py``
-``ShardedGradients``        ``sharded="optimizer"``, ZeRO 1; ``sharded/stage1.py``
+``Stage1Gradients``        ``sharded="optimizer"``, ZeRO 1; ``sharded/stage1.py``
 ``ShardGradients``          exact mode: by logical shard; ``elastic/shard_gradients.py``
 ==========================  ===================================================================================
 

@@ -48,9 +48,12 @@ class GradsByName:
         fields: Mapping[str, Any],
         order: OrderOfUse,
     ) -> None:
-        self._params, self._compression, self._as_dense, self._fields = params, compression, as_dense, fields
+        self._params = params
+        self._compression = compression
+        self._as_dense = as_dense
+        self._fields = fields
         self._order = order
-        # What was compressed, its context, and the gradient's version, which torch counts up at every change.
+        # Of a step alone: what was compressed, its context, and the gradient's version, which torch counts up at every change.
         self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
         if self._powersgd and fields["op"] not in (Average, Sum):
@@ -61,7 +64,6 @@ class GradsByName:
             self._powersgd.belong_to(params.values())
 
     def entries(self, names: Sequence[str]) -> list[Entry]:
-        """Each dense gradient as it is now."""
         return [self._entry(name, group_fields(names)) for name in names]
 
     def dense(self, name: str) -> torch.Tensor | None:
@@ -96,7 +98,6 @@ class GradsByName:
         return (self._powersgd.begin(name, grad), "factor") if self._powersgd.compresses(grad) else (grad, None)
 
     def prepare(self) -> None:
-        """A step begins."""
         if self._powersgd:
             self._powersgd.prepare(HOLDER.get().world)
 
@@ -124,7 +125,6 @@ class GradsByName:
         return {**reduced, **whole}
 
     def _second(self, name: str, second: torch.Tensor) -> Entry:
-        """Of PowerSGD's second round."""
         array, convert = in_place(second)
         fields = {**about(second), **self._fields}
         return api.entry(Kind.ALLREDUCE, array, f"{name}, factor 2", target=array, convert=convert, **fields)

@@ -170,7 +170,9 @@ class DenseGradients:
         return begun
 
     def _forget(self) -> None:
-        self._left, self._ready, self._handles = {}, set(), {}
+        self._left = {}
+        self._ready = set()
+        self._handles = {}
 
 
 def wait_for_all(handles: Iterable[Handle]) -> dict[Handle, Any]:

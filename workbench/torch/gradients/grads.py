@@ -126,6 +126,8 @@ class Grads:
         self.steps = StepCount()
         self._allreduce = Allreduce(self._fields, self.order)
         self.reduction: Reduction = self._allreduce
+        # The job in whose memory the buckets lie. They may outlive it, for .grad are views of them; the first gradient
+        # of the next job leaves them, as its other ranks begin without.
         self._planned_for: Any = None
 
     # --- from .grad to an entry -----------------------------------------------------------------------

@@ -57,7 +57,10 @@ class SparseGradients:
         order: OrderOfUse,
     ) -> None:
         self._order = order
-        self._params, self._op, self.as_dense, self._set = params, op, as_dense, process_set
+        self._params = params
+        self._op = op
+        self.as_dense = as_dense
+        self._set = process_set
         self.topk = compression if isinstance(compression, TopKCompression) else None
         self.dims: dict[str, int] | None = None
 

@@ -28,7 +28,7 @@ from workbench.torch.gradients.bucket import GradBucket
 from workbench.torch.gradients.by_name import CHANGED
 from workbench.torch.gradients.dense import DenseGradients, Submit
 from workbench.torch.gradients.grads import Grads
-from workbench.torch.sharded.released import of_class
+from workbench.torch.sharded.resharded import of_class
 from workbench.torch.sharded.stage1 import check_elementwise
 
 _STALE = (
@@ -78,12 +78,10 @@ class Deferred(torch.nn.Parameter):
         return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Of the parameter as it is then."""
         self.update.finish()
         return self.__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As :meth:`__deepcopy__`."""
         self.update.finish()
         return self.__reduce_ex__(protocol)
 
@@ -206,7 +204,6 @@ class Deferral:
                 param.__class__, param.update = Deferred, update
 
     def step(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Update the parameters of these groups."""
         optimizer = self._optimizer
         if not groups:
             return
@@ -236,7 +233,6 @@ class Deferral:
         settle(param for update in list(self._updates) for param in update.params)
 
     def leave(self, update: Update) -> None:
-        """The update is no longer to come."""
         self._updates.remove(update)
         for param in update.params:
             param.__class__ = torch.nn.Parameter

@@ -22,7 +22,8 @@ from workbench.torch.gradients.grads import Grads
 from workbench.torch.ops import allreduce_async
 from workbench.torch.optimizer.deferred import check_deferrable
 from workbench.torch.optimizer.gradient_hooks import GradientHooks
-from workbench.torch.sharded.released import refuse_divided
+from workbench.torch.sharded.optimizer import ShardedOptimizer
+from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
@@ -72,7 +73,7 @@ class DistributedOptimizer(Wrapping):
             takes no others; otherwise they are reduced as they are, in ``step()``.
         process_set: the ranks to average over; a rank outside of it trains on its own.
         sharded: True or "optimizer": each rank updates its part of the parameters and keeps the optimizer's state for
-            that part only (see ``sharded.py``): less memory, less to compute, the same result. It begins with the
+            that part only (``sharded/stage1.py``): less memory, less to compute, the same result. It begins with the
             second step. For SGD, Adam and others that treat each element by itself, with op=Average, without
             compression and groups. On one machine the parameters then are one memory for all its ranks: who changes
             them by hand does so on one rank. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
@@ -104,8 +105,6 @@ class DistributedOptimizer(Wrapping):
         """Of the class for this stage of sharding."""
         if sharded in (False, True, "optimizer"):
             return super().__new__(cls)
-        from workbench.torch.sharded.optimizer import ShardedOptimizer  # imports from this folder
-
         return ShardedOptimizer(*args, sharded=sharded, **options)
 
     def __init__(
@@ -132,7 +131,7 @@ class DistributedOptimizer(Wrapping):
                 raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
             optimizer = optimizer._distributed.optimizer
         params = by_name(optimizer, named_parameters)
-        refuse_divided(params, sharded)
+        refuse_sharded(params, sharded)
         if sharded:
             check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
@@ -315,7 +314,7 @@ class DistributedOptimizer(Wrapping):
         """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
         self._distributed.deferral.finish()
         shards = self._distributed.shards
-        return shards.slices.state_dict() if shards else self._distributed.optimizer.state_dict()
+        return shards.state.state_dict() if shards else self._distributed.optimizer.state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
@@ -327,7 +326,7 @@ class DistributedOptimizer(Wrapping):
         self._distributed.steps.begin_anew()
         self._distributed.deferral.finish()
         shards = self._distributed.shards
-        (shards.slices if shards else self._distributed.optimizer).load_state_dict(state_dict)
+        (shards.state if shards else self._distributed.optimizer).load_state_dict(state_dict)
 
 
 def _check_passes(passes: int) -> None:

@@ -31,7 +31,7 @@ from workbench.torch.low_communication.periodic import refuse_periodic
 from workbench.torch.optimizer.adasum import AdasumGradients
 from workbench.torch.optimizer.deferred import Deferral, DeferredGradients
 from workbench.torch.optimizer.initial_zeros import InitialZeros
-from workbench.torch.sharded.stage1 import ShardedGradients, Shards
+from workbench.torch.sharded.stage1 import ShardedBuckets, Stage1Gradients
 from workbench.training.step_count import StepCount
 
 _REPLACED = (
@@ -91,6 +91,7 @@ class GradientHooks:
         self._local = LocalGradients(grads)
         self._among_ranks = self._choose_kind(overlap_forward)
         self.choose_source()
+        # Last: from here on an older optimizer has given way, and hooks of this one are called.
         for name, param in grads.params.items():
             if param.requires_grad:
                 self._watch(name)
@@ -105,7 +106,7 @@ class GradientHooks:
         if overlap_forward:
             return DeferredGradients(self.grads, submit_in_pieces, self.deferral)
         if self.sharded:
-            return ShardedGradients(self.grads, api.submit_when_free, self.optimizer, self.hooks, self.names)
+            return Stage1Gradients(self.grads, api.submit_when_free, self.optimizer, self.hooks, self.names)
         return DenseGradients(self.grads, api.submit_when_free)
 
     def choose_source(self, alone: bool | None = None) -> None:
@@ -122,13 +123,12 @@ class GradientHooks:
 
     @property
     def steps(self) -> StepCount:
-        """How many there were."""
         return self.grads.steps
 
     @property
-    def shards(self) -> Shards | None:
+    def shards(self) -> ShardedBuckets | None:
         """The parts that the ranks update, after the first step, if it is sharded."""
-        return self._among_ranks.shards if isinstance(self._among_ranks, ShardedGradients) else None
+        return self._among_ranks.shards if isinstance(self._among_ranks, Stage1Gradients) else None
 
     @property
     def adasum(self) -> bool:
@@ -143,7 +143,6 @@ class GradientHooks:
         self.source.ready(name, self.keeping)
 
     def lend(self, name: str) -> torch.Tensor | None:
-        """See :meth:`Grads.lend`."""
         return self.grads.lend(name)
 
     # --- at the step ----------------------------------------------------------------------------------
@@ -193,11 +192,9 @@ class GradientHooks:
             self.choose_source()
 
     def leave_lost_shards(self) -> bool:
-        """See :meth:`ShardedGradients.leave_lost`."""
-        return isinstance(self._among_ranks, ShardedGradients) and self._among_ranks.leave_lost()
+        return isinstance(self._among_ranks, Stage1Gradients) and self._among_ranks.leave_lost()
 
     def give_way(self) -> None:
-        """Another optimizer takes the parameters over."""
         for hook in self.hooks.values():
             hook.remove()
         self.replaced = True
