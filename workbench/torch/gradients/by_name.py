@@ -53,7 +53,8 @@ class GradsByName:
         self._as_dense = as_dense
         self._fields = fields
         self._order = order
-        # Of a step alone: what was compressed, its context, and the gradient's version, which torch counts up at every change.
+        # Of a step alone: what was compressed, its context, and the gradient's version, which torch counts up at every
+        # change.
         self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
         if self._powersgd and fields["op"] not in (Average, Sum):
@@ -64,6 +65,8 @@ class GradsByName:
             self._powersgd.belong_to(params.values())
 
     def entries(self, names: Sequence[str]) -> list[Entry]:
+        if self._powersgd:
+            self._powersgd.prepare(HOLDER.get().world)
         return [self._entry(name, group_fields(names)) for name in names]
 
     def dense(self, name: str) -> torch.Tensor | None:
@@ -96,10 +99,6 @@ class GradsByName:
         if self._powersgd is None:
             return self._compression.compress(grad)
         return (self._powersgd.begin(name, grad), "factor") if self._powersgd.compresses(grad) else (grad, None)
-
-    def prepare(self) -> None:
-        if self._powersgd:
-            self._powersgd.prepare(HOLDER.get().world)
 
     def restart(self) -> None:
         """Not all ranks may have come as far: what they remember in common begins anew."""

@@ -133,7 +133,11 @@ class DenseGradients:
         # Before the results are stored, which may fail on one rank: all ranks are to plan alike.
         self._plan_buckets([name for name, result in results.items() if name not in buckets and result is not None])
         self.grads.store(results, buckets)
-        self.grads.sparse.store(results)
+        sparse = self.grads.sparse
+        if sparse.dims is not None:
+            sparse.give_form_back([name for name, result in results.items() if result is not None])
+        if absent := [name for name, result in results.items() if result is None]:
+            sparse.reduce(absent)
 
     def _plan_buckets(self, new: Sequence[str]) -> None:
         """From the next step on these gradients live in buckets.

@@ -134,7 +134,6 @@ class Grads:
 
     def prepare(self, name: str | None) -> None:
         """Leave the buckets of another job, where others begin without, and those of another dtype or device."""
-        self.by_name.prepare()
         if not self.buckets:
             return
         if self._planned_for is not HOLDER.get().world:

@@ -90,16 +90,13 @@ class SparseGradients:
             if dim and grad is not None and not grad.is_sparse:
                 self._params[name].grad = grad.to_sparse(dim)
 
-    def store(self, results: Mapping[str, Any]) -> None:
-        """After the reduction of dense gradients: those that no rank had are gathered, if any rank has a sparse one.
+    def reduce(self, names: Sequence[str]) -> None:
+        """Gather what is sparse somewhere, and put it into ``.grad``.
 
         Args:
-            results: by name; None: no rank had a dense gradient.
+            names: of which no rank has a dense gradient; the same on every rank.
         """
-        if self.dims is not None:
-            self.give_form_back([name for name, result in results.items() if result is not None])
-        rest = [name for name, result in results.items() if result is None]
-        for name, wait in (self.gather_all(rest) if rest else {}).items():
+        for name, wait in self.gather_all(names).items():
             self._params[name].grad = wait()
 
     def gather_all(self, names: Sequence[str]) -> dict[str, Wait]:
