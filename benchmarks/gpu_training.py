@@ -123,7 +123,7 @@ def make(name: str, device: torch.device) -> Peer:
         named = [(f"{name} {each}", param) for each, param in model.named_parameters()]
         optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=named)
     if name == PATH:
-        optimizer._distributed.alone = False
+        optimizer._distributed.choose_source(alone=False)
     return Peer(forward, optimizer)
 
 

@@ -2,8 +2,9 @@
 
 Trains a network of equal layers with Adam on each rank, in float32: not sharded, with ``sharded="optimizer"``,
 ``"gradients"`` and ``"parameters"``, and with torch's own ``fully_shard`` over Gloo. What the tensors hold is counted
-storage by storage (``workbench.torch.sharded.live``), at most amid a step, and after it. What is sent is counted at the
-Link, over MPI; of ``fully_shard`` it is not, for Gloo tells nobody. Beside both stands the formula. No time is taken.
+storage by storage (``workbench.torch.sharded.memory_tracker``), at most amid a step, and after it. What is sent is
+counted at the Link, over MPI; of ``fully_shard`` it is not, for Gloo tells nobody. Beside both stands the formula. No
+time is taken.
 """
 
 from __future__ import annotations
@@ -143,7 +144,7 @@ def _theirs(model: Any) -> dict[str, Any] | None:
 def _measured(model: Any, optimizer: Any, known: Any, barrier: Any) -> dict[str, Any]:
     import torch
 
-    from workbench.torch.sharded.live import LiveBytes
+    from workbench.torch.sharded.memory_tracker import MemoryTracker
 
     x, y = torch.randn(2, BATCH, WIDTH, generator=torch.Generator().manual_seed(1))
 
@@ -156,7 +157,7 @@ def _measured(model: Any, optimizer: Any, known: Any, barrier: Any) -> dict[str,
         step()
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     states = [value.to_local() if hasattr(value, "to_local") else value for value in states]
-    with LiveBytes([*states, *known]) as live:
+    with MemoryTracker([*states, *known]) as live:
         step()
         live.peak = 0
         step()

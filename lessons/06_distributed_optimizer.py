@@ -165,16 +165,16 @@ print(f"DistributedOptimizer: {(wrapped - serial).abs().max():.0e}")
 # bucket, which leaves when backward is over: then nothing is hidden.
 #
 # The real hook does three things more. `_left` counts backward passes, where several belong to one step. `group_of`
-# names the gradients that travel together, and the last of them sends all. And `finish`, which `synchronize()` calls,
+# names the gradients that travel together, and the last of them sends all. And `finish`, which `step()` calls,
 # also sends what no hook has sent, for a parameter that this rank has not used:
 
 # %%
+from workbench.torch.gradients.dense import DenseGradients
 from workbench.torch.hooks import Hook
-from workbench.training.step_reducer import GradientReducer
 
 print(inspect.getsource(Hook.__call__))
-print(inspect.getsource(GradientReducer.ready))
-print(inspect.getsource(GradientReducer.finish))
+print(inspect.getsource(DenseGradients.ready))
+print(inspect.getsource(DenseGradients.finish))
 
 # %% [markdown]
 # ## Before the first step

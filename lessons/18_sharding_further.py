@@ -239,7 +239,7 @@ for milliseconds in (0.1, 0.3, 1.0):
 #
 # ## The real thing
 #
-# Two engines, a network of 16 equal layers, Adam. `LiveBytes` follows the memory of every tensor from the operation
+# Two engines, a network of 16 equal layers, Adam. `MemoryTracker` follows the memory of every tensor from the operation
 # that makes it until it is freed, so the bytes are counted, not computed.
 
 # %%
@@ -260,7 +260,7 @@ import torch
 from torch import nn
 
 import workbench.torch as hvd
-from workbench.torch.sharded.live import LiveBytes
+from workbench.torch.sharded.memory_tracker import MemoryTracker
 
 WIDTH, LAYERS = 128, 16
 os.environ["WORKBENCH_BUCKET_BYTES"] = str(8 * (WIDTH * WIDTH + WIDTH))  # a bucket for each layer
@@ -299,7 +299,7 @@ def train(stage, steps=4):
     weights = hvd.full_state_dict(model)
     states = [value for state in optimizer.state.values() for value in state.values() if torch.is_tensor(value)]
     whole = stage != "parameters"
-    with LiveBytes([*states, *(model.parameters() if whole else ())]) as live:
+    with MemoryTracker([*states, *(model.parameters() if whole else ())]) as live:
         step(steps)
         live.peak = 0
         step(steps + 1)
@@ -366,10 +366,10 @@ with hvd.full_parameters(model):
 # must not make new tensors: the storage is resized to nothing, and filled again when the layer's turn comes:
 
 # %%
-from workbench.torch.sharded.flat import Flat
+from workbench.torch.sharded.flat_parameter import FlatParameter
 
-print(inspect.getsource(Flat.gather))
-print(inspect.getsource(Flat.release))
+print(inspect.getsource(FlatParameter.unshard))
+print(inspect.getsource(FlatParameter.reshard))
 
 # %%
 engines.down()

@@ -523,7 +523,7 @@ at = {one.name: one.begin_ns for one in first}
 at_rank_1 = {one.name: one.begin_ns for one in engines.client[1].pull("first", block=True)}  # by the same clock
 happened = {
     "rank 0's hook is called": at["Hook.__call__"],
-    "rank 0's backward has ended, and step() waits": at["GradientReducer.finish"],
+    "rank 0's backward has ended, and step() waits": at["DenseGradients.finish"],
     "rank 1's hook is called": at_rank_1["Hook.__call__"],
     "rank 0 has heard of it from all ranks": at["CountingCoordinator._complete"],
     "the ranks' gradients are added up": at["ShmCollectives.allreduce"],

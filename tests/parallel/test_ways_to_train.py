@@ -103,9 +103,9 @@ def test_no_sync(set_to_none: bool, options: dict[str, Any], n: int) -> None:
         with optimizer.no_sync():
             for one in first:
                 (mse(model, *map(part, one)) / 3).backward()
-                assert not optimizer._distributed.reducer.in_flight
+                assert not optimizer._distributed.source.in_flight
         (mse(model, part(x), part(y)) / 3).backward()
-        assert optimizer._distributed.reducer.in_flight == (n > 1)
+        assert optimizer._distributed.source.in_flight == (n > 1)
         optimizer.step()
         for one in data[start : start + 3]:
             (mse(serial, *one) / 3).backward()

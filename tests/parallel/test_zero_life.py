@@ -18,7 +18,7 @@ from zero import OPTIMIZERS, STAGES, Mixed, Twins, net
 import workbench.torch as hvd
 from workbench.errors import CollectiveError, MismatchError
 from workbench.job.context import HOLDER
-from workbench.torch.sharded.live import LiveBytes
+from workbench.torch.sharded.memory_tracker import MemoryTracker
 
 
 def wide(layers: int = 8, width: int = 64) -> nn.Module:
@@ -74,7 +74,7 @@ def test_bytes_alive(stage: str, n: int, job_with: Callable[..., None]) -> None:
     step = trained(model, stage)
     for _ in range(2):
         step()
-    with LiveBytes([*model.parameters()] if stage == "gradients" else []) as live:
+    with MemoryTracker([*model.parameters()] if stage == "gradients" else []) as live:
         step()
         live.peak = 0
         step()
@@ -88,7 +88,7 @@ def test_bytes_alive(stage: str, n: int, job_with: Callable[..., None]) -> None:
 # --- a parameter that is not here ---------------------------------------------------------------------
 
 
-def test_who_looks_at_a_released_parameter(n: int) -> None:
+def test_who_looks_at_a_resharded_parameter(n: int) -> None:
     """Whatever needs its values says whose it is and what to do; its shape, dtype and name can be looked at."""
     twins = Twins("parameters", net, OPTIMIZERS["SGD"])
     weight = twins.model.get_parameter("0.weight")
@@ -150,7 +150,7 @@ def test_an_error_amid_forward(n: int) -> None:
     twins.step(0)
     with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         twins.model(torch.ones(1, 6, dtype=torch.float64))
-    assert not any(flat.gathered for flat in twins.optimizer._distributed.backward.flats)
+    assert not any(flat.unsharded for flat in twins.optimizer._distributed.backward.flats)
     twins.step(1)
     twins.check()
 

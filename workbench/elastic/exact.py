@@ -31,7 +31,6 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence, Sized
-from typing import Protocol
 
 import numpy as np
 
@@ -136,22 +135,6 @@ def _fold(parts: list[Array], reduction: Reduction, dtype: str, out: Array) -> N
     return None
 
 
-class InShards(Protocol):
-    """Gradients that are kept apart by logical shard; see :mod:`workbench.torch.elastic.shard_grads`."""
-
-    ordinary: bool
-    """Is the ordinary reduction in the order of the shards, so that nothing has to be kept apart?"""
-
-    def ready(self, name: str) -> None:
-        """Backward has finished a gradient."""
-
-    def check_done(self) -> None:
-        """Raise RuntimeError unless all of this rank's shards are done."""
-
-    def synchronize(self) -> None:
-        """Reduce all, and put the results into ``.grad``."""
-
-
 class ShardBatches:
     """Which samples a shard takes in a step: arithmetic alone, so there is nothing to record or to restore.
 
@@ -212,4 +195,4 @@ class ShardBatches:
         return self._order[start : start + self.shards * self.batch_size]
 
 
-__all__ = ["InShards", "ShardBatches", "newest", "owners", "reduce_shards", "seed_for"]
+__all__ = ["ShardBatches", "newest", "owners", "reduce_shards", "seed_for"]

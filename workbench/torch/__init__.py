@@ -16,8 +16,8 @@ from workbench.torch.linear import write_in_buckets
 from workbench.torch.low_communication import DiLoCo, LocalSGD
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer
+from workbench.torch.sharded.full_parameters import full_parameters, full_state_dict, load_full_state_dict
 from workbench.torch.sharded.stage3 import shard_parameters
-from workbench.torch.sharded.whole import full_parameters, full_state_dict, load_full_state_dict
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share

@@ -56,7 +56,6 @@ class _Tensors:
         return [torch.view_as_complex(t) if pair else t for t, pair in zip(made, pairs, strict=True)]
 
     def zeros_like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """As large, all 0."""
         return torch.zeros_like(tensor)
 
     def scaled(self, tensor: torch.Tensor, factor: float) -> torch.Tensor:

@@ -109,7 +109,10 @@ class _Place:
     """Where a tensor stood in the state, and what is needed to receive it; its device is "cpu", or this rank's GPU."""
 
     def __init__(self, index: int, shape: tuple[int, ...], dtype: torch.dtype, device: str) -> None:
-        self.index, self.shape, self.dtype, self.device = index, shape, dtype, device
+        self.index = index
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
 
 
 def _map(value: Any, function: Any) -> Any:

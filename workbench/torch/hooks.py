@@ -24,22 +24,24 @@ class Owner(Protocol):
 
 
 class Hook:
-    """On a parameter: tells its owner, if there still is one, that the gradient is ready.
+    """On a parameter: when backward has finished its gradient, its owner is called, if there still is one.
 
     Attributes:
-        owner, name: weak, so that a model and its optimizer are freed as soon as nobody has them; the parameter's.
+        owner: a weak reference, so that a model and its optimizer are freed as soon as nobody has them.
+        name: of the parameter.
         in_common: the parameter's memory is that of all ranks.
     """
 
     in_common = False
 
     def __init__(self, owner: Owner, name: str, param: torch.nn.Parameter) -> None:
-        self.owner, self.name, self._param = weakref.ref(owner), name, weakref.ref(param)
+        self.owner = weakref.ref(owner)
+        self.name = name
+        self._param = weakref.ref(param)
         self._handle = param.register_post_accumulate_grad_hook(self)
 
     @not_traced
     def __call__(self, param: torch.Tensor) -> None:
-        """``param.grad`` is ready."""
         owner = self.owner()
         if owner is not None:
             owner.ready(self.name)

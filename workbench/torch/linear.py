@@ -46,7 +46,6 @@ class LinearInBucket(nn.Linear):
     """A linear layer; see :func:`write_in_buckets`."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """As nn.Linear's."""
         if torch.compiler.is_compiling() or torch.is_autocast_enabled(x.device.type):
             return F.linear(x, self.weight, self.bias)
         result: torch.Tensor = _Linear.apply(x, self.weight, self.bias)

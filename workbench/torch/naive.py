@@ -29,10 +29,10 @@ class NaiveOptimizer:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, named: Iterable[tuple[str, torch.nn.Parameter]]) -> None:
-        self._optimizer, self._named = optimizer, list(named)
+        self._optimizer = optimizer
+        self._named = list(named)
 
     def zero_grad(self) -> None:
-        """As the wrapped optimizer's."""
         self._optimizer.zero_grad()
 
     def step(self) -> Any:

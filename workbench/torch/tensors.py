@@ -152,7 +152,6 @@ class TorchCaller:
         self._gpu = gpu
 
     def stream(self) -> tuple[int, Any]:
-        """The current one of this rank's GPU."""
         stream = torch.cuda.current_stream(self._gpu.index)
         return int(stream.cuda_stream), stream
 

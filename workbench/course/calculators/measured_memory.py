@@ -217,7 +217,7 @@ def _train(
 
 def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> Kept:
     """What there is now, on all ranks at once."""
-    from workbench.torch.sharded.released import get_grad
+    from workbench.torch.sharded.resharded import get_grad
 
     counted = Counted()
     params = [*model.parameters(), *(param for group in optimizer.param_groups for param in group["params"])]

@@ -81,15 +81,15 @@ def _names(value: Any) -> Iterable[str]:
     )
 
 
-_HOOKS, _REDUCER = "workbench.torch.optimizer.gradient_hooks", "workbench.training.step_reducer"
+_HOOKS, _GRADIENTS = "workbench.torch.optimizer.gradient_hooks", "workbench.torch.gradients"
 _ENGINE, _COORDINATOR = "workbench.core.engine", "workbench.core.coordinator"
 
 PLACES = (
     Place("hook", f"{_HOOKS}:Hook.__call__", _named("self")),
     Place("hook", f"{_HOOKS}:GradientHooks.ready", _named("name")),
-    Place("hook", f"{_REDUCER}:GradientReducer.ready", _named("name")),
-    Place("hook", "workbench.torch.optimizer.grads:GradBucket.take", _named("name"), first=True),
-    Place("hook", f"{_REDUCER}:GradientReducer._send", _named("group")),
+    Place("hook", f"{_GRADIENTS}.dense:DenseGradients.ready", _named("name")),
+    Place("hook", f"{_GRADIENTS}.bucket:GradBucket.take", _named("name"), first=True),
+    Place("hook", f"{_GRADIENTS}.dense:DenseGradients._send", _named("group")),
     Place("hook", "workbench.core.pending:PendingTable.add", _named("entries")),
     Place("announcement", f"{_ENGINE}:Engine._announce", _named("item")),
     Place("announcement", "workbench.runtime.steady.cache:CachingAnnouncer.announce", _named("entries")),
@@ -102,8 +102,8 @@ PLACES = (
     Place("reduction", "workbench.transport.shm.collectives:ShmCollectives.allreduce", None),
     Place("reduction", "workbench.collectives.shared_memory:reduce_across", None),
     Place("step", "workbench.core.pending:Entry.deliver", _named("self")),
-    Place("step", f"{_REDUCER}:GradientReducer.finish", _named("handles")),
-    Place("step", "workbench.torch.optimizer.grads:Grads.store", _named("reduced")),
+    Place("step", f"{_GRADIENTS}.dense:DenseGradients.finish", _named("handles")),
+    Place("step", f"{_GRADIENTS}.grads:Grads.store", _named("reduced")),
     Place("step", "workbench.torch.optimizer.distributed:DistributedOptimizer.step", lambda values: [STEP]),
 )
 """In the order in which they are told."""

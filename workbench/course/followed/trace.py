@@ -62,19 +62,15 @@ class Follower:
         places: to look at.
 
     Example:
-        >>> from workbench.training.step_reducer import GradientReducer
-        >>> class Source:
-        ...     prepare = take = group_of = lambda self, name: None
-        >>> path = "workbench.training.step_reducer:GradientReducer.ready"
-        >>> place = Place("hook", path, lambda values: [values["name"]])
+        >>> from workbench.core.handle import Handle
+        >>> place = Place("step", "workbench.core.handle:Handle.finish", lambda values: [values["self"].name])
         >>> follower = Follower([place])
-        >>> reducer = GradientReducer(["w", "b"], Source(), submit=None)
         >>> with follower.following("w"):
-        ...     reducer.ready("b"), reducer.ready("w")
+        ...     Handle("b").finish(1), Handle("w").finish(2)
         (None, None)
         >>> follower.close()
-        >>> [(call.name, call.thread, len(call.lines)) for call in follower.passed]
-        [('GradientReducer.ready', 'main', 5)]
+        >>> [(call.name, call.thread, len(call.lines) > 1) for call in follower.passed]
+        [('Handle.finish', 'main', True)]
     """
 
     def __init__(self, places: Sequence[Place] = PLACES) -> None:

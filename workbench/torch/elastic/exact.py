@@ -32,7 +32,7 @@ from workbench import config
 from workbench.elastic.exact import newest, owners, seed_for
 from workbench.job import api
 from workbench.job.objects import broadcast_object
-from workbench.torch.elastic.shard_grads import ShardGrads, distributed
+from workbench.torch.elastic.shard_gradients import ShardGradients, distributed
 from workbench.torch.sync_batch_norm import SyncBatchNorm
 from workbench.torch.tensors import view
 
@@ -64,8 +64,10 @@ class Exact:
 
     def __init__(self, state: Trained, shards: int | None = None, seed: int = 0) -> None:
         self._state = state
-        self.shards, self.seed = shards or config.most_ranks() or api.size(), seed
-        self.step, self.version = 0, -1
+        self.shards = shards or config.most_ranks() or api.size()
+        self.seed = seed
+        self.step = 0
+        self.version = -1
         owners(self.shards, api.size())  # raises
         values = list(state._handled())
         optimizers = distributed(values)
@@ -80,9 +82,10 @@ class Exact:
                     "Exact mode: SyncBatchNorm's statistics are those of all ranks, of which the number may change. "
                     "Take torch.nn.BatchNorm: its statistics are those of a shard."
                 )
-        self._grads = [ShardGrads(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
+        self._grads = [ShardGradients(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
         for one, grads in zip(optimizers, self._grads, strict=True):
             one._distributed.exact = grads
+            one._distributed.choose_source()
         self._store = ShardStore(self._buffers(), self.shards)
         self._saved: tuple[int, torch.Tensor] = (0, self._store.bytes.clone())
         self._loaded = False
@@ -90,7 +93,6 @@ class Exact:
 
     @property
     def owned(self) -> range:
-        """This rank's shards."""
         return owners(self.shards, api.size())[api.rank()]
 
     def each(self) -> Iterator[int]:
@@ -123,11 +125,9 @@ class Exact:
             self._store.bytes.copy_(torch.from_numpy(everything))
 
     def keep(self) -> None:
-        """Save what was exchanged."""
         self._saved = (self.step, self._store.bytes.clone())
 
     def restore(self) -> None:
-        """As of the last commit."""
         self.step = self._saved[0]
         self._store.bytes.copy_(self._saved[1])
         self._resident = None
@@ -188,7 +188,8 @@ class Exact:
                 f"Exact mode: this training has (shards, seed, shape of buffers) {mine}, the checkpoint has {its}. "
                 "Give run(exact=True, shards=, seed=) the checkpoint's numbers."
             )
-        self.step, self._loaded = state_dict["step"], True
+        self.step = state_dict["step"]
+        self._loaded = True
         self._store.bytes.copy_(state_dict["buffers"])
         self._resident = None
 
@@ -241,18 +242,15 @@ class ShardStore:
         self.fill(buffers)
 
     def fill(self, buffers: list[torch.Tensor]) -> None:
-        """All shards have these."""
         for shard in range(len(self._views)):
             self.put(shard, buffers)
 
     def put(self, shard: int, buffers: list[torch.Tensor]) -> None:
-        """The shard has these."""
         if buffers:
             with torch.no_grad():
                 torch._foreach_copy_(self._views[shard], buffers)
 
     def load(self, shard: int, buffers: list[torch.Tensor]) -> None:
-        """Copy the shard's into these."""
         if buffers:
             with torch.no_grad():
                 torch._foreach_copy_(buffers, self._views[shard])

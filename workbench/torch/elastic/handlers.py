@@ -55,7 +55,6 @@ class StateHandler:
     """Has the value lost with other ranks what only the last commit has? Set by :meth:`reset`."""
 
     def set_value(self, value: Any) -> None:
-        """Another value takes its place."""
         self.value = value
         self.save()
 
@@ -82,19 +81,19 @@ class StateDictHandler(StateHandler):
     def __init__(self, value: Any) -> None:
         super().__init__(value)
         self._spare: Kept | None = None
-        self._kept, self.lent = Kept(self.value.state_dict(), None), False
+        self._kept = Kept(self.value.state_dict(), None)
+        self.lent = False
 
     @property
     def saved(self) -> Any:
-        """See the class."""
         return self._kept.value
 
     @saved.setter
     def saved(self, value: Any) -> None:
-        self._kept, self.lent = Kept(value, None), False
+        self._kept = Kept(value, None)
+        self.lent = False
 
     def save(self) -> None:
-        """Copy the state."""
         self.take(self.copied())
 
     def copied(self) -> Kept:
@@ -104,7 +103,8 @@ class StateDictHandler(StateHandler):
     def take(self, kept: Kept) -> None:
         """From now on this is the last copy."""
         self._spare = None if self.lent else self._kept
-        self._kept, self.lent = kept, False
+        self._kept = kept
+        self.lent = False
 
     def restore(self) -> None:
         """Load a copy: an optimizer goes on working in the very tensors that it is given."""

@@ -55,7 +55,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
     """
 
     def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
-        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.dataset = dataset
+        self.shuffle = shuffle
+        self.seed = seed
         self.epoch = self.processed_num = 0
         self.reset()
 
@@ -65,7 +67,8 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
         Call it at the end of the epoch before, not at the beginning of this one: the training function begins anew
         after a reset, and would forget what is done.
         """
-        self.epoch, self.processed_num = epoch, 0
+        self.epoch = epoch
+        self.processed_num = 0
         self.reset()
 
     def record_batch(self, batch_idx: int, batch_size: int) -> None:
@@ -88,12 +91,14 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on from there, with as many ranks as there are now."""
-        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.epoch = state_dict["epoch"]
+        self.processed_num = state_dict["processed_num"]
         self.reset()
 
     def reset(self) -> None:
         """Deal the rest of the epoch out anew. A loader that is being iterated does not notice: begin another."""
-        self.rank, self.num_replicas = api.rank(), api.size()
+        self.rank = api.rank()
+        self.num_replicas = api.size()
         self.remaining_indices: list[int] = self._order()[self.processed_num :].tolist()
         self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
         self.total_size = self.num_samples * self.num_replicas

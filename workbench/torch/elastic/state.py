@@ -181,7 +181,6 @@ class TorchState(ObjectState):
             self._exact.settle()
 
     def _handled(self) -> list[Any]:
-        """All that has a handler."""
         return [handler.value for handler in self._handlers.values()]
 
     def reset(self) -> None:

@@ -18,7 +18,6 @@ class TensorKind:
     name = "torch"
 
     def fits(self, value: Any) -> bool:
-        """Is it a tensor?"""
         return isinstance(value, torch.Tensor)
 
     def take(self, value: Any) -> tuple[dict[str, Any], int, Callable[[int, int], Bytes]]:

@@ -31,7 +31,8 @@ class DiLoCo(Periodic):
 
     Args:
         optimizer: the inner one; AdamW in the paper.
-        outer_lr, momentum: the outer one's; the defaults are the paper's.
+        outer_lr: the learning rate of the outer one; the default is the paper's.
+        momentum: of the outer one; the default is the paper's.
         every: H; 500 in the paper.
         process_set: the ranks that take part.
 
@@ -120,7 +121,6 @@ class DiLoCo(Periodic):
 
 
 def _checksum(tensors: Sequence[torch.Tensor]) -> int:
-    """Of their bits."""
     found = 0
     for tensor in tensors:
         found = zlib.crc32(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data, found)

@@ -54,7 +54,8 @@ class Periodic(torch.optim.Optimizer, ABC):
             )
         # Wrapped again, by a notebook's cell that is run again, it is the wrapped one that counts.
         self._inner: torch.optim.Optimizer = optimizer._inner if isinstance(optimizer, Periodic) else optimizer
-        self._every, self._set = every, process_set
+        self._every = every
+        self._set = process_set
         self._order = OrderOfUse()
         self._done = 0
         self._world: World | None = None
@@ -146,7 +147,6 @@ class Periodic(torch.optim.Optimizer, ABC):
     # --- as the wrapped optimizer's -------------------------------------------------------------------
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """As the wrapped optimizer's."""
         self._inner.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
@@ -162,10 +162,10 @@ class Periodic(torch.optim.Optimizer, ABC):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`, of this class or the wrapped optimizer's. All ranks load one."""
         self._inner.load_state_dict({name: value for name, value in state_dict.items() if name != _KEY})
-        self._loaded, self._world = state_dict.get(_KEY), None
+        self._loaded = state_dict.get(_KEY)
+        self._world = None
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """As the wrapped optimizer's."""
         self._inner.add_param_group(param_group)
 
     def __repr__(self) -> str:

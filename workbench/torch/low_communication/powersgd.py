@@ -62,8 +62,10 @@ class PowerSGDCompression:
     def __init__(self, rank: int = 4, start_step: int = 0) -> None:
         if rank < 1 or start_step < 0:
             raise ValueError(f"powersgd(rank={rank}, start_step={start_step}): give a rank ≥ 1 and a start_step ≥ 0.")
-        self.rank, self.start_step = rank, start_step
-        self._step, self._world = 0, None
+        self.rank = rank
+        self.start_step = start_step
+        self._step = 0
+        self._world = None
         self._qs: dict[str, torch.Tensor] = {}
         self._errors: dict[str, torch.Tensor] = {}
         self._now: dict[str, _Matrix] = {}
@@ -133,7 +135,6 @@ class PowerSGDCompression:
         return (now.basis @ second).reshape(now.shape)
 
     def step_done(self) -> None:
-        """All gradients of a step have come."""
         self._now.clear()
         self._step += 1
 
@@ -186,7 +187,9 @@ class PowerSGDCompression:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from a :meth:`state_dict`."""
-        self._step, self._qs, self._errors = state["step"], dict(state["q"]), dict(state["error"])
+        self._step = state["step"]
+        self._qs = dict(state["q"])
+        self._errors = dict(state["error"])
 
 
 @dataclass

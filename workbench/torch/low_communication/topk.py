@@ -44,7 +44,6 @@ class TopKCompression:
         return torch.zeros_like(flat).index_copy_(0, places, flat[places]).reshape(tensor.shape), None
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
-        """The tensor itself."""
         return tensor
 
     def reduce(

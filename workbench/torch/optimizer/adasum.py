@@ -7,78 +7,65 @@ were plus the reduced change (Maleki et al. 2020, arXiv:2006.02924).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
 from workbench.core.messages import Kind
 from workbench.job.api import Adasum
-from workbench.job.process_sets import ProcessSet
-from workbench.job.requests import OrderOfUse
+from workbench.torch.gradients.dense import wait_for_all
+from workbench.torch.gradients.local import LocalGradients
 from workbench.torch.ops import begin
 from workbench.training.calls import Call
-from workbench.training.compression import Compressor
-from workbench.training.step_count import StepCount
-from workbench.training.step_reducer import wait_for_all
 
 
-def adasum_step(
-    optimizer: torch.optim.Optimizer,
-    params: dict[str, torch.nn.Parameter],
-    compression: Compressor,
-    process_set: ProcessSet,
-    order: OrderOfUse,
-    steps: StepCount,
-    closure: Callable[[], Any] | None,
-) -> Any:
-    """Step locally, combine the changes, apply them.
+class AdasumGradients(LocalGradients):
+    """A :class:`~workbench.torch.gradients.source.GradientSource`: gradients stay here, changes of the weights travel.
 
-    Args:
-        optimizer: the wrapped one.
-        params: by name; those that are trained.
-        compression: of the changes on the wire.
-        process_set: a power of two ranks.
-        order: tells the optimizer from others.
-        steps: how many there were.
-        closure: the local optimizer's.
-
-    Returns:
-        The closure's result.
-
-    Raises:
-        CollectiveError: a reduction failed; no parameter has changed.
+    Among a power of two ranks.
     """
-    start = {name: param.detach().clone() for name, param in params.items()}
-    try:
-        result = optimizer.step(closure)
-        with steps.comparing(order):
-            changes = _combined(start, params, compression, process_set, order)
-    except BaseException:
-        with torch.no_grad():
-            for name, param in params.items():
-                param.copy_(start[name])
-        raise
-    with torch.no_grad(), steps.step():
-        for name, (change, ctx) in changes.items():
-            params[name].copy_(start[name] + compression.decompress(change, ctx))
-    return result
+
+    def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
+        """Step locally, combine the changes, apply them.
+
+        Raises:
+            CollectiveError: a reduction failed; no parameter has changed.
+        """
+        assert names is not None, "Adasum's changes are those of a whole step"
+        self.reduce(names)
+        grads = self.grads
+        params = {name: grads.params[name] for name in names}
+        start = {name: param.detach().clone() for name, param in params.items()}
+        try:
+            result = update()
+            with grads.steps.comparing(grads.order):
+                changes = self._combined(start, params)
+        except BaseException:
+            with torch.no_grad():
+                for name, param in params.items():
+                    param.copy_(start[name])
+            raise
+        with torch.no_grad(), grads.steps.step():
+            for name, (change, ctx) in changes.items():
+                params[name].copy_(start[name] + grads.compression.decompress(change, ctx))
+        return result
+
+    @torch.no_grad()
+    def _combined(
+        self, start: dict[str, torch.Tensor], params: dict[str, torch.nn.Parameter]
+    ) -> dict[str, tuple[torch.Tensor, Any]]:
+        """All ranks' changes since the start, as they were sent, and what decompresses them."""
+        changes, handles = {}, []
+        where = self.grads.process_set
+        for name, param in params.items():
+            change, ctx = self.grads.compression.compress(param - start[name])
+            changes[name] = change.contiguous(), ctx
+            user = self.grads.order.user(name, where)
+            call = Call(Kind.ALLREDUCE, name, Adasum, process_set=where, user=user)
+            handles += begin(call, [changes[name][0]], fresh=False)._members
+        wait_for_all(handles)
+        return changes
 
 
-@torch.no_grad()
-def _combined(
-    start: dict[str, torch.Tensor],
-    params: dict[str, torch.nn.Parameter],
-    compression: Compressor,
-    process_set: ProcessSet,
-    order: OrderOfUse,
-) -> dict[str, tuple[torch.Tensor, Any]]:
-    """All ranks' changes since the start, as they were sent, and what decompresses them."""
-    changes, handles = {}, []
-    for name, param in params.items():
-        change, ctx = compression.compress(param - start[name])
-        changes[name] = change.contiguous(), ctx
-        call = Call(Kind.ALLREDUCE, name, Adasum, process_set=process_set, user=order.user(name, process_set))
-        handles += begin(call, [changes[name][0]], fresh=False)._members
-    wait_for_all(handles)
-    return changes
+__all__ = ["AdasumGradients"]

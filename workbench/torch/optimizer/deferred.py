@@ -11,11 +11,10 @@ overtakes the rest on its way, see ``runtime/steady/priority.py``.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from threading import RLock
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -25,12 +24,12 @@ from workbench.job.api import Average, Sum
 from workbench.job.context import HOLDER
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
-from workbench.torch.grad_bucket import GradBucket
-from workbench.torch.optimizer.grads import Grads
-from workbench.torch.optimizer.grads_by_name import CHANGED
-from workbench.torch.sharded.released import of_class
+from workbench.torch.gradients.bucket import GradBucket
+from workbench.torch.gradients.by_name import CHANGED
+from workbench.torch.gradients.dense import DenseGradients, Submit
+from workbench.torch.gradients.grads import Grads
+from workbench.torch.sharded.resharded import of_class
 from workbench.torch.sharded.stage1 import check_elementwise
-from workbench.training.step_reducer import GradientReducer
 
 _STALE = (
     "{!r} was used in a forward pass before its update: what used it does not show to torch which tensors it takes, as "
@@ -79,12 +78,10 @@ class Deferred(torch.nn.Parameter):
         return func(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Of the parameter as it is then."""
         self.update.finish()
         return self.__deepcopy__(memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As :meth:`__deepcopy__`."""
         self.update.finish()
         return self.__reduce_ex__(protocol)
 
@@ -97,85 +94,109 @@ def settle(params: Iterable[torch.nn.Parameter]) -> None:
                 param.update.finish()
 
 
-class Hooks(Protocol):
-    """What deferred updates need of :class:`~workbench.torch.optimizer.gradient_hooks.GradientHooks`."""
+class DeferredGradients(DenseGradients):
+    """A :class:`~workbench.torch.gradients.source.GradientSource` for ``overlap_forward=True``.
 
-    grads: Grads
-    optimizer: torch.optim.Optimizer
-    reducer: GradientReducer
+    Args:
+        grads: of the optimizer's parameters.
+        submit: hands entries to the engine.
+        deferral: the updates that are still to come.
+    """
 
-    @property
-    def may_defer(self) -> bool: ...
-    def trained(self) -> list[str]: ...
-    def store(self, reduced: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None: ...
+    def __init__(self, grads: Grads, submit: Submit, deferral: Deferral) -> None:
+        super().__init__(grads, submit)
+        self._deferral = deferral
+
+    def ready(self, name: str, keep: bool) -> None:
+        self._deferral.check_used(self.grads.params[name], name)
+        super().ready(name, keep)
+
+    def store(self, results: dict[str, Any], buckets: Mapping[str, GradBucket]) -> None:
+        super().store(results, buckets)
+        self._deferral.look_for_new_buckets()
+
+    @not_traced
+    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+        self._deferral.finish()
+        super().reduce(names)
+
+    def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
+        """Begin a step whose updates come later. Where that is not possible it is one like others."""
+        if names is None or not self._defer(names):
+            return super().step(update, names)
+        with self.grads.steps.step():
+            return None
+
+    @not_traced
+    def _defer(self, names: Sequence[str]) -> bool:
+        self._deferral.finish()
+        if not self._deferral.possible():
+            return False
+        handles, buckets = self.hand_over(names), self.grads.buckets
+        results = {name: handle.wait() for name, handle in handles.items() if name not in buckets}
+        self.store(results, buckets)
+        self._deferral.begin({name: handle for name, handle in handles.items() if name in buckets}, buckets)
+        return True
+
+    def abandon(self) -> None:
+        super().abandon()
+        self._deferral.settle()
+
+    def _limit_bytes(self) -> int:
+        """Not so large that what the next forward pass needs first waits for the rest of its bucket."""
+        most = HOLDER.get().settings.piece_bytes
+        return min(super()._limit_bytes(), most) if most else super()._limit_bytes()
 
 
 class Deferral:
     """The updates that are still to come, of one DistributedOptimizer.
 
     Args:
-        hooks: of the optimizer.
-        wanted: may there be any?
+        optimizer: the wrapped one.
+        grads: of its parameters.
+        owner: a weak reference to whoever must live as long as an update is to come.
     """
 
-    def __init__(self, hooks: Hooks, wanted: bool) -> None:
-        self._owner = weakref.ref(hooks)  # so that the memory of an optimizer that nobody has is free at once
-        self._wanted, self._updates, self.lock = wanted, list[Update](), RLock()
+    def __init__(self, optimizer: torch.optim.Optimizer, grads: Grads, owner: Callable[[], Any]) -> None:
+        self._optimizer = optimizer
+        self._grads = grads
+        self._owner = owner  # weak, so that the memory of an optimizer that nobody has is free at once
+        self._updates: list[Update] = []
+        self.lock = RLock()
+        self._ranked: Mapping[str, GradBucket] = {}
         self._order: list[GradBucket] | None = None  # in which they are looked at, until it is known
         self._looked_at = True
 
-    @property
-    def _hooks(self) -> Hooks:
-        hooks = self._owner()
-        assert hooks is not None, "an update that is still to come keeps it"
-        return hooks
-
-    def limit(self, bucket_bytes: int) -> int:
-        """How large a bucket may be: not so large that what is needed first waits for the rest of it."""
-        most = HOLDER.get().settings.piece_bytes
-        return min(bucket_bytes, most) if self._wanted and most else bucket_bytes
-
-    def planned(self) -> None:
-        """There are new buckets. As long as nothing is known of the forward pass, the model's order is taken for it."""
-        names = list(self._hooks.grads.buckets)
-        first = sorted(names, key=list(self._hooks.grads.params).index) if self._wanted else []
-        _rank(dict.fromkeys(self._hooks.grads.buckets[name] for name in first))
+    def look_for_new_buckets(self) -> None:
+        """As long as nothing is known of the forward pass, the model's order is taken for it."""
+        buckets = self._grads.buckets
+        if buckets is self._ranked:
+            return
+        self._ranked = buckets
+        first = sorted(buckets, key=list(self._grads.params).index)
+        _rank(dict.fromkeys(buckets[name] for name in first))
         self._order = []
 
-    def begin_step(self) -> bool:
-        """Begin a step whose updates come later; False if that is not possible, and nothing has been done."""
-        hooks = self._hooks
-        if not self._wanted or not hooks.may_defer:
-            return False
-        self.finish()
-        if not self._possible():
-            return False
-        handles, buckets = hooks.reducer.hand_over(hooks.trained()), hooks.grads.buckets
-        reduced = {name: handle.wait() for name, handle in handles.items() if name not in buckets}
-        hooks.store(reduced, buckets)
-        self._begin({name: handle for name, handle in handles.items() if name in buckets}, buckets)
-        return True
-
-    def _possible(self) -> bool:
+    def possible(self) -> bool:
         """Are there buckets, of ordinary parameters, and is nobody told of each step?"""
-        grads, optimizer = self._hooks.grads, self._hooks.optimizer
+        grads, optimizer = self._grads, self._optimizer
         told = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
         plain = all(type(grads.params[name]) is torch.nn.Parameter for name in grads.buckets)
         return bool(grads.buckets) and plain and not told and grads.sparse.dims is None
 
-    def _begin(self, handles: Mapping[str, Handle], buckets: Mapping[str, GradBucket]) -> None:
+    def begin(self, handles: Mapping[str, Handle], buckets: Mapping[str, GradBucket]) -> None:
         """Of parameters with a bucket the update comes later, of the others now.
 
         Args:
             handles: of the reductions of buckets, by name.
             buckets: in which these were reduced.
         """
-        grads, optimizer = self._hooks.grads, self._hooks.optimizer
+        grads, optimizer = self._grads, self._optimizer
         groups = [dict(_as_now(group), params=list(group["params"])) for group in optimizer.param_groups]
         for bucket in dict.fromkeys(buckets[name] for name in handles):
             params = {grads.params[name] for name in bucket.layout.names}
             handle = next(handles[name] for name in bucket.layout.names if name in handles)
-            self._updates.append(Update(self._hooks, self, bucket, handle, _only(groups, params)))
+            self._updates.append(Update(self._owner(), self, bucket, handle, _only(groups, params)))
         later = {param for update in self._updates for param in update.params}
         self.step(_only(groups, later, False))
         for update in self._updates:
@@ -183,8 +204,7 @@ class Deferral:
                 param.__class__, param.update = Deferred, update
 
     def step(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Update the parameters of these groups."""
-        optimizer = self._hooks.optimizer
+        optimizer = self._optimizer
         if not groups:
             return
         whole = optimizer.param_groups
@@ -213,7 +233,6 @@ class Deferral:
         settle(param for update in list(self._updates) for param in update.params)
 
     def leave(self, update: Update) -> None:
-        """The update is no longer to come."""
         self._updates.remove(update)
         for param in update.params:
             param.__class__ = torch.nn.Parameter
@@ -224,14 +243,14 @@ class Deferral:
     def _learn(self, order: list[GradBucket], bucket: GradBucket) -> None:
         """What is looked at first in the first such forward pass has the highest priority from then on."""
         order.append(bucket)
-        if set(order) == set(self._hooks.grads.buckets.values()):
+        if set(order) == set(self._grads.buckets.values()):
             self._order = None
             _rank(order)
 
     @contextmanager
     def zeroing(self, set_to_none: bool) -> Iterator[None]:
         """Within it the optimizer has those parameters only whose update is done; the others' gradients come later."""
-        optimizer = self._hooks.optimizer
+        optimizer = self._optimizer
         whole = optimizer.param_groups
         for update in self._updates:
             update.zero = "none" if set_to_none else "zeros"
@@ -242,9 +261,9 @@ class Deferral:
         finally:
             optimizer.param_groups = whole
 
-    def check_used(self, name: str) -> None:
+    def check_used(self, param: torch.nn.Parameter, name: str) -> None:
         """A gradient has come. Raise a RuntimeError if it belongs to a value before an update."""
-        if type(self._hooks.grads.params[name]) is Deferred:
+        if type(param) is Deferred:
             raise RuntimeError(_STALE.format(name))
 
 
@@ -252,7 +271,7 @@ class Update:
     """The update of the parameters of one bucket.
 
     Args:
-        hooks: of the optimizer, which lives until then.
+        owner: lives until then: a newer optimizer that takes the parameters over finds it, and has it finish.
         deferral: all updates of that optimizer.
         bucket: of their gradients.
         handle: of its reduction.
@@ -264,10 +283,13 @@ class Update:
     """
 
     def __init__(
-        self, hooks: Hooks, deferral: Deferral, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
+        self, owner: Any, deferral: Deferral, bucket: GradBucket, handle: Handle, groups: Sequence[dict[str, Any]]
     ) -> None:
-        self._hooks, self._deferral = hooks, deferral
-        self.bucket, self.handle, self._groups = bucket, handle, groups
+        self._owner = owner
+        self._deferral = deferral
+        self.bucket = bucket
+        self.handle = handle
+        self._groups = groups
         self.params: list[Any] = [param for group in groups for param in group["params"]]
         self.zero = ""
 
@@ -325,4 +347,4 @@ def _only(groups: Iterable[dict[str, Any]], params: set[Any], these: bool = True
     return [group for group in found if group["params"]]
 
 
-__all__ = ["Deferral", "Deferred", "check_deferrable", "settle"]
+__all__ = ["Deferral", "Deferred", "DeferredGradients", "check_deferrable", "settle"]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 import torch
@@ -18,12 +18,12 @@ from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
 from workbench.torch.compression import Compression
+from workbench.torch.gradients.grads import Grads
 from workbench.torch.ops import allreduce_async
-from workbench.torch.optimizer.adasum import adasum_step
 from workbench.torch.optimizer.deferred import check_deferrable
-from workbench.torch.optimizer.gradient_hooks import GradientHooks, begin_step, leave_lost_shards
-from workbench.torch.optimizer.grads import Grads
-from workbench.torch.sharded.released import refuse_divided
+from workbench.torch.optimizer.gradient_hooks import GradientHooks
+from workbench.torch.sharded.optimizer import ShardedOptimizer
+from workbench.torch.sharded.resharded import refuse_sharded
 from workbench.torch.sharded.stage1 import check_shardable
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
@@ -73,7 +73,7 @@ class DistributedOptimizer(Wrapping):
             takes no others; otherwise they are reduced as they are, in ``step()``.
         process_set: the ranks to average over; a rank outside of it trains on its own.
         sharded: True or "optimizer": each rank updates its part of the parameters and keeps the optimizer's state for
-            that part only (see ``sharded.py``): less memory, less to compute, the same result. It begins with the
+            that part only (``sharded/stage1.py``): less memory, less to compute, the same result. It begins with the
             second step. For SGD, Adam and others that treat each element by itself, with op=Average, without
             compression and groups. On one machine the parameters then are one memory for all its ranks: who changes
             them by hand does so on one rank. ``state_dict()`` is whole, and therefore a collective: all ranks call it.
@@ -105,8 +105,6 @@ class DistributedOptimizer(Wrapping):
         """Of the class for this stage of sharding."""
         if sharded in (False, True, "optimizer"):
             return super().__new__(cls)
-        from workbench.torch.sharded.optimizer import ShardedOptimizer  # imports from this folder
-
         return ShardedOptimizer(*args, sharded=sharded, **options)
 
     def __init__(
@@ -133,18 +131,28 @@ class DistributedOptimizer(Wrapping):
                 raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
             optimizer = optimizer._distributed.optimizer
         params = by_name(optimizer, named_parameters)
-        refuse_divided(params, sharded)
+        refuse_sharded(params, sharded)
         if sharded:
             check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
                 raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
-        grads = Grads(params, compression, op, gradient_predivide_factor, sparse_as_dense, process_set, chosen)
+        _check_passes(backward_passes_per_step)
+        grads = Grads(
+            params,
+            compression,
+            op,
+            gradient_predivide_factor,
+            sparse_as_dense,
+            process_set,
+            chosen,
+            backward_passes_per_step,
+        )
         if overlap_forward:
             check_deferrable(optimizer, grads, sharded)
         if isinstance(optimizer, torch.optim.SparseAdam):  # the one optimizer that takes no dense gradients
             grads.sparse.keep_forms()
-        self._distributed = GradientHooks(optimizer, grads, backward_passes_per_step, sharded, overlap_forward)
+        self._distributed = GradientHooks(optimizer, grads, sharded, overlap_forward)
 
     def __getattr__(self, name: str) -> Any:
         if name == "state":
@@ -162,62 +170,38 @@ class DistributedOptimizer(Wrapping):
             RuntimeError: another DistributedOptimizer has taken the parameters over.
         """
         mine = self._distributed
-        if mine.exact is not None and closure is not None:
+        if closure is not None and mine.exact is not None:
             raise ValueError("Exact mode: step() takes no closure. What evaluates the model again knows no shards.")
-        if mine.adasum:
-            self._reduce()
-            grads, params = mine.grads, {name: mine.grads.params[name] for name in mine.trained()}
-            return adasum_step(
-                mine.optimizer, params, grads.compression, grads.process_set, grads.order, mine.steps, closure
-            )
+        if mine.adasum:  # each rank steps by its own gradients, and so by its own losses
+            return mine.source.step(partial(mine.optimizer.step, closure), self._begin())
         if closure is not None:
-
-            def synced() -> Any:
-                loss = closure()
-                self._reduce()
-                self._hand_over()
-                return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
-
-            with mine.steps.step():
-                loss = mine.optimizer.step(synced)
-                self._publish()
-            return loss
-        if mine.should_synchronize:
-            if mine.synchronized:
-                warnings.warn(_STEP_TWICE, stacklevel=2)
-            if self._defer():
-                with mine.steps.step():
-                    return None
-            self._reduce()
+            self._drop_zeros()
+            return mine.source.step(partial(mine.optimizer.step, self._reducing(closure)), None)
+        if mine.should_synchronize and mine.synchronized:
+            warnings.warn(_STEP_TWICE, stacklevel=2)
+        self._drop_zeros()
+        names = self._begin() if mine.should_synchronize else None
         mine.synchronized = False
-        self._hand_over()
-        with mine.steps.step():
-            mine.optimizer.step()
-            self._publish()
+        mine.source.step(mine.optimizer.step, names)
         return None
 
-    @not_traced
-    def _reduce(self) -> None:
-        self._distributed.zeros.drop()
-        self._distributed.synchronize()
+    def _reducing(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """The closure, after which gradients are reduced, and the loss is that of all ranks."""
+
+        def reduced() -> Any:
+            loss = closure()
+            self._distributed.source.reduce(self._begin())
+            return self._average(loss)  # or ranks could take different decisions, as LBFGS does by the loss
+
+        return reduced
 
     @not_traced
-    def _defer(self) -> bool:
-        """Leave the step to whoever looks at the parameters next, if that is possible."""
-        self._distributed.zeros.drop()
-        return self._distributed.deferral.begin_step()
+    def _begin(self) -> list[str]:
+        return self._distributed.begin()
 
     @not_traced
-    def _hand_over(self) -> None:
-        """The wrapped optimizer steps next."""
+    def _drop_zeros(self) -> None:
         self._distributed.zeros.drop()
-        begin_step(self._distributed)
-
-    @not_traced
-    def _publish(self) -> None:
-        """If sharded, wait until all ranks have updated their parts."""
-        if shards := self._distributed.shards:
-            shards.publish()
 
     @not_traced
     def _average(self, loss: Any) -> Any:
@@ -230,9 +214,7 @@ class DistributedOptimizer(Wrapping):
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
-        self._reduce()
-        if shards := self._distributed.shards:
-            shards.complete()
+        self._distributed.source.reduce(self._begin(), whole=True)
         self._distributed.synchronized = True
 
     @contextmanager
@@ -288,13 +270,12 @@ class DistributedOptimizer(Wrapping):
         Returns:
             True if it was; the state has to be loaded then, for a part of it was other ranks'.
         """
-        return leave_lost_shards(self._distributed)
+        return self._distributed.leave_lost_shards()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accumulate over so many passes from the next step on."""
-        if passes < 1:
-            raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
-        self._distributed.reducer.passes = passes
+        _check_passes(passes)
+        self._distributed.grads.passes = passes
 
     @not_traced
     def zero_grad(self, set_to_none: bool = True) -> None:
@@ -305,7 +286,7 @@ class DistributedOptimizer(Wrapping):
         """
         mine = self._distributed
         mine.forget_failed_cell()
-        if mine.reducer.in_flight:
+        if mine.source.in_flight:
             raise AssertionError(_ZERO_GRAD)
         frozen = mine.zeros.frozen()
         with mine.deferral.zeroing(set_to_none):
@@ -318,7 +299,7 @@ class DistributedOptimizer(Wrapping):
     @property
     def _step_supports_amp_scaling(self) -> bool:
         # GradScaler.step() asks for it before it touches the gradients. The ranks must find the same infinities.
-        if self._distributed.reducer.in_flight:
+        if self._distributed.source.in_flight:
             raise RuntimeError(_SCALER)
         if self._distributed.sharded:
             raise RuntimeError(_SCALER_SHARDED)
@@ -327,13 +308,13 @@ class DistributedOptimizer(Wrapping):
     @property
     def _parameter_names(self) -> dict[torch.nn.Parameter, str]:
         # Horovod's name for it; scripts and Lightning read it.
-        return self._distributed.names
+        return {param: name for name, param in self._distributed.grads.params.items()}
 
     def state_dict(self) -> Any:
         """As the wrapped optimizer's, so that it can be loaded without this wrapper. If sharded, all ranks call it."""
         self._distributed.deferral.finish()
         shards = self._distributed.shards
-        return shards.slices.state_dict() if shards else self._distributed.optimizer.state_dict()
+        return shards.state.state_dict() if shards else self._distributed.optimizer.state_dict()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """As the wrapped optimizer's; the new parameters are reduced from the next step on."""
@@ -345,7 +326,12 @@ class DistributedOptimizer(Wrapping):
         self._distributed.steps.begin_anew()
         self._distributed.deferral.finish()
         shards = self._distributed.shards
-        (shards.slices if shards else self._distributed.optimizer).load_state_dict(state_dict)
+        (shards.state if shards else self._distributed.optimizer).load_state_dict(state_dict)
+
+
+def _check_passes(passes: int) -> None:
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
 
 
 def _groups(

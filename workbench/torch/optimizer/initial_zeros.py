@@ -69,7 +69,9 @@ class InitialZeros:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, params: Mapping[str, torch.Tensor]) -> None:
-        self._optimizer, self._params, self._given = optimizer, params, False
+        self._optimizer = optimizer
+        self._params = params
+        self._given = False
 
     def give(self) -> None:
         """Until the next step a trained parameter without a gradient has zeros."""
@@ -81,7 +83,6 @@ class InitialZeros:
         return [param for param in self._all() if not param.requires_grad and param.grad is not None]
 
     def give_to(self, frozen: list[torch.Tensor]) -> None:
-        """As :meth:`give`, to these."""
         if frozen:
             self._given = True
             give_zeros(frozen)

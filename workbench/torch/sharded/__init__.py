@@ -1,4 +1,4 @@
-"""ZeRO, stages 2 and 3: each rank keeps its part of the gradients, and of the parameters, too.
+"""ZeRO: each rank keeps its shard of the optimizer's state, of the gradients, and of the parameters, too.
 
 Rajbhandari et al. 2020, arXiv:1910.02054. With n ranks, P bytes of parameters and an optimizer that keeps k·P bytes of
 state, between two steps a rank holds, and in each step it sends:
@@ -13,11 +13,13 @@ state, between two steps a rank holds, and in each step it sends:
 =========================  ==============================  ===================
 
 What a rank has alone is of use only if all ranks have come equally far. So all that travels bears the number of its
-model, and before each update the ranks compare how many updates and backward passes each has made (``alike.py``): where
-they differ, all of them raise, and no sum is put together of parts that do not belong together.
+model, and before each update the ranks compare how many updates and backward passes each has made
+(``consistency.py``): where they differ, all of them raise, and no sum is put together of parts that do not belong
+together.
 
-Stage 1 is :mod:`workbench.torch.sharded.stage1`. Here, from the bottom: ``flat.py`` lays parameters one behind the
-other and moves them; ``backward.py`` says when; ``stage3.py`` gathers a layer's parameters for its forward and
-backward pass; ``slices.py`` is what the wrapped optimizer steps on; ``steps.py`` is a step, and ``optimizer.py`` what
+From the bottom: in all stages the wrapped optimizer steps on this rank's shards, with the state of these alone
+(``shards.py``). ``stage1.py`` shards the buckets in which gradients are anyway. For stages 2 and 3
+``flat_parameter.py`` lays parameters one behind the other and moves them, and ``backward.py`` says when; ``stage2.py``
+is a step, and ``stage3.py`` unshards a layer's parameters for its forward and backward pass. ``optimizer.py`` is what
 users call.
 """

@@ -20,8 +20,8 @@ import torch
 from workbench.errors import CollectiveError
 from workbench.job.context import HOLDER
 from workbench.torch.hooks import Hook, take_over
-from workbench.torch.sharded.flat import Flat
-from workbench.torch.sharded.released import get_grad, mark_taken, set_grad
+from workbench.torch.sharded.flat_parameter import FlatParameter
+from workbench.torch.sharded.resharded import get_grad, mark_grad_sharded, set_grad
 
 _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two in memory
 # So long, in all, a pass waits for arrays in flight before it fills more memory. Not for ever: a rank that has not used
@@ -65,28 +65,31 @@ class Backward:
 
     def __init__(
         self,
-        flats: Sequence[Flat],
-        completed: Callable[[Flat], None] = nothing,
+        flats: Sequence[FlatParameter],
+        completed: Callable[[FlatParameter], None] = nothing,
         ended: Callable[[int | None], None] = nothing,
     ) -> None:
-        self.flats: list[Flat] = []
-        self.keeping, self.replaced = False, False
-        self._completed, self._ended = completed, ended
-        self._flat_of: dict[str, Flat] = {}
+        self.flats: list[FlatParameter] = []
+        self.keeping = False
+        self.replaced = False
+        self._completed = completed
+        self._ended = ended
+        self._flat_of: dict[str, FlatParameter] = {}
         self._hooks: dict[str, Hook] = {}
-        self._flying: deque[Flat] = deque()
+        self._flying: deque[FlatParameter] = deque()
         self._open: dict[int, _Pass] = {}  # by torch's number; several if one runs within another
         self._patience_s = _PATIENCE_S
-        self._passes, self._kept, self._failures = 0, False, failures()
+        self._passes = 0
+        self._kept = False
+        self._failures = failures()
         self.add(flats)
 
-    def add(self, flats: Sequence[Flat]) -> None:
-        """Watch over more arrays."""
+    def add(self, flats: Sequence[FlatParameter]) -> None:
         self.flats += flats
         self._flat_of |= {name: flat for flat in flats for name in flat.params}
         self.watch()
 
-    def watch(self) -> list[Flat]:
+    def watch(self) -> list[FlatParameter]:
         """Set hooks on parameters that were frozen until now; their arrays, in which these have not been sent."""
         new = {name: flat for name, flat in self._flat_of.items() if name not in self._hooks and name in flat.trained}
         for name, flat in new.items():
@@ -113,7 +116,6 @@ class Backward:
         engine.queue_callback(end)
 
     def ready(self, name: str) -> None:
-        """A gradient of this pass is complete."""
         flat = self._flat_of[name]
         new = get_grad(flat.params[name])
         self.touch()
@@ -131,17 +133,17 @@ class Backward:
         """No place: a gradient's array is there only while it is filled."""
         return None
 
-    def is_complete(self, flat: Flat) -> bool:
+    def is_complete(self, flat: FlatParameter) -> bool:
         """Have all gradients come of this pass, and of that in which it runs?"""
         return not any(flat in each.unsent for each in self._open.values())
 
-    def _complete(self, flat: Flat, unsent: dict[Flat, set[str]]) -> None:
+    def _complete(self, flat: FlatParameter, unsent: dict[FlatParameter, set[str]]) -> None:
         del unsent[flat]
         if not self.keeping:
             self._send(flat)
         self._completed(flat)
 
-    def _send(self, flat: Flat) -> None:
+    def _send(self, flat: FlatParameter) -> None:
         for name in flat.params:  # also what stayed in .grad within no_sync()
             flat.take(name)
         flat.send()
@@ -156,7 +158,6 @@ class Backward:
                 break
 
     def _end(self, which: int) -> None:
-        """A backward pass is over."""
         if which not in self._open:  # it was dropped within
             return
         unsent = self._open[which].unsent
@@ -182,7 +183,8 @@ class Backward:
             raise RuntimeError(_BROKEN)
         new = self.watch()
         rest = self.flats if self._kept or not self._passes else new
-        self._passes, self._kept = 0, False
+        self._passes = 0
+        self._kept = False
         for flat in rest:
             if flat.trained:
                 self._send(flat)
@@ -202,12 +204,13 @@ class Backward:
                 flat.finish()
             flat.forget()
         self._flying.clear()
-        self._open, self._passes, self._kept = {}, 0, False
+        self._open = {}
+        self._passes = 0
+        self._kept = False
         self._failures = failures()
         self._ended(None)
 
     def give_way(self) -> None:
-        """Another optimizer takes the parameters over."""
         for hook in self._hooks.values():
             hook.remove()
         self.replaced = True
@@ -227,10 +230,9 @@ class _Hook(Hook):
     """Another optimizer that takes a parameter over finds its ``.grad`` as any."""
 
     def remove(self) -> None:
-        """Remove the hook."""
         super().remove()
         if (param := self._param()) is not None:
-            mark_taken(param, False)
+            mark_grad_sharded(param, False)
 
 
 @dataclass
@@ -242,7 +244,7 @@ class _Pass:
         end: a weak reference to what torch calls at its end.
     """
 
-    unsent: dict[Flat, set[str]]
+    unsent: dict[FlatParameter, set[str]]
     end: Callable[[], Any]
 
     @property
@@ -255,7 +257,8 @@ class _End:
     """What torch calls at the end of a pass."""
 
     def __init__(self, end: Callable[[int], None], which: int) -> None:
-        self._end, self._which = end, which
+        self._end = end
+        self._which = which
 
     def __call__(self) -> None:
         self._end(self._which)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from workbench.job import api
-from workbench.torch.sharded.flat import Members
+from workbench.torch.sharded.flat_parameter import Members
 
 
 def total_norm(grads: Sequence[torch.Tensor], norm_type: float, members: Members, name: str = "") -> torch.Tensor:

@@ -1,7 +1,7 @@
 """``DistributedOptimizer(..., sharded="gradients")`` and ``sharded="parameters"``: ZeRO 2 and 3.
 
 A step: wait for the gradients (``backward.py``), ask which parameters any rank has a gradient of, let the wrapped
-optimizer step on this rank's slices, and in stage 2 bring every rank's slices to all (``steps.py``).
+optimizer step on this rank's shards, and in stage 2 bring every rank's shards to all (``stage2.py``).
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from workbench.job.api import Average, ReduceOp
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compression import Compression
 from workbench.torch.ops import allreduce_async
+from workbench.torch.sharded.flat_parameter import GRADIENTS, PARAMETERS
 from workbench.torch.sharded.norm import clip_factor, total_norm
 from workbench.torch.sharded.stage1 import check_elementwise
-from workbench.torch.sharded.steps import GRADIENTS, PARAMETERS, Sharded
+from workbench.torch.sharded.stage2 import Stage2Gradients
 from workbench.torch.wrapping import Named, Wrapping, by_name
 from workbench.training.compression import Compressor
 
@@ -59,7 +60,7 @@ class ShardedOptimizer(Wrapping):
         MismatchError: the ranks have different parameters.
     """
 
-    _distributed: Sharded
+    _distributed: Stage2Gradients
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class ShardedOptimizer(Wrapping):
         if backward_passes_per_step < 1:
             raise ValueError(f"backward_passes_per_step={backward_passes_per_step}: must be ≥ 1.")
         check_elementwise(optimizer, f"sharded={sharded!r}", "updates slices of parameters, and {} may need whole ones")
-        self._distributed = Sharded(optimizer, by_name(optimizer, named_parameters), str(sharded), process_set)
+        self._distributed = Stage2Gradients(optimizer, by_name(optimizer, named_parameters), str(sharded), process_set)
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Wait for this rank's part of the gradients, update its part of the parameters.
@@ -113,9 +114,7 @@ class ShardedOptimizer(Wrapping):
         if closure is not None:
             with torch.enable_grad():
                 loss = self._mean(closure())
-        mine.begin_update()
-        mine.optimizer.step()
-        mine.publish()
+        mine.step(mine.optimizer.step)
         return loss
 
     def _mean(self, loss: Any) -> Any:
@@ -149,9 +148,9 @@ class ShardedOptimizer(Wrapping):
             The norm before, the same on all ranks.
         """
         mine = self._distributed
-        if not mine.synchronized or mine.backward.begun:
+        if not mine.synchronized or mine.in_flight:
             self.synchronize()
-        grads = [part.param.grad for part in mine.slices.parts.values() if part.param.grad is not None]
+        grads = [part.param.grad for part in mine.state.shards.values() if part.param.grad is not None]
         norm = total_norm(grads, norm_type, mine.members, mine.name)
         with torch.no_grad():
             for grad in grads:
@@ -173,8 +172,7 @@ class ShardedOptimizer(Wrapping):
 
     def abandon_step(self) -> None:
         """End a step that was broken off by an error: what is in flight is waited for, and all gradients dropped."""
-        self._distributed.backward.drop()
-        self._distributed.synchronized = False
+        self._distributed.abandon()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
         """Accepted, and not needed: any number of passes may come before a step."""
@@ -184,7 +182,7 @@ class ShardedOptimizer(Wrapping):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop gradients that no step has used."""
         self._distributed.zero(set_to_none)
-        for param in self._distributed.whole.values():
+        for param in self._distributed.replicated.values():
             param.grad = None if set_to_none or param.grad is None else param.grad.zero_()
 
     @property
@@ -198,11 +196,11 @@ class ShardedOptimizer(Wrapping):
 
     def state_dict(self) -> Any:
         """As the wrapped optimizer's on its own, with the parts of all ranks; all ranks call it."""
-        return self._distributed.slices.state_dict()
+        return self._distributed.state.state_dict()
 
     def load_state_dict(self, state_dict: Any) -> None:
         """Take this rank's part of a whole state; each rank does so on its own."""
-        self._distributed.slices.load_state_dict(state_dict)
+        self._distributed.state.load_state_dict(state_dict)
         self._distributed.loaded()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

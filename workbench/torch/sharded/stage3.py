@@ -26,17 +26,16 @@ from torch.utils._pytree import tree_leaves
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.torch.compiled import not_traced
 from workbench.torch.hooks import take_over
-from workbench.torch.sharded.alike import check_alike, divisible
 from workbench.torch.sharded.backward import Backward, failures
-from workbench.torch.sharded.flat import Flat, Members
+from workbench.torch.sharded.consistency import check_consistency, shardable
+from workbench.torch.sharded.flat_parameter import PARAMETERS, FlatParameter, Members, sharded_model_of
 
-STAGE = "parameters"
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
 _WHOLE = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
 
 
 class ShardedModel:
-    """A model whose parameters are divided.
+    """A model whose parameters are sharded.
 
     Args:
         model: its modules get hooks, its parameters other memory.
@@ -44,81 +43,84 @@ class ShardedModel:
         process_set: who shares.
 
     Attributes:
-        flats, units: the arrays; the modules.
+        flats: the arrays.
+        units: the modules with what they need of these.
         number: of this model, the same on all ranks.
         backward: sends the gradients.
-        held: somebody looks at whole parameters: none is freed.
+        keeps_full: somebody looks at full parameters: none is resharded.
     """
 
     def __init__(self, model: torch.nn.Module, units: Sequence[torch.nn.Module], process_set: ProcessSet) -> None:
-        self.members, self.held, self._failures = Members.of(process_set), False, failures()
+        self.members = Members.of(process_set)
+        self.keeps_full = False
+        self._failures = failures()
         names = {param: name for name, param in model.named_parameters()}
         whole = {name: param for param, name in names.items()}
         units_named = [name for name, each in model.named_modules() if each in units]
-        self.number = check_alike(whole, self.members, units_named)
-        self._owned = {param: name for name, param in divisible(whole, STAGE).items()}
+        self.number = check_consistency(whole, self.members, units_named)
+        self._owned = {param: name for name, param in shardable(whole, PARAMETERS).items()}
         for param in whole.values():
             take_over(param)
-        self._flat_of: dict[torch.nn.Parameter, Flat] = {}
+        self._flat_of: dict[torch.nn.Parameter, FlatParameter] = {}
         chosen = {*units, model}
         self.units = [Unit(self, each, self._flats(each, chosen)) for each in model.modules() if each in chosen]
         self.flats = list(dict.fromkeys(flat for unit in self.units for flat in unit.flats))
         self._users = {flat: [unit for unit in self.units if flat in unit.flats] for flat in self.flats}
         self.backward = Backward(self.flats, self._completed, self._ended)
 
-    def _flats(self, unit: torch.nn.Module, units: set[torch.nn.Module]) -> list[Flat]:
+    def _flats(self, unit: torch.nn.Module, units: set[torch.nn.Module]) -> list[FlatParameter]:
         """Of a unit: new ones, and those of other units that have some of its parameters, which are tied."""
         mine = list(dict.fromkeys(param for param in _parameters(unit, units) if param in self._owned))
-        alike: dict[Any, dict[str, torch.nn.Parameter]] = {}
+        of_a_kind: dict[Any, dict[str, torch.nn.Parameter]] = {}
         for param in mine:
             if param not in self._flat_of:
-                alike.setdefault((param.dtype, param.requires_grad), {})[self._owned[param]] = param
-        for params in alike.values():
-            flat = Flat(params, self.members, kept=False, stage=STAGE, number=self.number)
-            flat.home = self
+                of_a_kind.setdefault((param.dtype, param.requires_grad), {})[self._owned[param]] = param
+        for params in of_a_kind.values():
+            flat = FlatParameter(params, self.members, kept=False, stage=PARAMETERS, number=self.number)
+            flat.model = self
             self._flat_of |= dict.fromkeys(params.values(), flat)
         return list(dict.fromkeys(self._flat_of[param] for param in mine))
 
-    def free(self, flats: Iterable[Flat]) -> None:
-        """Free those that no unit needs."""
+    def reshard(self, flats: Iterable[FlatParameter]) -> None:
+        """Those that no unit needs."""
         for flat in flats:
-            if not self.held and not any(unit.needs_them for unit in self._users[flat]):
-                flat.release()
+            if not self.keeps_full and not any(unit.needs_parameters for unit in self._users[flat]):
+                flat.reshard()
 
-    def _completed(self, flat: Flat) -> None:
+    def _completed(self, flat: FlatParameter) -> None:
         for unit in self._users[flat]:
             unit.end_backward_if_done()
 
     def _ended(self, which: int | None) -> None:
         for unit in self.units:
             unit.end_backward(which)
-        self.free(self.flats)
+        self.reshard(self.flats)
 
-    def settle(self) -> None:
-        """No pass goes on, whatever Ctrl-C may have broken off: nothing that is gathered now is kept for the next."""
+    def end_passes(self) -> None:
+        """No pass goes on, whatever Ctrl-C may have broken off: nothing that is unsharded now is kept for the next."""
         for unit in self.units:
-            unit.settle()
-        self.free(self.flats)
+            unit.end_passes()
+        self.reshard(self.flats)
 
     def forget_failed_cell(self) -> None:
-        """After a cell that failed, ranks may have unlike layers gathered, and one waits for those that do not come."""
+        """After a cell that failed, ranks may have other layers unsharded, and one waits for those that do not come."""
         if self._failures != failures():
             self._failures = failures()
-            self.settle()
+            self.end_passes()
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """Within it all parameters are whole on all ranks; afterwards each rank keeps its part of what they are."""
-        self.held = True
+    def full_parameters(self) -> Iterator[None]:
+        """Within it all parameters are unsharded on all ranks; afterwards each rank keeps its part of what they are."""
+        self.keeps_full = True
         try:
             for flat in self.flats:
-                flat.gather()
+                flat.unshard()
             yield
             for flat in self.flats:
                 flat.keep_changes()
         finally:
-            self.held = False
-            self.free(self.flats)
+            self.keeps_full = False
+            self.reshard(self.flats)
 
 
 class Unit:
@@ -130,29 +132,31 @@ class Unit:
         flats: its parameters.
     """
 
-    def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[Flat]) -> None:
-        self._home, self.flats = weakref.proxy(home), list(flats)
+    def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[FlatParameter]) -> None:
+        self._model = weakref.proxy(home)
+        self.flats = list(flats)
         self._running: list[_Call] = []
         self._passes: set[int] = set()  # backward passes that need the parameters
         self._awaited: dict[_Call, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
+            # The first of all hooks before forward, so that others find the full parameters; and called after a forward
+            # that failed, too, or they would stay.
             module.register_forward_pre_hook(self._before, prepend=True, with_kwargs=True)
             module.register_forward_hook(self._after, always_call=True)
 
     @property
-    def needs_them(self) -> bool:
+    def needs_parameters(self) -> bool:
         """Is its forward or backward pass going on?"""
         return bool(self._running or self._passes)
 
     @not_traced
     def _before(self, module: torch.nn.Module, args: Any, kwargs: Any) -> None:
-        """Its forward pass begins."""
         if not self._running:
-            self._home.forget_failed_cell()
+            self._model.forget_failed_cell()
         inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
         call = _Call(len(inputs))
         self._running.append(call)
-        self._gather()
+        self._unshard()
         for each in inputs.values() if torch.is_grad_enabled() else ():
             each.register_hook(partial(self._input_done, call))  # torch's own for several takes no autograd.grad()
 
@@ -166,16 +170,16 @@ class Unit:
             if outputs:
                 register_multi_grad_hook(outputs, partial(self._before_backward, call), mode="any")
         finally:
-            self._home.free(self.flats)
+            self._model.reshard(self.flats)
 
     @not_traced
     def _before_backward(self, call: _Call, _: torch.Tensor) -> None:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
-        self._home.backward.touch()
+        self._model.backward.touch()
         self._passes.add(torch._C._current_graph_task_id())
         if call.inputs:
             self._awaited[call] = call.inputs
-        self._gather()
+        self._unshard()
 
     @not_traced
     def _input_done(self, call: _Call, _: torch.Tensor) -> None:
@@ -189,9 +193,9 @@ class Unit:
 
     def end_backward_if_done(self) -> None:
         """Free the parameters if all gradients of parameters and inputs are there."""
-        if self._passes and not self._awaited and all(map(self._home.backward.is_complete, self.flats)):
+        if self._passes and not self._awaited and all(map(self._model.backward.is_complete, self.flats)):
             self._passes.clear()
-            self._home.free(self.flats)
+            self._model.reshard(self.flats)
 
     def end_backward(self, which: int | None) -> None:
         """A whole backward pass is over; None: all that were begun."""
@@ -199,14 +203,13 @@ class Unit:
         if not self._passes:
             self._awaited.clear()
 
-    def settle(self) -> None:
-        """No pass goes on."""
+    def end_passes(self) -> None:
         self._running.clear()
         self.end_backward(None)
 
-    def _gather(self) -> None:
+    def _unshard(self) -> None:
         for flat in self.flats:
-            flat.gather()
+            flat.unshard()
 
 
 class _Call:
@@ -253,18 +256,12 @@ def _with_gradients(output: Any, module: str) -> Iterator[torch.Tensor]:
             )
 
 
-def home_of(params: Iterable[torch.nn.Parameter]) -> ShardedModel | None:
-    """The sharded model that they belong to, if any."""
-    flat = next((param.owner for param in params if hasattr(param, "owner")), None)
-    return None if flat is None else flat.home
-
-
 def shard_parameters(
     model: torch.nn.Module,
     units: Sequence[torch.nn.Module] | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> torch.nn.Module:
-    """Divide the parameters of a model among the ranks: each keeps one n-th, and gathers a layer's when it runs.
+    """Shard the parameters of a model among the ranks: each keeps one n-th, and gathers a layer's when it runs.
 
     Call it before the optimizer is made, on all ranks. All take the first rank's values. The model then computes what
     it did. While a parameter is not gathered, its shape can be looked at, and its values cannot: an error says so.
@@ -297,7 +294,7 @@ def shard_parameters(
         ['bias', 'weight']
         >>> hvd.shutdown()
     """
-    if home_of(model.parameters()) is not None:
+    if sharded_model_of(model.parameters()) is not None:
         raise ValueError("shard_parameters(): the parameters of this model are divided already.")
     chosen = default_units(model) if units is None else list(units)
     missing = [type(each).__name__ for each in chosen if each not in set(model.modules())]
@@ -307,4 +304,4 @@ def shard_parameters(
     return model
 
 
-__all__ = ["ShardedModel", "home_of", "shard_parameters"]
+__all__ = ["ShardedModel", "shard_parameters"]

@@ -57,7 +57,10 @@ class SparseGradients:
         order: OrderOfUse,
     ) -> None:
         self._order = order
-        self._params, self._op, self.as_dense, self._set = params, op, as_dense, process_set
+        self._params = params
+        self._op = op
+        self.as_dense = as_dense
+        self._set = process_set
         self.topk = compression if isinstance(compression, TopKCompression) else None
         self.dims: dict[str, int] | None = None
 
@@ -86,6 +89,15 @@ class SparseGradients:
             grad = self._params[name].grad
             if dim and grad is not None and not grad.is_sparse:
                 self._params[name].grad = grad.to_sparse(dim)
+
+    def reduce(self, names: Sequence[str]) -> None:
+        """Gather what is sparse somewhere, and put it into ``.grad``.
+
+        Args:
+            names: of which no rank has a dense gradient; the same on every rank.
+        """
+        for name, wait in self.gather_all(names).items():
+            self._params[name].grad = wait()
 
     def gather_all(self, names: Sequence[str]) -> dict[str, Wait]:
         """Begin to gather what is sparse somewhere.

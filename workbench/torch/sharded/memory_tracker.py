@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 
-class LiveBytes(TorchDispatchMode):
+class MemoryTracker(TorchDispatchMode):
     """Within it, the memory of every tensor that an operation takes or makes is followed until it is freed.
 
     It looks after each operation, so what comes and goes within one is not seen; nor is memory of which torch does not
@@ -25,7 +25,7 @@ class LiveBytes(TorchDispatchMode):
 
     Example:
         >>> x = torch.ones(1000)
-        >>> with LiveBytes([x]) as live:
+        >>> with MemoryTracker([x]) as live:
         ...     y = (x + 1) * 2  # x + 1 is freed when y is made
         >>> live.now(), live.peak
         (8000, 12000)
@@ -40,7 +40,6 @@ class LiveBytes(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Called by torch for each operation."""
         if any(each.__module__.startswith("torch.distributed.tensor") for each in types):
             return NotImplemented  # a DTensor: its local tensor comes here next
         result = func(*args, **(kwargs or {}))
@@ -55,7 +54,6 @@ class LiveBytes(TorchDispatchMode):
         return now
 
     def now(self) -> int:
-        """The bytes that are alive now."""
         here: list[tuple[int, int]] = []
         for key, seen in list(self._seen.items()):
             storage = torch.UntypedStorage._new_with_weak_ptr(seen.cdata)
@@ -78,4 +76,4 @@ class LiveBytes(TorchDispatchMode):
                     self._seen[storage._cdata] = StorageWeakRef(storage)
 
 
-__all__ = ["LiveBytes"]
+__all__ = ["MemoryTracker"]

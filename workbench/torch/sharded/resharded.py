@@ -44,7 +44,7 @@ _ALLOWED = {
 _READ_GRAD = _tensor.grad.__get__
 
 
-class Taken(torch.nn.Parameter):
+class ShardedGradParameter(torch.nn.Parameter):
     """The class of a parameter that is here, while its gradient is not: from backward to step."""
 
     @property
@@ -64,7 +64,6 @@ class Taken(torch.nn.Parameter):
         return copied
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As that of a parameter like any."""
         return torch.nn.Parameter, (self.data, self.requires_grad)
 
 
@@ -81,13 +80,13 @@ def set_grad(param: torch.nn.Parameter, value: torch.Tensor | None) -> None:
         _tensor.grad.__set__(param, value)
 
 
-def mark_taken(param: torch.nn.Parameter, taken: bool) -> None:
+def mark_grad_sharded(param: torch.nn.Parameter, taken: bool) -> None:
     """Say by the class of a parameter that is here whether its gradient is here, too."""
-    if not isinstance(param, Released):
-        param.__class__ = Taken if taken else torch.nn.Parameter
+    if not isinstance(param, ReshardedParameter):
+        param.__class__ = ShardedGradParameter if taken else torch.nn.Parameter
 
 
-class Released(torch.nn.Parameter):
+class ReshardedParameter(torch.nn.Parameter):
     """The class of a parameter while its memory is free."""
 
     owner: Any
@@ -97,8 +96,8 @@ class Released(torch.nn.Parameter):
         cls, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Called by torch in place of each function that takes such a parameter."""
-        gone = next(of_class(Released, (args, kwargs)), None)
-        if func == _READ_GRAD and gone is not None and (name := gone.its_name()) in gone.owner.there:
+        gone = next(of_class(ReshardedParameter, (args, kwargs)), None)
+        if func == _READ_GRAD and gone is not None and (name := gone.its_name()) in gone.owner.with_gradient:
             raise RuntimeError(_GRADIENT_GONE.format(what=repr(name)))
         if func in _ALLOWED:
             with torch._C.DisableTorchFunctionSubclass():
@@ -106,23 +105,20 @@ class Released(torch.nn.Parameter):
         raise RuntimeError(_GONE.format(name=gone.its_name() if gone is not None else "?", what=_called(func)))
 
     def its_name(self) -> str:
-        """As the model knows it."""
         return next((name for name, param in self.owner.params.items() if param is self), "?")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
-        """Refused."""
         raise RuntimeError(_GONE.format(name=self.its_name(), what="copy.deepcopy()"))
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refused."""
         raise RuntimeError(_GONE.format(name=self.its_name(), what="pickle"))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
-        return f"Released parameter {self.its_name()!r} of shape {tuple(self.shape)}"
+        return f"Resharded parameter {self.its_name()!r} of shape {tuple(self.shape)}"
 
 
-def refuse_divided(params: Mapping[str, torch.nn.Parameter], stage: bool | str) -> None:
-    """Raise a ValueError if a parameter belongs to a model that ``shard_parameters`` has divided."""
+def refuse_sharded(params: Mapping[str, torch.nn.Parameter], stage: bool | str) -> None:
+    """Raise a ValueError if a parameter belongs to a model that ``shard_parameters`` has sharded."""
     for name, param in params.items():
         if hasattr(param, "owner"):
             raise ValueError(
@@ -147,4 +143,12 @@ def of_class(kind: type[P], value: Any) -> Iterator[P]:
         yield from of_class(kind, list(value.values()))
 
 
-__all__ = ["Released", "Taken", "get_grad", "mark_taken", "of_class", "refuse_divided", "set_grad"]
+__all__ = [
+    "ReshardedParameter",
+    "ShardedGradParameter",
+    "get_grad",
+    "mark_grad_sharded",
+    "of_class",
+    "refuse_sharded",
+    "set_grad",
+]

@@ -1,4 +1,4 @@
-"""What must be alike on all ranks: the model before it is divided, and before each step how far each rank has come."""
+"""What must be equal on all ranks: the model before it is sharded, and before each step how far each rank has come."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from workbench.errors import MismatchError
 from workbench.job import api
 from workbench.job.context import HOLDER
 from workbench.job.objects import allgather_object
-from workbench.torch.sharded.flat import Members
+from workbench.torch.sharded.flat_parameter import Members
 
 _DIGEST = 4  # bytes
 
@@ -27,7 +27,7 @@ class ShardedModels:
     number: int = 0
 
 
-def divisible(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str, torch.nn.Parameter]:
+def shardable(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str, torch.nn.Parameter]:
     """Those that have elements, all of them floats; what has none, or integers, stays whole on each rank.
 
     Raises:
@@ -46,7 +46,7 @@ def divisible(params: Mapping[str, torch.nn.Parameter], stage: str) -> dict[str,
     return {name: param for name, param in params.items() if param.numel() and param.is_floating_point()}
 
 
-def check_alike(params: Mapping[str, torch.nn.Parameter], members: Members, about: Any = None) -> int:
+def check_consistency(params: Mapping[str, torch.nn.Parameter], members: Members, about: Any = None) -> int:
     """All members have the same parameters in the same order. All call it.
 
     Args:
@@ -115,7 +115,7 @@ class Progress:
         return f"{self.updates} updates of its parameters{last}{state}; {sent}"
 
 
-class Agreement:
+class ConsistencyCheck:
     """Before each step: have all ranks come equally far, and which parameters have a gradient on any of them?
 
     Args:
@@ -124,7 +124,8 @@ class Agreement:
     """
 
     def __init__(self, members: Members, name: str) -> None:
-        self._members, self._name = members, name
+        self._members = members
+        self._name = name
 
     def any_of(self, present: Sequence[bool], mine: Progress) -> list[bool]:
         """What is true on any rank.
@@ -177,4 +178,4 @@ _UNEVEN = (
     "optimizer.zero_grad() on all ranks, and do the step again."
 )
 
-__all__ = ["Agreement", "Progress", "check_alike", "divisible"]
+__all__ = ["ConsistencyCheck", "Progress", "check_consistency", "shardable"]

@@ -10,7 +10,7 @@ from workbench.core.handle import Handle
 from workbench.core.pending import Entry
 from workbench.job import api
 from workbench.job.context import HOLDER
-from workbench.training.step_reducer import wait_for_all
+from workbench.torch.gradients.dense import wait_for_all
 
 
 class PiecesHandle:

@@ -12,20 +12,22 @@ from workbench.core.handle import Handle
 from workbench.core.messages import Kind, Request
 from workbench.core.pending import Entry
 from workbench.errors import MismatchError
-from workbench.training.step_reducer import GradientReducer, group_fields
+from workbench.torch.gradients.by_name import group_fields
+from workbench.torch.gradients.dense import DenseGradients
 
 PROPERTY = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 NAMES = [f"layer{i}" for i in range(8)]
 
 
 class Source:
-    """Gradients in groups; what is not ``dense`` is not for the reducer. Its results are there at once, or fail."""
+    """Gradients in groups; what is not ``dense`` is not taken. Its results are there at once, or fail."""
 
     def __init__(
         self, groups: Sequence[Sequence[str]] = (), as_one: bool = False, dense: Sequence[str] = NAMES
     ) -> None:
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.as_one, self.dense, self.error = as_one, dense, None
+        self.passes = 1
         self.log: list[str] = []
 
     def prepare(self, name: str | None) -> None:
@@ -56,9 +58,10 @@ class Source:
         return [line.removeprefix("submit ") for line in self.log if line.startswith("submit ")]
 
 
-def reducer_of(source: Source, passes: int = 1) -> GradientReducer:
+def gradients_of(source: Source, passes: int = 1) -> DenseGradients:
     """Over the source."""
-    return GradientReducer(NAMES, source, source.submit, passes)
+    source.passes = passes
+    return DenseGradients(source, source.submit)  # type: ignore[arg-type]
 
 
 @st.composite
@@ -76,80 +79,80 @@ def test_every_gradient_is_submitted_once(
 ) -> None:
     """In any order and any groups, also those that a rank has not; a group when its last one is ready, not before."""
     source = Source(groups, as_one)
-    reducer = reducer_of(source, passes)
+    gradients = gradients_of(source, passes)
     for step in range(2):
         source.log.clear()
         for each in range(passes):
             done: set[str] = set()
             for name in order[:there]:
                 before = len(source.submitted())
-                reducer.ready(name)
+                gradients.ready(name, keep=False)
                 done.add(name)
                 complete = each == passes - 1 and done.issuperset(source.group_of(name))
                 assert len(source.submitted()) - before == complete
-        assert reducer.begun == (there > 0)
-        assert reducer.in_flight == bool(source.submitted())
-        results = reducer.finish()
+        assert gradients.begun == (there > 0)
+        assert gradients.in_flight == bool(source.submitted())
+        results = gradients.finish(NAMES)
         assert sorted(results) == sorted(NAMES), step
         sent = " ".join(source.submitted()).replace(" at once", "").replace("+", " ")
         assert sorted(sent.split()) == sorted(NAMES)
         assert all(name in results[name] for name in NAMES)
         assert all(line.endswith(" at once") == ("+" in line) for line in source.submitted())
-        assert not reducer.begun
+        assert not gradients.begun
 
 
 def test_what_is_planned_may_change_until_something_is_in_flight() -> None:
     """The source is asked before each gradient of a step, until the first submission; and once if none was ready."""
     source = Source([["layer0", "layer1"]])
-    reducer = reducer_of(source)
+    gradients = gradients_of(source)
     for name in ("layer1", "layer0", "layer2"):
-        reducer.ready(name)
+        gradients.ready(name, keep=False)
     assert [line for line in source.log if "prepare" in line] == ["prepare layer1", "prepare layer0"]
-    reducer.finish()
+    gradients.finish(NAMES)
     source.log.clear()
-    reducer.finish()
+    gradients.finish(NAMES)
     assert source.log[0] == "prepare None"
     assert sum("prepare" in line for line in source.log) == 1
     source.log.clear()
-    assert reducer.finish(()) == {}
+    assert gradients.finish(()) == {}
     assert source.log == []
 
 
 def test_a_gradient_that_stays_sparse_is_left_to_the_step() -> None:
     """It is not submitted when it is ready, and does not count as a gradient that is."""
     source = Source(dense=NAMES[1:])
-    reducer = reducer_of(source)
-    reducer.ready("layer0")
-    assert not reducer.begun
+    gradients = gradients_of(source)
+    gradients.ready("layer0", keep=False)
+    assert not gradients.begun
     assert source.submitted() == []
-    assert "layer0" in reducer.finish()
+    assert "layer0" in gradients.finish(NAMES)
 
 
 def test_too_many_passes() -> None:
     """A gradient that has been submitted must not be ready again; it is refused before it is touched."""
     source = Source()
-    reducer = reducer_of(source)
-    reducer.ready("layer3")
+    gradients = gradients_of(source)
+    gradients.ready("layer3", keep=False)
     source.log.clear()
     with pytest.raises(AssertionError, match="backward_passes_per_step"):
-        reducer.ready("layer3")
+        gradients.ready("layer3", keep=False)
     assert source.log == []
-    with pytest.raises(ValueError, match=r"backward_passes_per_step=0: must be ≥ 1"):
-        reducer_of(source, passes=0)
+    with pytest.raises(AssertionError, match="backward_passes_per_step"):
+        gradients.ready("layer3", keep=True)
 
 
 def test_a_failed_reduction_ends_the_step() -> None:
     """The error is raised, and the next step begins from the start."""
     source = Source()
     source.error = MismatchError("shapes differ")  # type: ignore[assignment]
-    reducer = reducer_of(source)
-    reducer.ready("layer1")
+    gradients = gradients_of(source)
+    gradients.ready("layer1", keep=False)
     with pytest.raises(MismatchError):
-        reducer.finish()
-    assert not reducer.begun
-    assert not reducer.in_flight
+        gradients.finish(NAMES)
+    assert not gradients.begun
+    assert not gradients.in_flight
     source.error = None
-    assert reducer.finish()["layer1"] == "sum of layer1"
+    assert gradients.finish(NAMES)["layer1"] == "sum of layer1"
 
 
 def test_a_group_is_named_after_all_its_members() -> None:

@@ -6,6 +6,7 @@ or an op that looks at each tensor as a whole.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ from workbench.job.requests import OrderOfUse
 from workbench.torch.low_communication.powersgd import PowerSGDCompression
 from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
-from workbench.training.step_reducer import group_fields
 
 CHANGED = (
     "The gradient of {!r} was changed while it was on its way to the other ranks. Call optimizer.synchronize() after "
@@ -48,9 +48,13 @@ class GradsByName:
         fields: Mapping[str, Any],
         order: OrderOfUse,
     ) -> None:
-        self._params, self._compression, self._as_dense, self._fields = params, compression, as_dense, fields
+        self._params = params
+        self._compression = compression
+        self._as_dense = as_dense
+        self._fields = fields
         self._order = order
-        # What was compressed, its context, and the gradient's version, which torch counts up at every change.
+        # Of a step alone: what was compressed, its context, and the gradient's version, which torch counts up at every
+        # change.
         self._in_flight: dict[str, tuple[torch.Tensor, Any, int]] = {}
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
         if self._powersgd and fields["op"] not in (Average, Sum):
@@ -61,7 +65,8 @@ class GradsByName:
             self._powersgd.belong_to(params.values())
 
     def entries(self, names: Sequence[str]) -> list[Entry]:
-        """Each dense gradient as it is now."""
+        if self._powersgd:
+            self._powersgd.prepare(HOLDER.get().world)
         return [self._entry(name, group_fields(names)) for name in names]
 
     def dense(self, name: str) -> torch.Tensor | None:
@@ -95,11 +100,6 @@ class GradsByName:
             return self._compression.compress(grad)
         return (self._powersgd.begin(name, grad), "factor") if self._powersgd.compresses(grad) else (grad, None)
 
-    def prepare(self) -> None:
-        """A step begins."""
-        if self._powersgd:
-            self._powersgd.prepare(HOLDER.get().world)
-
     def restart(self) -> None:
         """Not all ranks may have come as far: what they remember in common begins anew."""
         if self._powersgd:
@@ -124,7 +124,6 @@ class GradsByName:
         return {**reduced, **whole}
 
     def _second(self, name: str, second: torch.Tensor) -> Entry:
-        """Of PowerSGD's second round."""
         array, convert = in_place(second)
         fields = {**about(second), **self._fields}
         return api.entry(Kind.ALLREDUCE, array, f"{name}, factor 2", target=array, convert=convert, **fields)
@@ -160,4 +159,11 @@ class GradsByName:
             param.grad.copy_(whole)
 
 
-__all__ = ["CHANGED", "GradsByName"]
+def group_fields(names: Sequence[str]) -> dict[str, Any]:
+    """What the requests of a group have in common; its name is equal on two ranks only if all the members are."""
+    if len(names) < 2:
+        return {}
+    return {"group": f"group.{names[0]}.{zlib.crc32('/'.join(names).encode()):08x}", "group_size": len(names)}
+
+
+__all__ = ["CHANGED", "GradsByName", "group_fields"]

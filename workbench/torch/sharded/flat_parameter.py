@@ -1,14 +1,14 @@
 """Parameters one behind the other in one array, of which each rank owns a part.
 
 One such array is what a reduce-scatter and an allgather move at once: in stage 2 a bucket of parameters, in stage 3
-those of a layer. :class:`Flat` moves; when it does so, others say.
+those of a layer. :class:`FlatParameter` moves it; ``backward.py`` and ``stage3.py`` say when.
 """
 
 from __future__ import annotations
 
 import ctypes
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -22,10 +22,12 @@ from workbench.core.messages import Kind
 from workbench.errors import CollectiveError, MissingRanksError, WaitTimeoutError
 from workbench.job import api
 from workbench.job.process_sets import ProcessSet, is_alone
-from workbench.torch.sharded.released import Released, get_grad, mark_taken, set_grad
-from workbench.torch.sharded.slices import Slice
+from workbench.torch.sharded.resharded import ReshardedParameter, get_grad, mark_grad_sharded, set_grad
+from workbench.torch.sharded.shards import Shard
 from workbench.torch.tensors import Array, dtype_name
 
+GRADIENTS = "gradients"
+PARAMETERS = "parameters"
 _SPARSE = (
     "The gradient of {!r} is sparse, and sharded={!r} takes dense ones only. Make its layer without sparse=True, or "
     "leave sharded out."
@@ -56,7 +58,8 @@ class Members:
     """Who shares. A rank outside of the process set is alone.
 
     Args:
-        rank, size: this rank's number among them; how many they are.
+        rank: this rank's number among them.
+        size: how many they are.
         process_set: of them.
     """
 
@@ -66,14 +69,13 @@ class Members:
 
     @staticmethod
     def of(process_set: ProcessSet) -> Members:
-        """The members of a process set."""
         if is_alone(process_set):
             return Members(0, 1, process_set)
         return Members(int(process_set.rank() or 0), int(process_set.size() or 1), process_set)
 
 
 @dataclass(frozen=True)
-class Place:
+class Span:
     """Where a parameter is in the array: ``start`` to ``stop``; ``like`` has its shape and strides, and no memory."""
 
     start: int
@@ -87,43 +89,48 @@ class Place:
         return flat.as_strided(self.like.shape, self.like.stride(), offset).data
 
 
-class Flat:
-    """Some parameters of one dtype.
+class FlatParameter:
+    """Some parameters of one dtype, as FSDP has them: one array, of which each rank owns a shard.
 
     Args:
         params: by name; from now on their memory is the array's. The first rank's values are taken by all.
         members: who shares.
-        kept: stage 2, each rank keeps the whole array. Else it keeps its part, and the whole only when gathered.
+        kept: stage 2, each rank keeps the whole array. Else it keeps its shard, and has the whole when unsharded.
         stage: the user's word for it, for errors.
         number: of the model, the same on all ranks.
 
     Attributes:
         name: equal on two ranks only if the parameters are, and the model's number.
-        places: by parameter's name.
-        mine: this rank's part of the parameters.
+        spans: by parameter's name.
+        shard: this rank's part of the parameters.
         grad: this rank's part of their averaged gradients; None before there are any.
         sent: how often gradients were sent that are in :attr:`grad`, or will be.
-        there: names of parameters of which this rank has had a gradient since the last step.
-        gathered: is the whole array there?
-        home: the model whose parameters they are, in stage 3.
+        with_gradient: names of parameters of which this rank has had a gradient since the last step.
+        unsharded: is the whole array there?
+        model: the one whose parameters they are, in stage 3.
     """
 
-    home: Any = None
+    model: Any = None
 
     def __init__(
         self, params: Mapping[str, torch.nn.Parameter], members: Members, kept: bool, stage: str, number: int
     ) -> None:
-        self.params, self.members, self._stage, self._job = dict(params), members, stage, api.world()
-        self.places: dict[str, Place] = {}
+        self.params = dict(params)
+        self.members = members
+        self._stage = stage
+        self._job = api.world()
+        self.spans: dict[str, Span] = {}
         start = 0
         for name, param in self.params.items():
             like = torch.empty_like(param, device="meta", requires_grad=False)
-            self.places[name] = Place(start, start + param.numel(), like)
+            self.spans[name] = Span(start, start + param.numel(), like)
             start += param.numel()
-        self.name, self.sent = _name(self.places, number), 0
-        self.there: set[str] = set()
+        self.name = _name(self.spans, number)
+        self.sent = 0
+        self.with_gradient: set[str] = set()
         lengths = chunk_lengths(start, members.size)
-        self._start, self._length = sum(lengths[: members.rank]), start
+        self._start = sum(lengths[: members.rank])
+        self._length = start
         self._stop = self._start + lengths[members.rank]
         self.grad: torch.Tensor | None = None
         self._buffer: torch.Tensor | None = None
@@ -133,29 +140,29 @@ class Flat:
     def _take_over(self, kept: bool) -> None:
         """Copy the first rank's values into the array, and let the parameters be there, or nowhere."""
         first = next(iter(self.params.values()))
-        self._whole = torch.empty(self._length, dtype=first.dtype)
-        for name, place in self.places.items():
-            place.of(self._whole).copy_(self.params[name].detach())
+        self._full = torch.empty(self._length, dtype=first.dtype)
+        for name, span in self.spans.items():
+            span.of(self._full).copy_(self.params[name].detach())
         if self.members.size > 1:
-            array, root = bare(self._whole), (self.members.process_set.ranks or [0])[0]
+            array, root = bare(self._full), (self.members.process_set.ranks or [0])[0]
             entry = self._entry(Kind.BROADCAST, array, "first parameters", target=array, root=root)
             api.submit([entry], at_once=True)[0].wait()
-        part = self._whole[self._start : self._stop]
-        self.mine = part if kept else part.clone()
-        self._views = {name: place.of(self._whole) for name, place in self.places.items()}
-        self.gathered = True
+        part = self._full[self._start : self._stop]
+        self.shard = part if kept else part.clone()
+        self._views = {name: span.of(self._full) for name, span in self.spans.items()}
+        self.unsharded = True
         self._show()
         if not kept:
-            self.release()
+            self.reshard()
 
-    def slices(self) -> dict[str, Slice]:
+    def shards(self) -> dict[str, Shard]:
         """What the optimizer is to update, by name."""
         found = {}
-        for name, place in self.places.items():
-            low, high = max(place.start, self._start), min(place.stop, self._stop)
+        for name, span in self.spans.items():
+            low, high = max(span.start, self._start), min(span.stop, self._stop)
             if low < high:
-                part = torch.nn.Parameter(self.mine[low - self._start : high - self._start])
-                found[name] = Slice(low - place.start, high - place.start, part)
+                part = torch.nn.Parameter(self.shard[low - self._start : high - self._start])
+                found[name] = Shard(low - span.start, high - span.start, part)
         return found
 
     @property
@@ -165,8 +172,7 @@ class Flat:
 
     @property
     def nbytes(self) -> int:
-        """Of the whole array."""
-        return self._length * self.mine.element_size()
+        return self._length * self.shard.element_size()
 
     # --- gradients ------------------------------------------------------------------------------------
 
@@ -179,23 +185,24 @@ class Flat:
         if grad.layout is not torch.strided:
             raise ValueError(_SPARSE.format(name, self._stage))
         if self._buffer is None:
-            self._buffer = torch.zeros(self._length, dtype=self.mine.dtype)
+            self._buffer = torch.zeros(self._length, dtype=self.shard.dtype)
         with torch.no_grad():
-            self.places[name].of(self._buffer).add_(grad)
+            self.spans[name].of(self._buffer).add_(grad)
         set_grad(param, None)
-        self.there.add(name)
-        mark_taken(param, True)
+        self.with_gradient.add(name)
+        mark_grad_sharded(param, True)
 
     def send(self) -> None:
         """Begin to reduce-scatter what was taken; zeros of what was not."""
         self.finish()
-        sent = self._buffer if self._buffer is not None else torch.zeros(self._length, dtype=self.mine.dtype)
+        sent = self._buffer if self._buffer is not None else torch.zeros(self._length, dtype=self.shard.dtype)
         self._buffer, handle = None, None
         if self.members.size > 1:
             array = bare(sent)
             entry = self._entry(Kind.REDUCESCATTER, array, "gradients", target=array, op=api.Average)
             handle = api.submit([entry], at_once=True)[0]
-        self._sent, self.sent = (sent, handle), self.sent + 1
+        self._sent = (sent, handle)
+        self.sent += 1
 
     def finish(self, timeout_s: float | None = None) -> bool:
         """Wait for what was sent, add this rank's part to :attr:`grad`, and let go of the rest.
@@ -221,60 +228,63 @@ class Flat:
 
     def forget(self) -> None:
         """Drop the gradients, wherever they are. What is in flight must be finished before."""
-        self._buffer, self._sent, self.grad, self.sent = None, None, None, 0
-        self.there.clear()
+        self._buffer = None
+        self._sent = None
+        self.grad = None
+        self.sent = 0
+        self.with_gradient.clear()
         for param in self.params.values():
             set_grad(param, None)
-            mark_taken(param, False)
+            mark_grad_sharded(param, False)
 
     def part_of_grad(self, name: str) -> torch.Tensor | None:
         """Of a parameter of which this rank owns a part, that part's gradient."""
         if self.grad is None:
             return None
-        place = self.places[name]
-        return self.grad[max(place.start, self._start) - self._start : min(place.stop, self._stop) - self._start]
+        span = self.spans[name]
+        return self.grad[max(span.start, self._start) - self._start : min(span.stop, self._stop) - self._start]
 
     # --- parameters -----------------------------------------------------------------------------------
 
-    def publish(self) -> None:
+    def all_gather(self) -> None:
         """Stage 2, after the update: every rank gets the others' parts."""
         if self.members.size > 1:
             self._gather()
 
-    def gather(self) -> None:
+    def unshard(self) -> None:
         """Stage 3: bring the whole array here, and let the parameters be in it. All ranks call it."""
-        if self.gathered:
+        if self.unsharded:
             return
         if self._job is not api.world() and self.members.size > 1:
             raise RuntimeError(_LOST.format(self.name))
-        self._whole.untyped_storage().resize_(self.nbytes)
+        self._full.untyped_storage().resize_(self.nbytes)
         if self.members.size > 1:
             with uneven(_TOGETHER):
                 self._gather()
         else:
-            self._whole.copy_(self.mine)
-        self.gathered = True
+            self._full.copy_(self.shard)
+        self.unsharded = True
         self._show()
 
-    def release(self) -> None:
+    def reshard(self) -> None:
         """Stage 3: free the whole array. What autograd has saved of it is there again when it is gathered."""
-        if not self.gathered:
+        if not self.unsharded:
             return
-        self.gathered = False
+        self.unsharded = False
         for param in self.params.values():
             # Whoever goes past the class's guard computes with NaN, and not with memory that is gone.
             param.data = torch.full((), float("nan"), dtype=param.dtype).expand(param.shape)
-            param.__class__, param.owner = Released, self  # type: ignore[attr-defined]
-        self._whole.untyped_storage().resize_(0)
+            param.__class__, param.owner = ReshardedParameter, self  # type: ignore[attr-defined]
+        self._full.untyped_storage().resize_(0)
 
     def keep_changes(self) -> None:
         """Stage 3: this rank's part of the gathered parameters is what they are from now on."""
-        self.mine.copy_(self._whole[self._start : self._stop])
+        self.shard.copy_(self._full[self._start : self._stop])
 
     def moved(self) -> str:
         """The name of a parameter whose memory is no longer the array's, or nothing."""
         for name, view in self._views.items():
-            if self.gathered and self.params[name].data_ptr() != view.data_ptr():
+            if self.unsharded and self.params[name].data_ptr() != view.data_ptr():
                 return name
         return ""
 
@@ -282,15 +292,21 @@ class Flat:
         for name, param in self.params.items():
             param.__class__ = torch.nn.Parameter
             param.data = self._views[name]
-            mark_taken(param, name in self.there)
+            mark_grad_sharded(param, name in self.with_gradient)
 
     def _gather(self) -> None:
-        entry = self._entry(Kind.ALLGATHER, bare(self.mine), "parameters", target=bare(self._whole))
+        entry = self._entry(Kind.ALLGATHER, bare(self.shard), "parameters", target=bare(self._full))
         api.submit([entry], at_once=True)[0].wait()
 
     def _entry(self, kind: Kind, source: Array, what: str, **about: Any) -> Any:
-        name, dtype = f"{what} of {self.name}", dtype_name(self.mine if hasattr(self, "mine") else self._whole)
+        name, dtype = f"{what} of {self.name}", dtype_name(self.shard if hasattr(self, "shard") else self._full)
         return api.entry(kind, source, name, dtype=dtype, process_set=self.members.process_set, **about)
+
+
+def sharded_model_of(params: Iterable[torch.nn.Parameter]) -> Any:
+    """The :class:`~workbench.torch.sharded.stage3.ShardedModel` that they belong to, or None."""
+    flat = next((param.owner for param in params if hasattr(param, "owner")), None)
+    return None if flat is None else flat.model
 
 
 def bare(tensor: torch.Tensor) -> Array:
@@ -309,12 +325,12 @@ def bare(tensor: torch.Tensor) -> Array:
     return np.frombuffer(raw, kind)
 
 
-def _name(places: Mapping[str, Place], number: int) -> str:
+def _name(spans: Mapping[str, Span], number: int) -> str:
     """Equal on two ranks only if names, shapes, strides and dtypes are, and the model's number."""
-    names = list(places)
-    alike = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in places.items()]
-    alike_hex = f"{zlib.crc32(repr(alike).encode()):08x}"
-    return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {alike_hex})"
+    names = list(spans)
+    described = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in spans.items()]
+    digest = f"{zlib.crc32(repr(described).encode()):08x}"
+    return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {digest})"
 
 
-__all__ = ["Flat", "Members", "Place", "bare", "uneven"]
+__all__ = ["GRADIENTS", "PARAMETERS", "FlatParameter", "Members", "Span", "bare", "sharded_model_of", "uneven"]

@@ -1,6 +1,6 @@
 """The gradients of an optimizer's parameters: from ``.grad`` to an entry for the engine, and the result back.
 
-In the first step each gradient is reduced under its own name (``grads_by_name.py``). From the second step on they live
+In the first step each gradient is reduced under its own name (``by_name.py``). From the second step on they live
 in buckets (:mod:`workbench.core.buckets`): every ``.grad`` is a view of a bucket in the backend's memory. Backward
 adds to a ``.grad`` that is there, so it then writes to the bucket by itself. Where it was set to None, backward makes
 a tensor of its own; its hook copies that one into the bucket while it is still in the cache.
@@ -9,7 +9,7 @@ a tensor of its own; its hook copies that one into the bucket while it is still 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 
@@ -17,37 +17,85 @@ from workbench.core.buckets import Piece, plan_by_place
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.job import api
-from workbench.job.api import ReduceOp
+from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet
 from workbench.job.requests import OrderOfUse
-from workbench.torch.grad_bucket import GradBucket
-from workbench.torch.optimizer.grads_by_name import CHANGED, GradsByName
-from workbench.torch.optimizer.sparse import SparseGradients
+from workbench.torch.compression import Compression
+from workbench.torch.gradients.bucket import GradBucket
+from workbench.torch.gradients.by_name import CHANGED, GradsByName
+from workbench.torch.gradients.sparse import SparseGradients
 from workbench.torch.tensors import dtype_name
 from workbench.training.compression import Compressor
+from workbench.training.step_count import StepCount
 
-if TYPE_CHECKING:
-    from workbench.torch.sharded.stage1 import Shards
+
+class Reduction(Protocol):
+    """How a bucket of all ranks becomes one: by an allreduce, or in parts with ZeRO 1.
+
+    Attributes:
+        fixed: the buckets are not to be planned anew.
+    """
+
+    fixed: bool
+
+    def entry(self, bucket: GradBucket) -> Entry:
+        """What is submitted."""
+
+    def give(self, bucket: GradBucket) -> None:
+        """Its result is there: let the parameters have it."""
+
+    def check(self) -> None:
+        """The job is another one, where others begin without buckets. Raises if there is no way back."""
+
+
+class Allreduce:
+    """Every rank gets the whole bucket.
+
+    Args:
+        fields: of each request.
+        order: tells the optimizer from others.
+    """
+
+    fixed = False
+
+    def __init__(self, fields: Mapping[str, Any], order: OrderOfUse) -> None:
+        self._fields = fields
+        self._order = order
+
+    def entry(self, bucket: GradBucket) -> Entry:
+        array, name = bucket.array, bucket.layout.name
+        about = {**bucket.about, **self._fields, **self._order.fields(name, self._fields["process_set"])}
+        return api.entry(Kind.ALLREDUCE, array, name, target=array, **about)
+
+    def give(self, bucket: GradBucket) -> None:
+        bucket.give()
+
+    def check(self) -> None:
+        pass
 
 
 class Grads:
-    """The gradients of a step; a :class:`~workbench.training.step_reducer.GradientSource`.
+    """The gradients of an optimizer's parameters, by name.
 
     Args:
         params: by name; may grow.
         compression: of dense gradients without a bucket.
-        op, predivide: how gradients become one; see DistributedOptimizer.
+        op: how gradients become one; see DistributedOptimizer.
+        predivide: likewise.
         sparse_as_dense: no gradient stays sparse.
         process_set: who takes part.
         groups: names that are submitted together; no bucket is made then.
+        passes: backward passes per step; a gradient is submitted after the last.
 
     Attributes:
         predivided: is there a factor before the sum?
         buckets: for each name the bucket that it lives in, if it does.
-        shards: what each rank updates, if sharded.
+        reduction: of a bucket.
         order: tells them from other optimizers'.
-        sparse, by_name: what is gathered; what has no bucket.
+        steps: how many the optimizer has made.
+        sparse: what is gathered.
+        by_name: what has no bucket.
     """
 
     def __init__(
@@ -59,8 +107,13 @@ class Grads:
         sparse_as_dense: bool,
         process_set: ProcessSet,
         groups: Sequence[Sequence[str]] = (),
+        passes: int = 1,
     ) -> None:
-        self.params, self.compression, self.op, self.process_set = params, compression, op, process_set
+        self.params = params
+        self.compression = compression
+        self.op = op
+        self.process_set = process_set
+        self.passes = passes
         self._fields: dict[str, Any] = {"op": op, "process_set": process_set}
         self.predivided = predivide != 1.0
         if self.predivided:
@@ -70,19 +123,21 @@ class Grads:
         self.by_name = GradsByName(params, compression, sparse_as_dense, self._fields, self.order)
         self.groups = {name: tuple(group) for group in groups for name in group}
         self.buckets: dict[str, GradBucket] = {}
+        self.steps = StepCount()
+        self._allreduce = Allreduce(self._fields, self.order)
+        self.reduction: Reduction = self._allreduce
+        # The job in whose memory the buckets lie. They may outlive it, for .grad are views of them; the first gradient
+        # of the next job leaves them, as its other ranks begin without.
         self._planned_for: Any = None
-        self.shards: Shards | None = None
 
     # --- from .grad to an entry -----------------------------------------------------------------------
 
     def prepare(self, name: str | None) -> None:
         """Leave the buckets of another job, where others begin without, and those of another dtype or device."""
-        self.by_name.prepare()
         if not self.buckets:
             return
         if self._planned_for is not HOLDER.get().world:
-            if self.shards:
-                self.shards.check()
+            self.reduction.check()
             self.set_buckets([])
         elif name in self.buckets and not self.buckets[name].suits(name):
             self.set_buckets([])
@@ -118,12 +173,9 @@ class Grads:
         if bucket is None:
             return self.by_name.entries(names)
         bucket.fill()
-        if self.shards:
-            return self.shards.entry(bucket, self.order)
-        array, name = bucket.array, bucket.layout.name
-        about = {**bucket.about, **self._fields, **self.order.fields(name, self.process_set)}
-        entry = api.entry(Kind.ALLREDUCE, array, name, target=array, **about)
-        return entry if len(names) > 1 else [entry]  # one gradient may still be packed with the next
+        entry = self.reduction.entry(bucket)
+        alone = len(names) > 1 or self.reduction.fixed
+        return entry if alone else [entry]  # one gradient may still be packed with the next
 
     # --- from a result to .grad -----------------------------------------------------------------------
 
@@ -141,12 +193,18 @@ class Grads:
         for bucket in dict.fromkeys(buckets[name] for name in reduced if name in buckets):
             for name in bucket.changed():
                 raise RuntimeError(CHANGED.format(name))
-            if not self.shards:
-                bucket.give()
-        for name, result in self.by_name.completed({n: r for n, r in reduced.items() if n not in buckets}).items():
+            self.reduction.give(bucket)
+        rest = {name: result for name, result in reduced.items() if name not in buckets}
+        for name, result in self.by_name.completed(rest).items() if rest else ():
             self.by_name.store(name, result)
 
     # --- buckets --------------------------------------------------------------------------------------
+
+    @property
+    def may_have_buckets(self) -> bool:
+        """May gradients share an array? While it is sharded, what comes later is updated as a whole on every rank."""
+        suits = self.op in (Average, Sum) and self.compression is Compression.none and not self.groups
+        return suits and not self.reduction.fixed
 
     def plan(self, names: Sequence[str], limit_bytes: int) -> None:
         """From the next step on these gradients live in buckets."""
@@ -162,5 +220,16 @@ class Grads:
         self.buckets = {name: bucket for bucket in buckets for name in bucket.layout.names}
         self._planned_for = HOLDER.get().world
 
+    def restart(self) -> None:
+        """By name once more: some ranks may not have come to where buckets are planned."""
+        if self.buckets and not self.reduction.fixed:
+            self.set_buckets([])
+        self.by_name.restart()
 
-__all__ = ["Grads"]
+    def reduce_whole(self) -> None:
+        """No part is another rank's any more; gradients begin by name."""
+        self.reduction = self._allreduce
+        self.set_buckets([])
+
+
+__all__ = ["Allreduce", "Grads", "Reduction"]

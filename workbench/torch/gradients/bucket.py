@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 
@@ -11,9 +10,6 @@ from workbench.core.buckets import Bucket
 from workbench.job import api
 from workbench.torch.tensors import about, on_gpu, tensor_of, view
 from workbench.training import memory
-
-if TYPE_CHECKING:
-    pass
 
 Params = Mapping[str, torch.nn.Parameter]
 
@@ -23,7 +19,8 @@ class GradBucket:
 
     Attributes:
         layout: which gradient is where.
-        array, flat: all of it, as the engine takes it; the same as a tensor.
+        array: all of it, as the engine takes it.
+        flat: the same as a tensor.
         views: for each name its part. What stands in ``.grad`` is another tensor over the same memory, for who holds a
             tensor can give it other memory, as ``model.float()`` does.
         about: what an entry says beside the array.
@@ -31,7 +28,8 @@ class GradBucket:
     """
 
     def __init__(self, layout: Bucket, params: Params) -> None:
-        self.layout, self._params = layout, params
+        self.layout = layout
+        self._params = params
         like = params[layout.names[0]]
         if on_gpu(like):  # any memory will do there
             self.flat = torch.zeros(layout.length, dtype=like.dtype, device=like.device)
@@ -88,7 +86,8 @@ class GradBucket:
 
     def fill(self) -> None:
         """Before the reduction: take what is there, zeros for what is not, and note which is which."""
-        self._absent, self._versions = [], {}
+        self._absent = []
+        self._versions = {}
         with torch.no_grad():
             self._flags.fill_(1)
             for i, (name, view) in enumerate(self.views.items()):

@@ -7,7 +7,7 @@ with its overlap. Gradients of 16 bits are an exception: the ordinary way rounds
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,10 @@ from workbench.job.api import Average, Sum
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import global_process_set
 from workbench.torch.compression import Compression
+from workbench.torch.gradients.dense import TOO_MANY_PASSES
+from workbench.torch.gradients.source import GradientSource
 from workbench.torch.optimizer import DistributedOptimizer
 from workbench.torch.tensors import dtype_name, tensor_of, view
-from workbench.training.step_reducer import TOO_MANY_PASSES
 
 _BEFORE_STEP = (
     "optimizer.step() came before the last of this rank's shards was done. In exact mode a step is: "
@@ -37,24 +38,33 @@ _SPARSE = (
 )
 
 
-class ShardGrads:
-    """See the module.
+class ShardGradients:
+    """A :class:`~workbench.torch.gradients.source.GradientSource`; see the module.
 
     Args:
         optimizer: whose gradients.
         shards: of all ranks.
         name: the same on every rank, another for each optimizer.
 
+    Attributes:
+        ordinary_way: the source that the optimizer has without exact mode.
+        ordinary: in this step it reduces the gradients.
+
     Raises:
         ValueError: the optimizer does what has no fixed order.
     """
 
     def __init__(self, optimizer: DistributedOptimizer, shards: int, name: str) -> None:
-        self._hooks, self._shards, self._name = optimizer._distributed, shards, name
+        self._hooks = optimizer._distributed
+        self._shards = shards
+        self._name = name
+        self.ordinary_way: GradientSource = self._hooks.source
         check(optimizer)
         self._groups: list[_Group] = []
         self._layout: Any = None
-        self._row, self._taken, self._done = -1, set[str](), False
+        self._row = -1
+        self._taken = set[str]()
+        self._done = False
         self._present: list[set[str]] = []
         self.ordinary = False
 
@@ -67,7 +77,9 @@ class ShardGrads:
         self.ordinary = (
             self._shards == context.world.size and in_order and all(param.element_size() >= 4 for param in params)
         )
-        self._row, self._taken, self._done = -1, set(), False
+        self._row = -1
+        self._taken = set()
+        self._done = False
         self._present = []
         for param in params:
             param.grad = None
@@ -84,11 +96,20 @@ class ShardGrads:
             ]
 
     def enter(self) -> None:
-        """The next of this rank's shards begins."""
         self._row += 1
         self._taken = set()
 
-    def ready(self, name: str) -> None:
+    @property
+    def in_flight(self) -> bool:
+        return self.ordinary_way.in_flight
+
+    def ready(self, name: str, keep: bool) -> None:
+        if not keep:
+            self._take(name)
+        if self.ordinary:
+            self.ordinary_way.ready(name, keep)
+
+    def _take(self, name: str) -> None:
         """Backward has finished a gradient of this shard."""
         if self._row < 0 or self._done:
             raise RuntimeError(_OUTSIDE)
@@ -114,7 +135,7 @@ class ShardGrads:
         for group in self._groups:
             for name, place in group.places.items():
                 if name not in self._taken:
-                    self.ready(name)
+                    self._take(name)
                 if name not in self._taken:
                     group.views[self._row][name].zero_()
                 group.flags[self._row, place] = name in self._taken
@@ -122,20 +143,29 @@ class ShardGrads:
             self._hooks.grads.params[name].grad = None
 
     def end(self) -> None:
-        """All of this rank's shards are done."""
         self._done = True
 
-    def check_done(self) -> None:
-        """Raise RuntimeError unless all of this rank's shards are done."""
+    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
         if not self._done:
             raise RuntimeError(_BEFORE_STEP)
-
-    def synchronize(self) -> None:
-        """Reduce, and put the results into ``.grad``."""
-        self.check_done()
+        if self.ordinary:
+            self.ordinary_way.reduce(names)
+            return
         op = self._hooks.grads.op.value
         for number, group in enumerate(self._groups):
             group.reduce(self._shards, op, f"exact.{self._name}.{number}", self._hooks.grads.params)
+
+    def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
+        if names is not None:
+            self.reduce(names)
+        with self._hooks.steps.step():
+            return update()
+
+    def abandon(self) -> None:
+        self.ordinary_way.abandon()
+
+    def restart(self) -> bool:
+        return self.ordinary_way.restart()
 
 
 class _Group:
@@ -150,7 +180,8 @@ class _Group:
     def __init__(self, params: dict[str, torch.nn.Parameter], own: int) -> None:
         self.places = {name: i for i, name in enumerate(params)}
         like = next(iter(params.values()))
-        self._kind, self._dtype = dtype_name(like), like.dtype
+        self._kind = dtype_name(like)
+        self._dtype = like.dtype
         lengths = [param.numel() for param in params.values()]
         self._starts = np.cumsum([0, *lengths]).tolist()
         length = self._starts[-1] + len(params)
@@ -185,7 +216,7 @@ def check(optimizer: DistributedOptimizer) -> None:
             "sharded=True": hooks.sharded,
             f"op={grads.op.value}": grads.op not in (Average, Sum),
             "compression": grads.compression is not Compression.none,
-            "backward_passes_per_step > 1": hooks.reducer.passes > 1,
+            "backward_passes_per_step > 1": grads.passes > 1,
             "gradient_predivide_factor": grads.predivided,
             "groups": bool(grads.groups),
             "a process set": grads.process_set is not global_process_set,
@@ -205,4 +236,4 @@ def distributed(values: Sequence[object]) -> list[DistributedOptimizer]:
     return [value for value in values if type(value) is DistributedOptimizer]
 
 
-__all__ = ["ShardGrads", "check", "distributed"]
+__all__ = ["ShardGradients", "check", "distributed"]

@@ -19,11 +19,12 @@ _PARTLY = (
 
 
 @dataclass
-class Slice:
+class Shard:
     """This rank's part of one parameter.
 
     Args:
-        start, stop: of its elements, in the order of the parameter's memory.
+        start: of its elements, in the order of the parameter's memory.
+        stop: likewise.
         param: what the wrapped optimizer updates.
     """
 
@@ -32,7 +33,7 @@ class Slice:
     param: torch.nn.Parameter
 
 
-class Slices:
+class ShardedState:
     """The parts of an optimizer's parameters. To it they are parameters like others, so it makes state for them alone.
 
     Args:
@@ -41,50 +42,48 @@ class Slices:
         name: of what is trained, the same on all ranks.
 
     Attributes:
-        parts: this rank's, by name.
+        shards: this rank's, by name.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, process_set: ProcessSet | None, name: str) -> None:
-        self._optimizer, self._set, self._name = optimizer, process_set, name
-        self._whole: list[list[torch.nn.Parameter]] = []
+        self._optimizer = optimizer
+        self._set = process_set
+        self._name = name
+        self._model_groups: list[list[torch.nn.Parameter]] = []
         self._index: dict[torch.nn.Parameter, str] = {}
         self._likes: dict[str, torch.Tensor] = {}
         self._owned: set[torch.nn.Parameter] = set()
-        self.parts: dict[str, Slice] = {}
+        self.shards: dict[str, Shard] = {}
 
     def cut(
         self,
         params: Mapping[str, torch.nn.Parameter],
-        parts: Mapping[str, Slice],
+        parts: Mapping[str, Shard],
         likes: Mapping[str, torch.Tensor] | None = None,
     ) -> None:
-        """In the groups that are not cut yet, slices take the places of parameters.
+        """In the groups that are not cut yet, shards take the places of parameters.
 
         Args:
-            params: that are divided, by name.
+            params: that are sharded, by name.
             parts: of these, this rank's.
             likes: tensors with the shape and strides of each parameter, if it has not got them itself.
         """
         self._index |= {param: name for name, param in params.items()}
         self._likes |= params if likes is None else likes
-        self.parts |= parts
+        self.shards |= parts
         self._owned |= {part.param for part in parts.values()}
-        for group in self._optimizer.param_groups[len(self._whole) :]:
-            self._whole.append(list(group["params"]))
+        for group in self._optimizer.param_groups[len(self._model_groups) :]:
+            self._model_groups.append(list(group["params"]))
             group["params"] = [each for param in group["params"] for each in self._stand_for(param)]
         for name, param in params.items():
-            state, part = self._optimizer.state.pop(param, None), self.parts.get(name)
+            state, part = self._optimizer.state.pop(param, None), self.shards.get(name)
             if state and part:
                 like = self._likes[name]
                 self._optimizer.state[part.param] = {key: _cut(value, part, like) for key, value in state.items()}
 
-    def owns(self, param: torch.Tensor) -> bool:
-        """Is it one of the slices?"""
-        return param in self._owned
-
     def dissolve(self) -> None:
-        """Give the optimizer whole parameters again; the state of slices is gone."""
-        for group, params in zip(self._optimizer.param_groups, self._whole, strict=False):
+        """Give the optimizer whole parameters again; the state of shards is gone."""
+        for group, params in zip(self._optimizer.param_groups, self._model_groups, strict=False):
             group["params"] = params
         for part in self._owned:
             self._optimizer.state.pop(part, None)
@@ -95,7 +94,7 @@ class Slices:
         """The state of all ranks together, as the optimizer would have it on its own. All ranks call it."""
         mine = {
             name: (part.start, dict(self._optimizer.state[part.param]))
-            for name, part in self.parts.items()
+            for name, part in self.shards.items()
             if part.param in self._optimizer.state
         }
         everybody = [mine] if self._set is None else allgather_object(mine, f"state of {self._name}", self._set)
@@ -132,24 +131,27 @@ class Slices:
     def _mine(self, param: torch.nn.Parameter, values: Mapping[str, Any]) -> dict[str, Any]:
         """This rank's part of a parameter's state."""
         name = self._index.get(param, "")
-        part = self.parts.get(name)
+        part = self.shards.get(name)
         if part is None:
             return dict(values)
         return {key: _cut(value, part, self._likes[name]) for key, value in values.items()}
 
     def _groups(self) -> list[list[torch.nn.Parameter]]:
         """The model's parameters in their groups, with those that were added later."""
-        return [*self._whole, *(group["params"] for group in self._optimizer.param_groups[len(self._whole) :])]
+        return [
+            *self._model_groups,
+            *(group["params"] for group in self._optimizer.param_groups[len(self._model_groups) :]),
+        ]
 
     def _stand_for(self, param: torch.nn.Parameter) -> list[torch.nn.Parameter]:
-        """What stands for a parameter on this rank: its slice, nothing, or itself if it is not divided."""
+        """What stands for a parameter on this rank: its shard, nothing, or itself if it is not sharded."""
         name = self._index.get(param)
         if name is None:
             return [param]
-        return [self.parts[name].param] if name in self.parts else []
+        return [self.shards[name].param] if name in self.shards else []
 
 
-def _cut(value: Any, part: Slice, like: torch.Tensor) -> Any:
+def _cut(value: Any, part: Shard, like: torch.Tensor) -> Any:
     """This rank's part of a value of the state, if it has one number per element of the parameter."""
     if isinstance(value, torch.Tensor) and value.shape == like.shape:
         return in_memory_order(value, like)[part.start : part.stop].clone()
@@ -177,4 +179,4 @@ def in_memory_order(value: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     return flat
 
 
-__all__ = ["Slice", "Slices", "in_memory_order"]
+__all__ = ["Shard", "ShardedState", "in_memory_order"]

@@ -1,4 +1,4 @@
-"""Whole parameters of a model that is divided among the ranks: for a checkpoint, and to look at them or change them."""
+"""The full parameters of a sharded model: for a checkpoint, and to look at them or change them."""
 
 from __future__ import annotations
 
@@ -9,66 +9,66 @@ from typing import Any
 import torch
 
 from workbench.job import api
-from workbench.torch.sharded.stage3 import home_of
+from workbench.torch.sharded.flat_parameter import sharded_model_of
 
 
 @contextmanager
 def full_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """Within it, all parameters of a model are whole on all ranks. All ranks call it.
+    """Within it, all parameters of a model are unsharded on all ranks. All ranks call it.
 
     What is changed there stays, if all ranks make the same change: each keeps its part. It takes the memory of the
-    whole model. Of a model that is not divided nothing changes.
+    whole model. Of a model that is not sharded nothing changes.
 
     Example::
 
         with hvd.full_parameters(model), torch.no_grad():
             model.head.weight.zero_()
     """
-    home = home_of(model.parameters())
-    if home is None:
+    sharded = sharded_model_of(model.parameters())
+    if sharded is None:
         yield model
         return
-    with home.whole():
+    with sharded.full_parameters():
         yield model
 
 
 def full_state_dict(model: torch.nn.Module, rank: int | None = None) -> dict[str, Any]:
-    """The state dict of the whole model, as it would be if it were not divided. All ranks call it.
+    """The full state dict of a model, as it would be if it were not sharded. All ranks call it.
 
     Parameters are gathered layer by layer, so beside the result there is one layer in memory. Buffers are this rank's.
 
     Args:
-        model: divided by ``shard_parameters``, or not.
+        model: sharded by ``shard_parameters``, or not.
         rank: only this one gets it, the others an empty one; default: all.
 
     Example::
 
         state = hvd.full_state_dict(model, rank=0)
         if hvd.rank() == 0:
-            torch.save(state, "model.pt")  # torch.load() and load_state_dict() of a model that is not divided take it
+            torch.save(state, "model.pt")  # torch.load() and load_state_dict() of a model that is not sharded take it
     """
-    home = home_of(model.parameters())
+    sharded = sharded_model_of(model.parameters())
     wanted = rank is None or rank == api.rank()
     found: dict[str, Any] = dict(model.state_dict(keep_vars=True))  # the keys and their order; values follow
     keys: dict[int, list[str]] = {}
     for key, value in found.items():
         keys.setdefault(id(value), []).append(key)
-    for flat in home.flats if home else ():
-        flat.gather()
+    for flat in sharded.flats if sharded else ():
+        flat.unshard()
         for param in flat.params.values() if wanted else ():
             found |= dict.fromkeys(keys.get(id(param), ()), param.detach().clone())
-        flat.home.free([flat])
+        flat.model.reshard([flat])
     if not wanted:
         return {}
-    divided = {id(param) for flat in (home.flats if home else ()) for param in flat.params.values()}
+    of_shards = {id(param) for flat in (sharded.flats if sharded else ()) for param in flat.params.values()}
     return {
-        key: value.detach().clone() if isinstance(value, torch.Tensor) and id(value) not in divided else value
+        key: value.detach().clone() if isinstance(value, torch.Tensor) and id(value) not in of_shards else value
         for key, value in found.items()
     }
 
 
 def load_full_state_dict(model: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-    """Load what :func:`full_state_dict` or an undivided model's ``state_dict()`` gave. All ranks call it with the same.
+    """Load what :func:`full_state_dict` or an unsharded model's ``state_dict()`` gave. All ranks call it with the same.
 
     It takes the memory of the whole model while it loads.
 
