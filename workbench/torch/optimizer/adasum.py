@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.job.api import Adasum
 from workbench.job.process_sets import ProcessSet
@@ -74,11 +75,11 @@ def _combined(
     order: OrderOfUse,
 ) -> dict[str, tuple[torch.Tensor, Any]]:
     """All ranks' changes since the start, as they were sent, and what decompresses them."""
-    changes, handles = {}, []
+    changes, handles = {}, list[Handle]()
     for name, param in params.items():
         change, ctx = compression.compress(param - start[name])
         changes[name] = change.contiguous(), ctx
         call = Call(Kind.ALLREDUCE, name, Adasum, process_set=process_set, user=order.user(name, process_set))
-        handles += begin(call, [changes[name][0]], fresh=False)._members
+        handles += begin(call, [changes[name][0]], fresh=False).members
     wait_for_all(handles)
     return changes
