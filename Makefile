@@ -4,7 +4,7 @@
 SHELL := bash
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-tests demo practical bench bench-full bench-history bench-gpu quick test test-all test-gpu test-engines legacy-test coverage check fix house lab lessons site lock clean
+.PHONY: help setup setup-tests demo practical bench bench-full bench-history bench-gpu quick test test-all test-gpu test-engines legacy-test coverage check fix house verbs lab lessons site lock clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -57,6 +57,9 @@ legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own,
 
 coverage: setup ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
 	@.ci/coverage $(ARGS)
+
+verbs: setup ## which form of which verb each framework has: the table in README.md
+	@.venv/bin/python .ci/verbs.py
 
 house: setup ## rooms, floors, arrows and lines of the package (ARGS=--arrows lists them)
 	@.venv/bin/python .ci/house.py $(ARGS)

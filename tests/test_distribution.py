@@ -83,13 +83,17 @@ def needed(names: list[str]) -> set[str]:
 @pytest.fixture(scope="module")
 def clean_python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of a fresh environment: the wheel, and links to what pyproject.toml declares as dependencies."""
-    place = tmp_path_factory.mktemp("clean")
+    return environment(built, tmp_path_factory.mktemp("clean"), PROJECT["dependencies"])
+
+
+def environment(built: Path, place: Path, names: list[str]) -> Path:
+    """The Python of a new environment with the wheel, and links to these requirements as they are installed here."""
     venv.create(place, symlinks=True)
     python = place / "bin" / "python"
     pip = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
     subprocess.run([*pip, str(built / f"{FILE_NAME}-py3-none-any.whl")], check=True)
     (site,) = place.glob("lib/python*/site-packages")
-    for name in needed(PROJECT["dependencies"]):
+    for name in needed(names):
         files = distribution(name)
         for top in {file.parts[0] for file in files.files or [] if file.parts[0] not in ("..", "__pycache__")}:
             if not (site / top).exists():
@@ -162,6 +166,37 @@ except ModuleNotFoundError as error:
     assert said.startswith(f"{module} workbench.{module} needs {module}")
     assert f"pip install '{PROJECT['name']}[{extra}]'" in said
     assert extra in PROJECT["optional-dependencies"]
+
+
+@pytest.fixture(scope="module")
+def user_s_python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The Python of somebody who trains with torch."""
+    pytest.importorskip("torch")
+    names = [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["torch"]]
+    return environment(built, tmp_path_factory.mktemp("user"), names)
+
+
+CHECKERS = {
+    # torch's own `backward` is not typed, so a strict user allows such calls.
+    "mypy": ("mypy", "--strict", "--allow-untyped-calls", "--python-executable"),
+    "pyright": ("pyright", "--pythonpath"),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_types_reach_the_user(checker: str, user_s_python: Path, tmp_path: Path) -> None:
+    """A checker accepts a right script that uses the installed wheel, and reports each wrong line and no other."""
+    pytest.importorskip(checker)
+    for name in ("right", "wrong"):
+        (tmp_path / f"{name}.py").write_text((ROOT / "tests" / "helpers" / f"typed_{name}.py").read_text())
+    command = [sys.executable, "-m", *CHECKERS[checker], str(user_s_python), "right.py", "wrong.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    reported = set(re.findall(r"(\w+\.py):(\d+):.*\berror\b", done.stdout))
+    lines = (tmp_path / "wrong.py").read_text().splitlines()
+    wanted = {("wrong.py", str(number)) for number, line in enumerate(lines, 1) if "# wrong:" in line}
+    assert reported == wanted, done.stdout + done.stderr
 
 
 def test_one_name_and_one_version() -> None:

@@ -9,16 +9,18 @@ calls a function on ranks that it starts:
     ...     return int(workbench.allreduce(workbench.rank() + 1, op=workbench.Sum))
     >>> workbench.run(total, np=2, use_gloo=True)
     [3, 3]
+
+What ``dir(workbench)`` lists is for users, and so is what ``dir()`` lists of each module in it. All else may change.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from workbench._version import __version__ as __version__
-from workbench.core.verbs import VERBS
+from workbench.core.verbs import VERBS, forms
 
 _IN_API = (
-    *(kind.value for kind in VERBS),  # each verb's function has the verb's name
+    *(name for kind in VERBS for name in forms(kind)),
     "Adasum",
     "Average",
     "Max",
@@ -28,7 +30,6 @@ _IN_API = (
     "ReduceOp",
     "Sum",
     "add_process_set",
-    "allreduce_async",
     "cross_rank",
     "cross_size",
     "global_process_set",
@@ -62,14 +63,42 @@ _HOMES = {
     "timeline": "workbench.cluster.notebook_timeline",
     "who_has": "workbench.cluster.who_has",
 }
+# Loaded when they are asked for. Not in __all__: `from workbench import *` would import every framework.
+_MODULES = (
+    "cluster",
+    "data",
+    "elastic",
+    "errors",
+    "jax",
+    "keras",
+    "mxnet",
+    "ray",
+    "simulate",
+    "spark",
+    "tensorflow",
+    "torch",
+)
 
 if TYPE_CHECKING:
+    from workbench import cluster as cluster
+    from workbench import data as data
+    from workbench import elastic as elastic
+    from workbench import errors as errors
+    from workbench import jax as jax
+    from workbench import keras as keras
+    from workbench import mxnet as mxnet
+    from workbench import ray as ray
+    from workbench import simulate as simulate
+    from workbench import spark as spark
+    from workbench import tensorflow as tensorflow
+    from workbench import torch as torch
     from workbench.calibration.measure import measure as measure
     from workbench.cluster.checkup import doctor as doctor
     from workbench.cluster.notebook_timeline import timeline as timeline
     from workbench.cluster.who_has import who_has as who_has
     from workbench.elastic.chaos import chaos as chaos
     from workbench.job.api import *  # noqa: F403
+    from workbench.job.array_verbs import *  # noqa: F403
     from workbench.job.built import mpi_threads_supported as mpi_threads_supported
     from workbench.launch.function import run as run
     from workbench.observe.tuning import autotune_report as autotune_report
@@ -77,10 +106,12 @@ if TYPE_CHECKING:
     from workbench.simulate.measured.prediction import predict as predict
     from workbench.training.memory import empty as empty
 else:
-    __all__ = [*_HOMES, *_IN_API]
+    __all__ = sorted([*_HOMES, *_IN_API])
 
     def __getattr__(name: str) -> Any:
         """Load what is behind a public name at its first use: `workbench --help` needs no numpy."""
+        if name in _MODULES:
+            return import_module(f"{__name__}.{name}")
         if name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         value = getattr(import_module(_HOMES.get(name, "workbench.job.api")), name)
@@ -88,4 +119,4 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        return sorted({*globals(), *__all__})
+        return sorted([*__all__, *_MODULES, "__version__"])

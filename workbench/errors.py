@@ -102,3 +102,26 @@ TRAVELLING: dict[str, type[CollectiveError]] = {
 def from_wire(kind: str, text: str) -> CollectiveError:
     """Rebuild an error that travelled in a Response as (class name, text)."""
     return TRAVELLING.get(kind, CollectiveError)(text)
+
+
+__all__ = [
+    "CheckpointError",
+    "CollectiveError",
+    "DataNotFoundError",
+    "DeadlineError",
+    "DuplicateNameError",
+    "LaunchError",
+    "MismatchError",
+    "MissingRanksError",
+    "NotInitializedError",
+    "PeerLostError",
+    "RankFailedError",
+    "ShutDownError",
+    "UnsupportedTensorError",
+    "WaitTimeoutError",
+    "WorkbenchError",
+]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -11,6 +11,7 @@ import pytest
 
 from workbench.course import drawing, figures
 from workbench.course.simulator import simulate
+from workbench.observe import drawing_kit
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -140,7 +141,7 @@ def test_each_colour_of_a_coverage_is_explained() -> None:
     for name in ("rank 0", "rank 1", "rank 2", "nobody", "several ranks"):
         assert name in words
     fills = [each.get("fill") for each in root.iter(f"{SVG}rect")]
-    assert all(fills.count(fill) >= 2 for fill in drawing._INKS[:2])
+    assert all(fills.count(fill) >= 2 for fill in drawing_kit.INKS[:2])
 
 
 def test_values_that_double_have_their_labels() -> None:

@@ -99,9 +99,9 @@ def fetch_in_process(url: str, target: Path, start: Barrier) -> None:
 
 def hold_lock(folder: Path, held: Barrier) -> None:
     """A rank that hangs in the middle of its download."""
-    from workbench.data.download import _locked
+    from workbench.data.download import locked
 
-    with _locked(folder / ".lock", time.monotonic()):
+    with locked(folder / ".lock", time.monotonic()):
         held.wait(30)
         time.sleep(60)
 

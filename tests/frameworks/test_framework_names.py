@@ -6,7 +6,13 @@ import inspect
 from importlib import import_module
 
 import pytest
+from exports import differences, opaque, seen_by_mypy
 from signatures import calls, check_call, named
+
+import workbench
+
+FACES = [f"workbench.{name}" for name in ("tensorflow", "tensorflow.keras", "keras", "jax")]
+HANDED_ON = {"workbench.jax": ["workbench.jax.distributed_value_and_grad"]}
 
 DEVICES = "device_dense='', device_sparse=''"
 FACTORS = "prescale_factor=1.0, postscale_factor=1.0"
@@ -117,9 +123,16 @@ def test_other_names(module: str) -> None:
             assert named(import_module(f"workbench.{module}"), name) is not None
 
 
-@pytest.mark.parametrize("module", ["tensorflow", "keras", "jax"])
-def test_all_public_names_exist(module: str) -> None:
-    """What is public is there, once."""
-    hvd = import_module(f"workbench.{module}")
-    assert all(hasattr(hvd, name) for name in hvd.__all__)
-    assert len(set(hvd.__all__)) == len(hvd.__all__)
+def test_dir_all_and_mypy_agree() -> None:
+    """What is public is there, once; it is what dir() shows and what a strict mypy sees."""
+    pytest.importorskip("mypy")
+    if workbench.rank() == 0:
+        for face, typed in seen_by_mypy(FACES).items():
+            assert differences(face, typed) == []
+            assert all(hasattr(import_module(face), name) for name in dir(import_module(face)))
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_signatures_are_real(face: str) -> None:
+    """A function says what it takes; one hands further options on to ``jax.value_and_grad``."""
+    assert [each.partition("(")[0] for each in opaque(face)] == HANDED_ON.get(face, [])

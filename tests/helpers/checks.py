@@ -162,7 +162,7 @@ def scalars_and_nothing_travel(mode: Mode) -> None:
 
 def what_has_no_rows_is_refused(mode: Mode) -> None:
     """A scalar has no rows to gather or to scatter: the text says what to give instead."""
-    for verb in ("allgather", "reducescatter", *([] if "alltoall" in mode.lacks else ["alltoall"])):
+    for verb in ("allgather", "reducescatter", "alltoall"):
         text = mode.error(lambda hvd, x, verb=verb: [getattr(hvd, verb)(x)], np.ones((), np.float32))
         assert "needs at least one dimension" in text
 
@@ -186,7 +186,6 @@ def adasum(a: Array, b: Array) -> Array:
     return (1 - dot / (2 * (a * a).sum())) * a + (1 - dot / (2 * (b * b).sum())) * b
 
 
-@needs("groups")
 def a_group_is_as_its_members(mode: Mode) -> None:
     """Grouped allreduce and allgather give what the single verbs give, for tensors of several dtypes and shapes."""
     rank, n = ours()
@@ -240,8 +239,7 @@ def allgather_takes_other_rows_from_each(mode: Mode) -> None:
         return [values(r, "float32", (r, 2)), values(r, "int32", (n - 1 - r,)), values(r, "float32", (2 * r + 1, 1))]
 
     made = mode.run(lambda hvd, *xs: [hvd.allgather(x, name=f"rows{i}") for i, x in enumerate(xs)], *mine(rank))
-    if "groups" not in mode.lacks:
-        made += mode.run(lambda hvd, *xs: hvd.grouped_allgather(xs), *mine(rank))
+    made += mode.run(lambda hvd, *xs: hvd.grouped_allgather(xs), *mine(rank))
     for i, result in enumerate(made):
         same(result, np.concatenate([mine(r)[i % 3] for r in range(n)]), ("float32", "int32", "float32")[i % 3])
 
@@ -257,7 +255,6 @@ def broadcast_is_the_root_s(mode: Mode) -> None:
     assert f"root rank {n} does not take part" in mode.error(lambda hvd, x: [hvd.broadcast(x, n)], arrays[0])
 
 
-@needs("alltoall")
 def alltoall_is_the_transpose(mode: Mode) -> None:
     """Without splits rank i gets the i-th part of every rank's rows, of every dtype; 0 rows are possible."""
     rank, n = ours()
@@ -311,7 +308,6 @@ def reducescatter_is_a_part_of_allreduce(mode: Mode) -> None:
             same(result, whole[share(rows, n, rank)], dtype)
 
 
-@needs("groups", "scaled_scatter")
 def reducescatter_in_groups_with_factors(mode: Mode) -> None:
     """The factors multiply before and after; a group's members are scattered each by itself."""
     rank, n = ours()
@@ -340,7 +336,6 @@ def process_set(*ranks: int) -> Iterator[Any]:
     workbench.remove_process_set(made)
 
 
-@needs("sets")
 def a_process_set_is_a_world_of_its_own(mode: Mode) -> None:
     """The verbs reduce over its members; a rank outside gets an error that says so, and the job goes on."""
     rank, n = ours()

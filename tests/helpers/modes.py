@@ -45,7 +45,7 @@ class Mode:
 
     name = "numpy"
     module = "workbench"
-    lacks: frozenset[str] = frozenset({"groups", "gradients", "objects", "compression", "scaled_scatter"})
+    lacks: frozenset[str] = frozenset({"gradients", "objects", "compression"})
     dtypes: Sequence[str] = DTYPES
     errors: tuple[type[Exception], ...] = (RuntimeError, ValueError, TypeError)
     """What ends a program: ours are all of these; a graph makes others of them."""
@@ -376,15 +376,6 @@ class Jax(_Framework):
 
         return jnp.asarray(array)
 
-    def grouped_allreduce(self, tensors: Sequence[Any], **options: Any) -> Any:
-        return self.hvd.allreduce(list(tensors), **options)
-
-    def grouped_allgather(self, tensors: Sequence[Any], **options: Any) -> Any:
-        return self.hvd.allgather(list(tensors), **options)
-
-    def grouped_reducescatter(self, tensors: Sequence[Any], **options: Any) -> Any:
-        return self.hvd.reducescatter(list(tensors), **options)
-
     def gradients(self, program: Program, arrays: Sequence[Array], weights: Sequence[Array]) -> list[Array]:
         import jax
 
@@ -420,7 +411,7 @@ class Keras(_Framework):
     """Values, on the backend that this process' Keras has."""
 
     name, module = "keras", "workbench.keras"
-    lacks = frozenset({"groups", "gradients", "alltoall", "sets", "sparse", "scaled_scatter"})
+    lacks = frozenset({"gradients", "sparse"})
 
     @property
     def dtypes(self) -> Sequence[str]:

@@ -17,7 +17,7 @@ from workbench.collectives.ring import naive_allreduce, ring_allreduce
 from workbench.course import build, drawing
 from workbench.course.simulator import Run, simulate
 from workbench.job import api
-from workbench.observe import player
+from workbench.observe import drawing_kit, player
 from workbench.observe.figure import Figure
 from workbench.observe.player import play
 from workbench.observe.tracks import length
@@ -111,7 +111,7 @@ def test_numbers_in_chunks_can_be_read(part: float) -> None:
         red, green, blue = (p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts)
         return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
-    low, high = sorted(map(luminance, drawing._shade(part)))
+    low, high = sorted(map(luminance, drawing_kit.shade(part)))
     assert (high + 0.05) / (low + 0.05) >= 4.5
 
 

@@ -218,7 +218,7 @@ def test_mismatch_in_a_group_fails_the_group(rank: int, n: int) -> None:
     """A group runs as a whole or not at all: one member that does not match fails all members, and no input changes."""
     tensors = [torch.ones(2), torch.ones(3 + rank), torch.ones(4)]
     handle = hvd.grouped_allreduce_async_(tensors, op=hvd.Sum, name="group")
-    for member in handle._members:
+    for member in handle.members:
         with pytest.raises(MismatchError, match="group_1of3"):
             member.wait(WAIT_S)
     assert all((tensor == 1).all() for tensor in tensors)

@@ -12,7 +12,7 @@ import workbench as hvd
 from workbench import torch
 from workbench.core.execute import STEPS
 from workbench.core.verbs import VERBS, Kind
-from workbench.job import api
+from workbench.job import api, array_verbs
 from workbench.torch import autograd
 from workbench.training.calls import Call
 from workbench.training.derivatives import DERIVATIVES, derivative_of
@@ -32,7 +32,7 @@ def lacks(kind: Kind) -> list[str]:
     needed = {
         "steps in STEPS of workbench/core/execute.py": kind in STEPS,
         "rule in DERIVATIVES of workbench/training/derivatives.py": kind in DERIVATIVES,
-        "function in workbench/job/api.py that __all__ names": is_public(api, kind),
+        "function in workbench/job/array_verbs.py that __all__ names": is_public(array_verbs, kind),
         "function in workbench/torch/autograd.py that __all__ names": is_public(autograd, kind),
         "line in CALLS of tests/training/test_derivatives.py": kind in CALLS,
     }

@@ -190,3 +190,7 @@ def rescue(timeout_s: float = 60.0) -> Cluster:
 
 
 __all__ = ["Cluster", "current", "down", "release", "rescue", "status", "up"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -53,7 +53,7 @@ def first_answers(client: Any, function: Callable[..., Any], deadline: float) ->
     return found
 
 
-def _answer(asked: Any) -> Any:
+def answer_of(asked: Any) -> Any:
     from ipyparallel.error import EngineError
 
     if asked is None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from workbench.cluster.answers import _answer
+from workbench.cluster.answers import answer_of
 from workbench.cluster.cluster import Cluster, current
 from workbench.errors import LaunchError
 
@@ -39,4 +39,4 @@ def ask(engines: Cluster, function: Callable[..., Any], *args: Any, timeout_s: f
     deadline = time.monotonic() + timeout_s
     for answer in asked.values():
         answer.wait(max(0.01, deadline - time.monotonic()))
-    return {rank: _answer(asked.get(rank)) for rank in range(engines.n)}
+    return {rank: answer_of(asked.get(rank)) for rank in range(engines.n)}

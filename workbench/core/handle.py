@@ -129,6 +129,25 @@ class Handle:
             _call(callback, self)
 
 
+class GroupHandle:
+    """The handles of a group as one: done when all are; the result is the list of results.
+
+    Attributes:
+        members: in the order of the tensors.
+    """
+
+    def __init__(self, members: list[Handle]) -> None:
+        self.members = members
+
+    def poll(self) -> bool:
+        """True when :meth:`wait` would not block."""
+        return all(handle.poll() for handle in self.members)
+
+    def wait(self, timeout_s: float | None = None) -> list[Any]:
+        """Wait for all, ``timeout_s`` for each; errors as :meth:`Handle.wait`."""
+        return [handle.wait(timeout_s) for handle in self.members]
+
+
 def _call(callback: Callback, handle: Handle) -> None:
     try:
         callback(handle)

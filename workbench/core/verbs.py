@@ -86,6 +86,25 @@ VERBS = {
     Kind.REDUCESCATTER: Verb(reduces=True, by_rows=True),
     Kind.BARRIER: Verb(moves=False, without_joined=True),
 }
+
+
+def forms(kind: Kind) -> tuple[str, ...]:
+    """The names of a verb's functions, where a framework's tensors allow each of them.
+
+    In place works a verb whose result has the tensor's shape. What has a root, or splits for each tensor, has no group.
+
+    Example:
+        >>> forms(Kind.BROADCAST)
+        ('broadcast', 'broadcast_', 'broadcast_async', 'broadcast_async_')
+    """
+    verb = VERBS[kind]
+    if not verb.moves:
+        return (kind.value,)
+    groups = ("", "grouped_") if not (verb.rooted or verb.splits) else ("",)
+    places = ("", "_") if not verb.by_rows else ("",)
+    return tuple(f"{group}{kind.value}{wait}{place}" for group in groups for wait in ("", "_async") for place in places)
+
+
 OTHERS = Verb(moves=False)  # join, process sets
 
 

@@ -6,19 +6,19 @@ All are SVG, the same bytes for the same run, with a text that says what is to b
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from workbench.common.text import count
 from workbench.course.figures import number
 from workbench.course.simulator import DeadlockError, Message, Run
 from workbench.course.simulator.deadlock import cycle
 from workbench.course.simulator.run import InVain
-from workbench.observe.drawing import _STYLE, WIDTH, Arrow, clean, duration, in_lines, size, svg
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import Arrow, svg
+from workbench.observe.drawing_kit import clean, duration, size
 from workbench.observe.figure import Figure
 from workbench.observe.tracks import Bar, Span, Track
 
-_INKS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572", "#c9a227", "#3d5a80", "#a4243b", "#6c757d")
 _LETTER = 6.2
 _CELL = 22.0  # of a chunk
 _SAID = 8  # messages that one step names
@@ -105,22 +105,22 @@ def wait_for(error: DeadlockError) -> Figure:
     parts: list[str] = []
     for wait in error.waits:
         if wait.peer >= 0:
-            parts += _edge(places[wait.rank], places[wait.peer], wait.rank in ring)
+            parts += kit.edge(places[wait.rank], places[wait.peer], wait.rank in ring)
     for rank, (x, y) in enumerate(places):
         dashes = "" if rank in waiting else ' stroke-dasharray="3 3"'
         parts.append(f'<circle class="wbt-ground wbt-arrow" cx="{x:.1f}" cy="{y:.1f}" r="17"{dashes}/>')
-        parts.append(_label(x, y + 5, str(rank), 14, "middle"))
+        parts.append(kit.label(x, y + 5, str(rank), 14, "middle"))
     for line, rank in enumerate(sorted(waiting)[:10]):
         wait = waiting[rank]
         who = f"rank {wait.peer}" if wait.peer >= 0 else "any rank"
         what = f"waits in {wait.verb} for {who}" + (f", {size(wait.nbytes)}" if wait.sends else "")
-        parts.append(_label(310, 70 + 18 * line, f"rank {rank} {what}", 12))
+        parts.append(kit.label(310, 70 + 18 * line, f"rank {rank} {what}", 12))
     gone = [rank for rank in range(n) if rank not in waiting]
     if gone:
-        parts.append(_label(310, 70 + 18 * min(len(waiting), 10), f"returned: rank {', '.join(map(str, gone))}", 12))
+        parts.append(kit.label(310, 70 + 18 * min(len(waiting), 10), f"returned: rank {', '.join(map(str, gone))}", 12))
     circle = f"in a circle: {' → '.join(map(str, (*ring, ring[0])))}" if ring else "not in a circle"
     text = f"Deadlock: {len(waiting)} of {n} ranks wait, {circle}"
-    return _picture(text, 760, 300, parts)
+    return kit.picture(text, 760, 300, parts)
 
 
 def ring_chunks(n: int) -> Figure:
@@ -132,10 +132,10 @@ def ring_chunks(n: int) -> Figure:
     """
     held = [[{rank} for _ in range(n)] for rank in range(n)]
     width, step = 62.0, n * _CELL + 26.0
-    parts = [_label(12, 75 + rank * _CELL, f"rank {rank}", 11) for rank in range(n)]
+    parts = [kit.label(12, 75 + rank * _CELL, f"rank {rank}", 11) for rank in range(n)]
     columns = [62.0 + i * step + (chunk + 0.5) * _CELL for i in range(2 * n - 1) for chunk in range(n)]
-    parts += [_label(x, 72 + n * _CELL, str(i % n), 10, "middle") for i, x in enumerate(columns)]
-    parts.append(_label(12, 72 + n * _CELL, "chunk", 11))
+    parts += [kit.label(x, 72 + n * _CELL, str(i % n), 10, "middle") for i, x in enumerate(columns)]
+    parts.append(kit.label(12, 72 + n * _CELL, "chunk", 11))
     parts += _stage(held, [], "begin", "each rank has its own values", 0, width)
     for i in range(1, 2 * n - 1):
         half, number = (0, i) if i < n else (1, i - n + 1)
@@ -150,7 +150,7 @@ def ring_chunks(n: int) -> Figure:
         width += step
         parts += _stage(held, came, name, f"{says}{more}", i, width)
     text = f"Ring allreduce on {n} ranks: in {n - 1} steps each rank gets one complete chunk, in {n - 1} more all"
-    return _picture(text, width + step - 12, 84 + n * _CELL, parts)
+    return kit.picture(text, width + step - 12, 84 + n * _CELL, parts)
 
 
 def _stage(
@@ -159,10 +159,10 @@ def _stage(
     """All ranks' chunks after a step, for the player with the number of the step as its time."""
     n = len(held)
     says = clean(f"{name}: {says}")
-    parts = [f'<g data-begin="{step}" data-end="{step}" data-says="{says}">', _label(x0, 52, name, 12)]
+    parts = [f'<g data-begin="{step}" data-end="{step}" data-says="{says}">', kit.label(x0, 52, name, 12)]
     for rank, chunks in enumerate(held):
         for chunk, ranks in enumerate(chunks):
-            fill, ink = _shade((len(ranks) - 1) / max(1, n - 1))
+            fill, ink = kit.shade((len(ranks) - 1) / max(1, n - 1))
             x, y, side = x0 + chunk * _CELL, 60 + rank * _CELL, _CELL - 2
             new = (rank, chunk) in came
             words = f"rank {rank}, chunk {chunk}: sum of {len(ranks)}{', has just come' if new else ''}"
@@ -175,21 +175,8 @@ def _stage(
                     f'<rect class="wbt-new" x="{x + 2:g}" y="{y + 2:g}" width="{side - 4:g}" height="{side - 4:g}" '
                     f'fill="none" stroke="{ink}" stroke-width="1.5" pointer-events="none"/>'
                 )
-            parts.append(_label(x + side / 2, y + 15, str(len(ranks)), 11, "middle", f' fill="{ink}"'))
+            parts.append(kit.label(x + side / 2, y + 15, str(len(ranks)), 11, "middle", f' fill="{ink}"'))
     return [*parts, "</g>"]
-
-
-def _shade(part: float) -> tuple[str, str]:
-    """From nearly white to full colour, and the ink that can be read on it, on light and dark pages alike.
-
-    Example:
-        >>> _shade(0.0), _shade(1.0)
-        (('#dfeef5', '#000000'), ('#0b6e99', '#ffffff'))
-    """
-    rgb = [round(a + (b - a) * part) for a, b in ((223, 11), (238, 110), (245, 153))]
-    linear = [(c / 255 / 12.92 if c < 10 else ((c / 255 + 0.055) / 1.055) ** 2.4) for c in rgb]
-    dark = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2] < 0.179
-    return "#" + "".join(f"{c:02x}" for c in rgb), "#ffffff" if dark else "#000000"
 
 
 def bars(values: dict[str, float], unit: str, title: str, best: float | None = None) -> Figure:
@@ -205,14 +192,14 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
     parts = []
     for i, (name, value) in enumerate(values.items()):
         y, width = 48 + 30 * i, 520 * value / top
-        pattern = _INKS[i % len(_INKS)]
-        parts.append(_label(left - 10, y + 15, name, 13, "end"))
+        pattern = kit.INKS[i % len(kit.INKS)]
+        parts.append(kit.label(left - 10, y + 15, name, 13, "end"))
         parts.append(f'<rect x="{left:g}" y="{y}" width="{width:.1f}" height="20" fill="{pattern}"/>')
         words = number(value)
         if width + 6 < line < width + 10 + 7.5 * len(words):  # it would cross the number, which goes into the bar
-            parts.append(_label(left + width - 8, y + 15, words, 12, "end", _ink(pattern)))
+            parts.append(kit.label(left + width - 8, y + 15, words, 12, "end", kit.ink(pattern)))
         else:
-            parts.append(_label(left + 8 + width, y + 15, words, 12))
+            parts.append(kit.label(left + 8 + width, y + 15, words, 12))
     if best is not None:
         x = left + line
         parts.append(
@@ -221,7 +208,7 @@ def bars(values: dict[str, float], unit: str, title: str, best: float | None = N
         )
     listed = ", ".join(f"{name} {number(value)} {unit}".rstrip() for name, value in values.items())
     text = f"{title}: {listed}" + (f"; best possible {number(best)}" if best is not None else "")
-    return _picture(text, left + 630, 64 + 30 * len(values), parts)
+    return kit.picture(text, left + 630, 64 + 30 * len(values), parts)
 
 
 def coverage(
@@ -248,11 +235,11 @@ def coverage(
             for sample in mine:
                 seen.setdefault(int(sample), []).append(rank)
         y = 46 + epoch * cell_y
-        parts.append(_label(62, y + 15, name, 12, "end"))
+        parts.append(kit.label(62, y + 15, name, 12, "end"))
         for sample in range(samples):
             ranks_of = seen.get(sample, [])
             x = 70 + sample * cell_x
-            fill = _INKS[ranks_of[0] % len(_INKS)] if ranks_of else "none"
+            fill = kit.INKS[ranks_of[0] % len(kit.INKS)] if ranks_of else "none"
             tip = f"sample {sample}: " + (f"rank {', '.join(map(str, ranks_of))}" if ranks_of else "nobody")
             parts.append(
                 f'<rect x="{x:.1f}" y="{y:g}" width="{cell_x:.1f}" height="{cell_y - 4:g}" fill="{fill}" '
@@ -263,13 +250,13 @@ def coverage(
                     f'<line class="wbt-arrow" x1="{x:.1f}" x2="{x + cell_x:.1f}" y1="{y + cell_y - 4:g}" y2="{y:g}"/>'
                 )
             elif ranks_of and cell_x > 11:
-                parts.append(_label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", _ink(fill)))
+                parts.append(kit.label(x + cell_x / 2, y + 15, str(ranks_of[0]), 10, "middle", kit.ink(fill)))
         twice = sum(len(one) > 1 for one in seen.values())
         words.append(f"{name}: {len(seen)} of {samples} samples seen, {twice} more than once")
     text = f"{title}: " + "; ".join(words[:3]) + (" …" if len(words) > 3 else "")
     width, below = max(80 + samples * cell_x + 16, 420.0), 62 + len(owner) * cell_y
     legend, lines = _colours(max(map(len, owner), default=0), width, below)
-    return _picture(text, width, below + 18 * lines, [*parts, *legend])
+    return kit.picture(text, width, below + 18 * lines, [*parts, *legend])
 
 
 def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:
@@ -280,62 +267,10 @@ def _colours(n: int, width: float, y: float) -> tuple[list[str], int]:
         if x + 26 + _LETTER * len(name) > width:
             x, row = 70.0, row + 1
         top = y + 18 * row
-        fill = _INKS[i % len(_INKS)] if i < n else "none"
+        fill = kit.INKS[i % len(kit.INKS)] if i < n else "none"
         parts.append(f'<rect x="{x:g}" y="{top - 10:g}" width="12" height="12" fill="{fill}" class="wbt-line"/>')
         if i == n + 1:
             parts.append(f'<line class="wbt-arrow" x1="{x:g}" x2="{x + 12:g}" y1="{top + 2:g}" y2="{top - 10:g}"/>')
-        parts.append(_label(x + 17, top, name, 11))
+        parts.append(kit.label(x + 17, top, name, 11))
         x += 34 + _LETTER * len(name)
     return parts, row + 1
-
-
-def _edge(start: tuple[float, float], end: tuple[float, float], thick: bool, aside: float = 5) -> Iterable[str]:
-    (x1, y1), (x2, y2) = start, end
-    away = math.hypot(x2 - x1, y2 - y1) or 1.0
-    ux, uy = (x2 - x1) / away, (y2 - y1) / away
-    x1, y1, x2, y2 = x1 + 18 * ux, y1 + 18 * uy, x2 - 20 * ux, y2 - 20 * uy
-    x1, y1, x2, y2 = x1 - aside * uy, y1 + aside * ux, x2 - aside * uy, y2 + aside * ux
-    width = ' style="stroke-width:3"' if thick else ""
-    yield f'<line class="wbt-arrow" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"{width}/>'
-    bx, by = x2 - 10 * ux, y2 - 10 * uy
-    yield (
-        f'<path class="wbt-head" d="M{x2:.1f} {y2:.1f}L{bx - 5 * uy:.1f} {by + 5 * ux:.1f}'
-        f'L{bx + 5 * uy:.1f} {by - 5 * ux:.1f}z"/>'
-    )
-
-
-def _label(x: float, y: float, words: str, points: int = 11, anchor: str = "start", ink: str = "") -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{points}" text-anchor="{anchor}"'
-        f"{ink or ' class=' + chr(34) + 'wbt-text' + chr(34)}>{clean(words)}</text>"
-    )
-
-
-def _ink(fill: str) -> str:
-    """Letters that can be read on a colour: white or black, whichever differs more from it."""
-    parts = (int(fill[i : i + 2], 16) / 255 for i in (1, 3, 5))
-    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
-    return f' fill="{"#ffffff" if 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179 else "#1b1f24"}"'
-
-
-def _title(text: str, width: float) -> list[str]:
-    """The text above a picture, in two lines where one has no room for it."""
-    lines = in_lines(text, width)
-    tops = [22] if len(lines) == 1 else [15, 31]
-    return [_label(12, y, line, 12) for y, line in zip(tops, lines, strict=True)]
-
-
-def _picture(text: str, width: float, height: float, parts: Sequence[Any]) -> Figure:
-    """A document with the text as its title, on a ground of its own."""
-    width = max(width, 24 + _LETTER * len(text)) if len(text) < 110 else max(width, 700.0)
-    shown = min(1.0, WIDTH / width)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:g} {height:g}" width="{shown * width:g}" '
-        f'height="{shown * height:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
-        'font-family="sans-serif">'
-    )
-    ground = f'<rect class="wbt-ground" width="{width:g}" height="{height:g}" rx="6"/>'
-    return Figure(
-        "\n".join([head, f"<style>{_STYLE}</style>", ground, *_title(text, width), *parts, "</svg>"]) + "\n",
-        text,
-    )

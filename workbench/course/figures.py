@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from workbench.observe.figure import Figure
 
 _STABLE: Any = {"svg.hashsalt": "workbench", "svg.fonttype": "none", "font.family": "sans-serif"}
-_COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
+COLOURS = ("#0b6e99", "#e07b39", "#5b8c5a", "#8e5572")
 
 
 # Matplotlib writes its colours into each element, so on a dark page they are overruled; what is grey or has a colour of
@@ -44,13 +44,13 @@ def curves(
         >>> curves({"a": [3, 2, 1]}, "step", "loss", "Falling")
         Falling: a from 3 to 1
     """
-    with _Canvas() as (figure, axes):
+    with Canvas() as (figure, axes):
         for i, (label, values) in enumerate(series.items()):
             axes.plot(
                 range(len(values)) if x is None else x,
                 values,
                 label=label,
-                color=_COLOURS[i % len(_COLOURS)],
+                color=COLOURS[i % len(COLOURS)],
                 lw=4 / (1 + i),
                 ls="-" if i == 0 else "--",
             )
@@ -60,7 +60,7 @@ def curves(
             axes.set_xticks(list(x), [number(one) for one in x])
         axes.legend(frameon=False)
         ends = "; ".join(f"{label} from {values[0]:.3g} to {values[-1]:.3g}" for label, values in series.items())
-        return _finish(figure, f"{title}: {ends}")
+        return finished(figure, f"{title}: {ends}")
 
 
 def points(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str, title: str) -> Figure:
@@ -79,18 +79,18 @@ def points(series: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, yla
     """
     if not any(series.values()):
         raise ValueError("There are no points to draw.")
-    with _Canvas() as (figure, axes):
+    with Canvas() as (figure, axes):
         every = [value for pairs in series.values() for pair in pairs for value in pair]
         axes.plot([min(every), max(every)], [min(every), max(every)], color="grey", ls=":", label="equal")
         for i, (label, pairs) in enumerate(series.items()):
-            axes.scatter(*zip(*pairs, strict=True), s=14, label=label, color=_COLOURS[i % len(_COLOURS)])
+            axes.scatter(*zip(*pairs, strict=True), s=14, label=label, color=COLOURS[i % len(COLOURS)])
         axes.set(xlabel=xlabel, ylabel=ylabel, title=title, xscale="log", yscale="log")
         axes.legend(frameon=False)
         ratios = {label: sorted(y / x for x, y in pairs) for label, pairs in series.items() if pairs}
         told = "; ".join(
             f"{label}, {len(each)} points, ratios {each[0]:.3g} to {each[-1]:.3g}" for label, each in ratios.items()
         )
-        return _finish(figure, f"{title}: {told}")
+        return finished(figure, f"{title}: {told}")
 
 
 class _Row(Protocol):
@@ -110,13 +110,13 @@ class SpeedupTable(Protocol):
 
 def speedup(table: SpeedupTable) -> Figure:
     """Measured speed-up beside the ideal."""
-    with _Canvas() as (figure, axes):
+    with Canvas() as (figure, axes):
         engines = [row.engines for row in table.rows]
         axes.plot(engines, engines, color="grey", ls=":", label="ideal")
-        axes.bar(engines, [row.speedup for row in table.rows], width=0.5, color=_COLOURS[0], label="measured")
+        axes.bar(engines, [row.speedup for row in table.rows], width=0.5, color=COLOURS[0], label="measured")
         axes.set(xlabel="engines", ylabel="speed-up", title="Speed-up", xticks=engines)
         axes.legend(frameon=False)
-        return _finish(figure, "Speed-up: " + ", ".join(f"{row.speedup:.2f} with {row.engines}" for row in table.rows))
+        return finished(figure, "Speed-up: " + ", ".join(f"{row.speedup:.2f} with {row.engines}" for row in table.rows))
 
 
 def number(value: float) -> str:
@@ -129,7 +129,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if float(value).is_integer() or value >= 1000 else f"{value:.3g}"
 
 
-class _Canvas:
+class Canvas:
     """A small figure under settings that make its bytes reproducible."""
 
     def __enter__(self) -> tuple[Any, Any]:
@@ -147,7 +147,8 @@ class _Canvas:
         self._settings.__exit__(*error)
 
 
-def _finish(figure: Any, alt: str) -> Figure:
+def finished(figure: Any, alt: str) -> Figure:
+    """Matplotlib's figure as SVG, with a text that says what is to be seen."""
     out = io.StringIO()
     figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Title": alt})
     head, root, rest = out.getvalue().partition("<svg ")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from workbench.course.drawing import _edge, _label, _picture
 from workbench.course.simulator import Run
 from workbench.course.simulator.topology import Topology
-from workbench.observe.drawing import size
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing_kit import size
 from workbench.observe.figure import Figure
 
 _DASHED = ' stroke-dasharray="7 4"'
@@ -33,21 +33,21 @@ def picture(topology: Topology, run: Run, title: str) -> Figure:
         parts.append(
             f'<rect class="wbt-arrow" x="{left_x}" y="44" width="150" height="{height - 60:g}" rx="8" fill="none"/>'
         )
-        parts.append(_label(left_x + 75, 62, f"node {name}", 13, "middle"))
-        parts.append(_label(left_x + 75, height - 24, f"out: {size(left[name])}", 12, "middle"))
+        parts.append(kit.label(left_x + 75, 62, f"node {name}", 13, "middle"))
+        parts.append(kit.label(left_x + 75, height - 24, f"out: {size(left[name])}", 12, "middle"))
         for row, rank in enumerate(ranks[name]):
             places[rank] = (left_x + 75.0, 98 + 78.0 * row)
     pairs = sorted({(one.source, one.dest) for one in run.messages})
     slow = [(source, dest) for source, dest in pairs if topology.nodes[source] != topology.nodes[dest]]
     for source, dest in pairs:
-        edge = list(_edge(places[source], places[dest], (source, dest) in slow, aside=9))
+        edge = list(kit.edge(places[source], places[dest], (source, dest) in slow, aside=9))
         parts += [edge[0].replace("/>", f"{_DASHED}/>") if (source, dest) in slow else edge[0], *edge[1:]]
     for rank, (x, y) in places.items():
         parts.append(f'<circle class="wbt-ground wbt-arrow" cx="{x:.1f}" cy="{y:.1f}" r="17"/>')
-        parts.append(_label(x, y + 5, str(rank), 14, "middle"))
+        parts.append(kit.label(x, y + 5, str(rank), 14, "middle"))
     out = ", ".join(f"out of {name} {size(nbytes)}" for name, nbytes in left.items())
     text = f"{title}: {len(pairs) - len(slow)} links inside nodes, {len(slow)} between; {out}"
-    return _picture(text, width, height + 24, parts)
+    return kit.picture(text, width, height + 24, parts)
 
 
 def _legend(y: float) -> Iterable[str]:
@@ -57,7 +57,7 @@ def _legend(y: float) -> Iterable[str]:
         (200, "between nodes, slow", f' style="stroke-width:3"{_DASHED}'),
     ):
         yield f'<line class="wbt-arrow" x1="{x}" y1="{y - 4:g}" x2="{x + 34}" y2="{y - 4:g}"{style}/>'
-        yield _label(x + 42, y, words, 12)
+        yield kit.label(x + 42, y, words, 12)
 
 
 __all__ = ["picture"]

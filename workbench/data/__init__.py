@@ -15,3 +15,7 @@ from workbench.data.dataset import Data
 from workbench.data.sources import digits, fashion_mnist
 
 __all__ = ["Data", "digits", "fashion_mnist"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

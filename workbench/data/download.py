@@ -63,7 +63,7 @@ def fetch(urls: Sequence[str], target: Path, check: Callable[[Path], object], *,
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    with _locked(target.parent / ".lock", deadline):
+    with locked(target.parent / ".lock", deadline):
         if not target.exists():
             _from_any(urls, target, check, deadline)
     return target
@@ -113,7 +113,8 @@ def _copy(response: http.client.HTTPResponse, file: IO[bytes], deadline: float) 
 
 
 @contextmanager
-def _locked(path: Path, deadline: float) -> Iterator[None]:
+def locked(path: Path, deadline: float) -> Iterator[None]:
+    """Hold the lock file, for which others may have to be waited until the deadline."""
     with path.open("a") as file:  # closing it frees the lock
         backoff = Backoff(deadline - time.monotonic(), longest_s=PAUSE_S)
         while not _try_lock(file):

@@ -260,3 +260,7 @@ __all__ = [
     "run",
     "run_fn",
 ]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

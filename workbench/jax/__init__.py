@@ -3,31 +3,37 @@
 Every verb works at once and within ``jit``, on arrays and on pytrees.
 """
 
+from typing import TYPE_CHECKING
+
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
 
 _need("workbench.jax", "jax", install=_cure("jax"))
 
-from workbench.jax import elastic
-from workbench.jax.ops import allgather, allreduce, alltoall, broadcast, reducescatter
-from workbench.jax.optimizer import DistributedOptimizer, broadcast_parameters, distributed_value_and_grad
-from workbench.jax.tensors import Compression
-from workbench.job.objects import allgather_object, broadcast_object
+from workbench.jax import elastic as elastic
+from workbench.jax import ops
+from workbench.jax.ops import *  # noqa: F403 - the verbs
+from workbench.jax.optimizer import DistributedOptimizer as DistributedOptimizer
+from workbench.jax.optimizer import broadcast_parameters as broadcast_parameters
+from workbench.jax.optimizer import distributed_value_and_grad as distributed_value_and_grad
+from workbench.jax.tensors import Compression as Compression
+from workbench.job.objects import allgather_object as allgather_object
+from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-__all__ = [
-    *common.__all__,
-    "Compression",
-    "DistributedOptimizer",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_object",
-    "broadcast_parameters",
-    "distributed_value_and_grad",
-    "elastic",
-    "reducescatter",
-]
+if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
+    __all__ = [
+        *common.__all__,
+        *ops.__all__,
+        "Compression",
+        "DistributedOptimizer",
+        "allgather_object",
+        "broadcast_object",
+        "broadcast_parameters",
+        "distributed_value_and_grad",
+        "elastic",
+    ]
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

@@ -62,9 +62,31 @@ def allreduce(
     return _on_tree(call, tree, compression)
 
 
+def grouped_allreduce(
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: ReduceOp | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """As :func:`allreduce` for several arrays, by the name that other frameworks have: a list is a pytree."""
+    factors = prescale_factor, postscale_factor
+    return allreduce(list(tensors), average, name, compression, op, *factors, process_set)  # type: ignore[no-any-return]
+
+
 def allgather(tree: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """Concatenate along the first dimension, which may differ between ranks, but not within ``jit``; differentiable."""
     return _on_tree(Call(Kind.ALLGATHER, name, process_set=process_set), tree)
+
+
+def grouped_allgather(
+    tensors: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """As :func:`allgather` for several arrays, see :func:`grouped_allreduce`."""
+    return allgather(list(tensors), name, process_set)  # type: ignore[no-any-return]
 
 
 def broadcast(tree: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
@@ -105,6 +127,20 @@ def reducescatter(
     """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more. Differentiable."""
     call = Call(Kind.REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set=process_set)
     return _on_tree(call, tree, compression)
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    compression: Compressor = Compression.none,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """As :func:`reducescatter` for several arrays, see :func:`grouped_allreduce`."""
+    factors = prescale_factor, postscale_factor
+    return reducescatter(list(tensors), name, compression, op, process_set, *factors)  # type: ignore[no-any-return]
 
 
 def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) -> Any:
@@ -165,4 +201,13 @@ def _checked(arrays: Sequence[Array], expected: Sequence[Spec]) -> list[Array]:
     return list(arrays)
 
 
-__all__ = ["allgather", "allreduce", "alltoall", "broadcast", "reducescatter"]
+__all__ = [
+    "allgather",
+    "allreduce",
+    "alltoall",
+    "broadcast",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
+    "reducescatter",
+]

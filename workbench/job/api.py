@@ -1,4 +1,4 @@
-"""``init``, ``rank``, ``size`` … and the verbs on numpy arrays.
+"""``init``, ``rank``, ``size`` …, and the verbs on numpy arrays, which are written in ``array_verbs.py``.
 
 Framework modules stand on :func:`entry`, :func:`submit` and :func:`wait_for` (``entries.py``).
 
@@ -25,14 +25,12 @@ import threading
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from workbench.common.alone import ALONE, needs_a_job, needs_the_others, no_collective
-from workbench.core.handle import Handle
 from workbench.core.messages import Kind, ReduceOp
 from workbench.core.pending import Entry
-from workbench.job.arrays import given
+from workbench.job import array_verbs
+from workbench.job.array_verbs import *  # noqa: F403
+from workbench.job.array_verbs import Array as Array
 from workbench.job.context import HOLDER, World
 from workbench.job.entries import entry as entry
 from workbench.job.entries import submit as submit
@@ -54,8 +52,6 @@ if TYPE_CHECKING:
     from mpi4py import MPI
 
     from workbench.job.context import Context
-
-Array = NDArray[Any]
 
 Average, Sum, Min, Max = ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX
 Product, Adasum = ReduceOp.PRODUCT, ReduceOp.ADASUM
@@ -219,91 +215,7 @@ def is_homogeneous() -> bool:
     return world().homogeneous
 
 
-# --- verbs --------------------------------------------------------------------------------------------
-
-
-def allreduce(array: Array, name: str | None = None, op: ReduceOp = Average, **options: Any) -> Array:
-    """Reduce over all ranks; every rank gets the result in new memory.
-
-    Args:
-        array: the same shape and dtype on every rank.
-        name: see the module.
-        op: Average (default), Sum, Min, Max or Product.
-        options: ``prescale_factor``, ``postscale_factor``, ``process_set``.
-
-    Example:
-        >>> run_threads(2, lambda: allreduce(np.array([rank(), 1.0])).tolist())
-        [[0.5, 1.0], [0.5, 1.0]]
-    """
-    return wait_for(allreduce_async, array, name, op, **options)  # type: ignore[no-any-return]
-
-
-def allreduce_async(
-    array: Array,
-    name: str | None = None,
-    op: ReduceOp = Average,
-    prescale_factor: float = 1.0,
-    postscale_factor: float = 1.0,
-    process_set: ProcessSet = global_process_set,
-) -> Handle:
-    """As :func:`allreduce`, but returns a handle without waiting. Do not change the array until the handle is done."""
-    array, about = given(array)
-    about |= {"prescale": prescale_factor, "postscale": postscale_factor, "process_set": process_set}
-    return submit([entry(Kind.ALLREDUCE, array, name, target=np.empty_like(array), op=op, **about)])[0]
-
-
-def allgather(array: Array, name: str | None = None, process_set: ProcessSet = global_process_set) -> Array:
-    """Concatenate the ranks' arrays along the first dimension, which may differ between ranks.
-
-    Example:
-        >>> run_threads(2, lambda: allgather(np.full(rank() + 1, rank())).tolist())
-        [[0, 1, 1], [0, 1, 1]]
-    """
-    array, about = given(array)
-    return _wait(entry(Kind.ALLGATHER, array, name, process_set=process_set, **about))  # type: ignore[no-any-return]
-
-
-def broadcast(
-    array: Array, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
-) -> Array:
-    """The root's array on every rank, in new memory.
-
-    Example:
-        >>> run_threads(2, lambda: broadcast(np.array([rank()]), root_rank=1).tolist())
-        [[1], [1]]
-    """
-    array, about = given(array)
-    about |= {"target": np.empty_like(array), "root": root_rank, "process_set": process_set}
-    return _wait(entry(Kind.BROADCAST, array, name, **about))  # type: ignore[no-any-return]
-
-
-def alltoall(
-    array: Array,
-    splits: Sequence[int] | None = None,
-    name: str | None = None,
-    process_set: ProcessSet = global_process_set,
-) -> tuple[Array, Array]:
-    """Send ``splits[i]`` rows to rank i; get (the rows received, how many from each rank).
-
-    Example:
-        >>> run_threads(2, lambda: alltoall(np.array([0, 1]) + 10 * rank())[0].tolist())
-        [[0, 10], [1, 11]]
-    """
-    array, about = given(array)
-    return _wait(entry(Kind.ALLTOALL, array, name, splits=splits, process_set=process_set, **about))  # type: ignore[no-any-return]
-
-
-def reducescatter(
-    array: Array, name: str | None = None, op: ReduceOp = Average, process_set: ProcessSet = global_process_set
-) -> Array:
-    """Reduce and keep this rank's rows; the first ``len(array) % size()`` ranks get one row more.
-
-    Example:
-        >>> run_threads(2, lambda: reducescatter(np.arange(3.0), op=Sum).tolist())
-        [[0.0, 2.0], [4.0]]
-    """
-    array, about = given(array)
-    return _wait(entry(Kind.REDUCESCATTER, array, name, op=op, process_set=process_set, **about))  # type: ignore[no-any-return]
+# --- verbs without an array ---------------------------------------------------------------------------
 
 
 def barrier(process_set: ProcessSet = global_process_set) -> None:
@@ -336,16 +248,6 @@ def _wait(one: Entry) -> Any:
     return submit([one], at_once=True)[0].wait()
 
 
-def poll(handle: Handle) -> bool:
-    """True when :func:`synchronize` would not block."""
-    return handle.poll()
-
-
-def synchronize(handle: Handle) -> Any:
-    """Wait for a handle and return its result."""
-    return handle.wait()
-
-
 def _running() -> Context | None:
     context = HOLDER.find()
     return context if context is not None and context.pid == os.getpid() else None
@@ -366,12 +268,7 @@ __all__ = [
     "ReduceOp",
     "Sum",
     "add_process_set",
-    "allgather",
-    "allreduce",
-    "allreduce_async",
-    "alltoall",
     "barrier",
-    "broadcast",
     "cross_rank",
     "cross_size",
     "global_process_set",
@@ -381,14 +278,12 @@ __all__ = [
     "join",
     "local_rank",
     "local_size",
-    "poll",
     "rank",
-    "reducescatter",
     "remove_process_set",
     "run_threads",
     "shutdown",
     "size",
     "start_timeline",
     "stop_timeline",
-    "synchronize",
 ]
+__all__ += array_verbs.__all__

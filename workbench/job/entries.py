@@ -19,7 +19,10 @@ from workbench.core.verbs import MOVED, verb
 from workbench.errors import CollectiveError, DuplicateNameError, UnsupportedTensorError
 from workbench.job.context import HOLDER
 from workbench.job.process_sets import ProcessSet, global_process_set
-from workbench.job.requests import checked
+from workbench.job.requests import checked, group_name
+
+MakeEntry = Callable[[Any, str | None, dict[str, Any]], Entry]
+"""Makes an entry of a tensor, its name, and fields of the request."""
 
 _MOST_REQUESTS = 10_000
 
@@ -75,7 +78,8 @@ def entry(
         if dtype is None:
             dtype, bits = _name_and_bits(source.dtype)
             if bits is not None:
-                source, target, convert = _as_bits(source, target, bits)
+                source, target, back = _as_bits(source, target, bits)
+                convert = convert or back
         shape = source.shape if shape is None else shape
     if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
         fields["place"] = context.sets.everybody.shared.place(source)
@@ -123,6 +127,32 @@ def submit(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     return [entry.handle for entry in entries]
 
 
+def submit_group(
+    kind: Kind,
+    name: str | None,
+    tensors: Sequence[Any],
+    make: MakeEntry,
+    fields: dict[str, Any],
+    submit: Callable[[list[Entry]], list[Handle]] = submit,
+) -> list[Handle]:
+    """Submit tensors as one group: none starts before all are ready on every rank. A single one needs no group.
+
+    Args:
+        kind: the verb.
+        name: of the group.
+        tensors: of a framework.
+        make: makes an entry of a tensor, its name, and fields of the request.
+        fields: those of all members, ``process_set`` among them.
+        submit: hands the entries to the engine.
+    """
+    count = len(tensors)
+    if count < 2:
+        return submit([make(each, name, fields) for each in tensors])
+    with group_name(kind, name, fields["process_set"]) as base:
+        fields = fields | {"group": f"{kind.value}.{base}.{count}", "group_size": count}
+        return submit([make(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(tensors)])
+
+
 def submit_when_free(entries: list[Entry], at_once: bool = False) -> list[Handle]:
     """As :func:`submit`; a name that is in flight belongs to a step that was broken off, so its end is waited for.
 
@@ -152,4 +182,4 @@ def wait_for(begin: Callable[..., Any], *args: Any, **options: Any) -> Any:
     return handle.wait()
 
 
-__all__ = ["KnownRequests", "Waiters", "entry", "submit", "submit_when_free", "wait_for"]
+__all__ = ["KnownRequests", "MakeEntry", "Waiters", "entry", "submit", "submit_group", "submit_when_free", "wait_for"]

@@ -12,41 +12,37 @@ Keras 3 runs on TensorFlow, torch and JAX. Keras 2 is ``keras`` beside TensorFlo
 TF_USE_LEGACY_KERAS=1 makes it ``tf.keras``; see :mod:`workbench.keras.flavour`.
 """
 
+from typing import TYPE_CHECKING
+
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
 
 _need("workbench.keras", "keras", install=_cure("tensorflow"))
 
-from workbench.job.objects import allgather_object, broadcast_object
-from workbench.keras import callbacks, elastic
-from workbench.keras.backend import Compression
-from workbench.keras.functions import (
-    allgather,
-    allreduce,
-    broadcast,
-    broadcast_global_variables,
-    broadcast_variables,
-    load_model,
-    reducescatter,
-)
-from workbench.keras.optimizer import DistributedOptimizer, PartialDistributedOptimizer
+from workbench.job.objects import allgather_object as allgather_object
+from workbench.job.objects import broadcast_object as broadcast_object
+from workbench.keras import callbacks as callbacks
+from workbench.keras import elastic as elastic
+from workbench.keras import functions
+from workbench.keras.backend import Compression as Compression
+from workbench.keras.functions import *  # noqa: F403 - the verbs
+from workbench.keras.optimizer import DistributedOptimizer as DistributedOptimizer
+from workbench.keras.optimizer import PartialDistributedOptimizer as PartialDistributedOptimizer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-__all__ = [
-    *common.__all__,
-    "Compression",
-    "DistributedOptimizer",
-    "PartialDistributedOptimizer",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "broadcast",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_variables",
-    "callbacks",
-    "elastic",
-    "load_model",
-    "reducescatter",
-]
+if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
+    __all__ = [
+        *common.__all__,
+        *functions.__all__,
+        "Compression",
+        "DistributedOptimizer",
+        "PartialDistributedOptimizer",
+        "allgather_object",
+        "broadcast_object",
+        "callbacks",
+        "elastic",
+    ]
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

@@ -7,6 +7,7 @@ from typing import Any
 
 from workbench.core.messages import Kind
 from workbench.job.api import Average, ReduceOp
+from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.keras.backend import Compression, broadcast_variables
 from workbench.keras.flavour import LEGACY, handed_back, keras, number_or_array
 from workbench.keras.optimizer import DistributedOptimizer, is_distributed
@@ -22,12 +23,13 @@ def allreduce(
     postscale_factor: float = 1.0,
     op: ReduceOp | None = None,
     compression: Compressor = Compression.none,
+    process_set: ProcessSet = global_process_set,
 ) -> Any:
     """Reduce a value over all ranks, outside of graphs.
 
     Args:
         value: a number, an array, a tensor or a variable.
-        name, op, average, prescale_factor, postscale_factor: see :mod:`workbench.job.api`.
+        name, op, average, prescale_factor, postscale_factor, process_set: see :mod:`workbench.job.api`.
         compression: ``Compression.none``, ``.fp16`` or ``.bf16``.
 
     Returns:
@@ -40,28 +42,92 @@ def allreduce(
         array(2.)
         >>> hvd.shutdown()
     """
-    array = number_or_array(value)
-    call = Call(Kind.ALLREDUCE, name, choose_op(op, average), prescale_factor, postscale_factor)
-    if compression is Compression.none:
-        return handed_back(call([array])[0])
-    small, ctx = compression.compress(_tensor(array))
-    reduced = call([number_or_array(small)])[0]
-    return handed_back(number_or_array(compression.decompress(_tensor(reduced), ctx)))
+    chosen = choose_op(op, average)
+    call = Call(Kind.ALLREDUCE, name, chosen, prescale_factor, postscale_factor, process_set=process_set)
+    return _run(call, [value], compression)[0]
 
 
-def allgather(value: Any, name: str | None = None) -> Any:
+def grouped_allreduce(
+    values: Sequence[Any],
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: ReduceOp | None = None,
+    compression: Compressor = Compression.none,
+    process_set: ProcessSet = global_process_set,
+) -> list[Any]:
+    """As :func:`allreduce` for several values; none starts before all are ready on every rank."""
+    chosen = choose_op(op, average)
+    call = Call(Kind.ALLREDUCE, name, chosen, prescale_factor, postscale_factor, process_set=process_set)
+    return _run(call, values, compression)
+
+
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """All ranks' values, one below the other; what is returned, see :func:`allreduce`."""
-    return handed_back(Call(Kind.ALLGATHER, name)([number_or_array(value)])[0])
+    return _run(Call(Kind.ALLGATHER, name, process_set=process_set), [value])[0]
 
 
-def broadcast(value: Any, root_rank: int, name: str | None = None) -> Any:
+def grouped_allgather(
+    values: Sequence[Any], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[Any]:
+    """As :func:`allgather` for several values."""
+    return _run(Call(Kind.ALLGATHER, name, process_set=process_set), values)
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set) -> Any:
     """The root's value; what is returned, see :func:`allreduce`."""
-    return handed_back(Call(Kind.BROADCAST, name, root=root_rank)([number_or_array(value)])[0])
+    return _run(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [value])[0]
 
 
-def reducescatter(value: Any, name: str | None = None, op: ReduceOp = Average) -> Any:
+def alltoall(
+    value: Any,
+    splits: Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Send ``splits[i]`` rows to rank i, by default equally many.
+
+    Returns:
+        The rows received, see :func:`allreduce`; with ``splits`` a pair of these and the number from each rank.
+    """
+    rows = None if splits is None else tuple(int(each) for each in splits)
+    made = _run(Call(Kind.ALLTOALL, name, splits=rows, process_set=process_set), [value])
+    return made[0] if splits is None else (made[0], made[1])
+
+
+def reducescatter(
+    value: Any,
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
     """This rank's rows of the reduced value; what is returned, see :func:`allreduce`."""
-    return handed_back(Call(Kind.REDUCESCATTER, name, op)([number_or_array(value)])[0])
+    return grouped_reducescatter([value], name, op, process_set, prescale_factor, postscale_factor)[0]
+
+
+def grouped_reducescatter(
+    values: Sequence[Any],
+    name: str | None = None,
+    op: ReduceOp = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """As :func:`reducescatter` for several values."""
+    return _run(Call(Kind.REDUCESCATTER, name, op, prescale_factor, postscale_factor, process_set=process_set), values)
+
+
+def _run(call: Call, values: Sequence[Any], compression: Compressor = Compression.none) -> list[Any]:
+    arrays = [number_or_array(each) for each in values]
+    if compression is Compression.none:
+        return [handed_back(each) for each in call(arrays)] if arrays else []
+    small = [compression.compress(_tensor(each)) for each in arrays]
+    made = call([number_or_array(each) for each, _ in small]) if small else []
+    wide = [compression.decompress(_tensor(each), ctx) for each, (_, ctx) in zip(made, small, strict=True)]
+    return [handed_back(number_or_array(each)) for each in wide]
 
 
 def broadcast_global_variables(root_rank: int) -> None:
@@ -126,9 +192,13 @@ def _tensor(array: Any) -> Any:
 __all__ = [
     "allgather",
     "allreduce",
+    "alltoall",
     "broadcast",
     "broadcast_global_variables",
     "broadcast_variables",
+    "grouped_allgather",
+    "grouped_allreduce",
+    "grouped_reducescatter",
     "load_model",
     "reducescatter",
 ]

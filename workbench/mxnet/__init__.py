@@ -4,27 +4,34 @@ MXNet is retired software: its last release is 1.9.1, which wants numpy 1.23. ``
 that it needs, ``.venv-legacy``, from the pins in ``.ci/legacy.txt``.
 """
 
+from typing import TYPE_CHECKING
+
 from workbench.common.extras import need as _need
 
 _need("workbench.mxnet", "mxnet", install="pip install mxnet==1.9.1, which needs Python up to 3.11 and numpy 1.23")
 
-from workbench.job.objects import allgather_object, broadcast_object
+from workbench.job.objects import allgather_object as allgather_object
+from workbench.job.objects import broadcast_object as broadcast_object
 from workbench.mxnet import ops
-from workbench.mxnet.functions import broadcast_parameters
+from workbench.mxnet.functions import broadcast_parameters as broadcast_parameters
 from workbench.mxnet.ops import *  # noqa: F403 - the verbs
-from workbench.mxnet.optimizer import DistributedOptimizer
-from workbench.mxnet.tensors import Compression
-from workbench.mxnet.trainer import DistributedTrainer
+from workbench.mxnet.optimizer import DistributedOptimizer as DistributedOptimizer
+from workbench.mxnet.tensors import Compression as Compression
+from workbench.mxnet.trainer import DistributedTrainer as DistributedTrainer
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-__all__ = [
-    *common.__all__,
-    *ops.__all__,
-    "Compression",
-    "DistributedOptimizer",
-    "DistributedTrainer",
-    "allgather_object",
-    "broadcast_object",
-    "broadcast_parameters",
-]
+if not TYPE_CHECKING:  # checkers see what is imported `as` itself, or by a star; lists they do not add up
+    __all__ = [
+        *common.__all__,
+        *ops.__all__,
+        "Compression",
+        "DistributedOptimizer",
+        "DistributedTrainer",
+        "allgather_object",
+        "broadcast_object",
+        "broadcast_parameters",
+    ]
+
+    def __dir__() -> list[str]:
+        return sorted(__all__)

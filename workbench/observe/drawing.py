@@ -8,22 +8,17 @@ the document is where time begins, where it ends, and how long it is.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from textwrap import wrap
-from xml.sax.saxutils import escape
 
 from workbench.common.text import count
+from workbench.observe.drawing_kit import STYLE, WIDTH, clean, duration, in_lines, round_step, size
 from workbench.observe.tracks import PHASES, Bar, Mark, Span, Track, length, waited_s
 
-# JupyterLab shows an SVG as large as it says, and in a window 1,280 wide it has room for 830.
-WIDTH, LEFT, RIGHT, TOP = 820.0, 100.0, 18.0, 50.0
+LEFT, RIGHT, TOP = 100.0, 18.0, 50.0  # where the axis of time begins and ends; above it the title and the legend
 _STRIP, _ROW, _GAP, _MARGIN = 7.0, 18.0, 3.0, 16.0  # heights: compute, a bar, between bars, between tracks
 _LETTER = 5.6  # width, in a label of a bar
-_TITLE_LETTER = 6.2
 _NAMED = 6  # tensors that a tooltip names
-_CONTROL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 # Phase → (fill, letters on it), which differ in lightness too.
 COLOURS = {
@@ -38,13 +33,6 @@ COLOURS = {
     "send": ("#0b6e99", "#ffffff"),
     "receive": ("#8fd0b5", "#1b1f24"),
 }
-_STYLE = (
-    ".wbt-ground{fill:#ffffff}.wbt-text{fill:#24292f}.wbt-line{stroke:#d5dae0}.wbt-mark{fill:#c8102e}"
-    ".wbt-arrow{stroke:#24292f;stroke-width:1.2}.wbt-head{fill:#24292f}"
-    "@media(prefers-color-scheme:dark)"
-    "{.wbt-ground{fill:#16191d}.wbt-text{fill:#e6edf3}.wbt-line{stroke:#3a4149}.wbt-mark{fill:#ff7b72}"
-    ".wbt-arrow{stroke:#e6edf3}.wbt-head{fill:#e6edf3}}"
-)
 
 
 @dataclass(frozen=True)
@@ -101,7 +89,7 @@ def svg(
         f'height="{bottom + 22:g}" style="max-width:100%;height:auto" role="img" aria-label="{clean(text)}" '
         f'data-axis="{LEFT:g} {WIDTH - RIGHT:g} {_number(end)}" data-top="{top - 8:g}" '
         'font-family="sans-serif" font-size="11">',
-        f"<style>{_STYLE}</style>",
+        f"<style>{STYLE}</style>",
         f'<rect class="wbt-ground" width="{WIDTH:g}" height="{bottom + 22:g}" rx="6"/>',
         *(_text(12, 18 + 14 * i, line, size=12) for i, line in enumerate(title)),
         *_legend(tracks, top - 22),
@@ -136,45 +124,9 @@ def describe(tracks: Sequence[Track], noun: str = "rank") -> str:
     return f"{text}; the longest waits were for {noun} {culprit}: {duration(waits[culprit] * 1e6)} in all"
 
 
-def duration(us: float) -> str:
-    """Microseconds for a reader.
-
-    Example:
-        >>> duration(3.21), duration(1234.5), duration(2.5e6)
-        ('3.2 µs', '1.23 ms', '2.5 s')
-    """
-    for limit, unit in ((1e6, "s"), (1e3, "ms")):
-        if us >= limit:
-            return f"{us / limit:.3g} {unit}"
-    return f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs"
-
-
-def size(nbytes: int) -> str:
-    """Bytes for a reader.
-
-    Example:
-        >>> size(0), size(4096), size(3 << 20)
-        ('no data', '4.1 kB', '3.15 MB')
-    """
-    for limit, unit in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")):
-        if nbytes >= limit:
-            return f"{nbytes / limit:.3g} {unit}"
-    return f"{nbytes} bytes" if nbytes else "no data"
-
-
 def caption(span: Span, bar: Bar | None, noun: str = "rank") -> str:
     """A phase in a word or two."""
     return f"wait for {noun} {bar.last}" if bar is not None and span.phase == "wait" else span.phase
-
-
-def in_lines(text: str, width: float) -> list[str]:
-    """A title, in two lines where one has no room for it.
-
-    Example:
-        >>> in_lines("one two three", 60)
-        ['one', 'two …']
-    """
-    return wrap(text, max(1, int((width - 24) / _TITLE_LETTER)), max_lines=2, placeholder=" …")
 
 
 def _legend(tracks: Sequence[Track], y: float) -> Iterable[str]:
@@ -192,21 +144,11 @@ def _legend(tracks: Sequence[Track], y: float) -> Iterable[str]:
 
 
 def _axis(end: float, top: float, bottom: float) -> Iterable[str]:
-    step = _step(end)
+    step = round_step(end)
     for i in range(int(end / step) + 1):
         x = _x(i * step, end)
         yield f'<line class="wbt-line" x1="{x:.2f}" x2="{x:.2f}" y1="{top - 4:g}" y2="{bottom:g}"/>'
         yield _text(x, bottom + 14, duration(i * step) if i else "0", anchor="middle", size=10)
-
-
-def _step(end: float) -> float:
-    """A round number of µs, so that there are 4 to 10 of them in ``end``."""
-    power = 1.0
-    while power * 10 <= end / 4:
-        power *= 10
-    while power > end / 4:
-        power /= 10
-    return next(power * factor for factor in (5, 2, 1) if power * factor <= end / 4)
 
 
 def _track(track: Track, tracks: Sequence[Track], top: float, end: float, noun: str) -> Iterable[str]:
@@ -338,16 +280,6 @@ def _times(begin: float, end: float) -> str:
 
 def _number(us: float) -> str:
     return f"{round(us, 6):.12g}"
-
-
-def clean(words: str) -> str:
-    r"""A text as it stands in XML, which has no control characters.
-
-    Example:
-        >>> print(clean("a<b & \x00"))
-        a&lt;b &amp; �
-    """
-    return escape(_CONTROL.sub("�", words))
 
 
 def _x(us: float, end: float) -> float:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from workbench.errors import LaunchError
 from workbench.job.context import HOLDER
-from workbench.observe.drawing import _STYLE, LEFT, RIGHT, TOP, WIDTH, clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import LEFT, RIGHT, TOP
+from workbench.observe.drawing_kit import WIDTH, clean
 from workbench.observe.figure import Figure
 from workbench.runtime.steady.tuner import Choice, Trial
 
@@ -82,7 +84,7 @@ def _svg(trials: Sequence[Trial], choice: Choice, said: str) -> str:
     ground = f'<rect class="wbt-ground" {size} rx="6"/>'
     lines = [said[i : i + 130] for i in range(0, len(said), 130)]
     words = [f'<text class="wbt-text" x="12" y="{18 + 14 * i}">{clean(line)}</text>' for i, line in enumerate(lines)]
-    return "\n".join([head, f"<style>{_STYLE}</style>", ground, *words, *parts, "</svg>"]) + "\n"
+    return "\n".join([head, f"<style>{kit.STYLE}</style>", ground, *words, *parts, "</svg>"]) + "\n"
 
 
 __all__ = ["AutotuneReport", "autotune_report"]

@@ -18,21 +18,28 @@ Ray is an extra: ``pip install 'ray[train]'``, the same version on the driver an
 the modules that the function imports are installed, too.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.ray import needed as needed  # first: without Ray nothing of this folder is to be half loaded
 from workbench.ray.elastic import ElasticRayExecutor
 from workbench.ray.runner import RayExecutor
 from workbench.ray.worker import BaseHorovodWorker
 
+if TYPE_CHECKING:
+    from workbench.ray.train import WorkbenchConfig as WorkbenchConfig
+else:
 
-def __getattr__(name: str) -> Any:
-    """``WorkbenchConfig``: ``ray.train`` is large, and who does not use it need not load it."""
-    if name == "WorkbenchConfig":
-        from workbench.ray.train import WorkbenchConfig
+    def __getattr__(name: str) -> Any:
+        """``WorkbenchConfig``: ``ray.train`` is large, and who does not use it need not load it."""
+        if name == "WorkbenchConfig":
+            from workbench.ray.train import WorkbenchConfig
 
-        return WorkbenchConfig
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            return WorkbenchConfig
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 __all__ = ["BaseHorovodWorker", "ElasticRayExecutor", "RayExecutor", "WorkbenchConfig"]
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

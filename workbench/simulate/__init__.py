@@ -5,3 +5,49 @@ Read in this order: ``machines`` (racks, hosts, wires), ``schedule`` (what an al
 training), ``published`` (the figures of 512 GPUs), ``levels`` and ``ideas`` (what would beat them), ``servers`` and
 ``held_out`` (figures that nothing was fitted to, and what misses). ``export/`` writes a step for other tools.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "algorithms",
+    "delays",
+    "export",
+    "held_out",
+    "ideas",
+    "levels",
+    "machines",
+    "measured",
+    "models",
+    "published",
+    "schedule",
+    "servers",
+    "steps",
+]
+
+
+if TYPE_CHECKING:
+    from workbench.simulate import algorithms as algorithms
+    from workbench.simulate import delays as delays
+    from workbench.simulate import export as export
+    from workbench.simulate import held_out as held_out
+    from workbench.simulate import ideas as ideas
+    from workbench.simulate import levels as levels
+    from workbench.simulate import machines as machines
+    from workbench.simulate import measured as measured
+    from workbench.simulate import models as models
+    from workbench.simulate import published as published
+    from workbench.simulate import schedule as schedule
+    from workbench.simulate import servers as servers
+    from workbench.simulate import steps as steps
+else:
+
+    def __getattr__(name: str) -> Any:
+        """Load a module when it is asked for: each says what it needs."""
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -20,6 +20,25 @@ Spark's tasks only hold the slots, and carry the standard streams of the ranks. 
 beside them, as with any other launcher. Each node needs the same environment as the driver, at the same path.
 """
 
-from workbench.spark.run import run, run_elastic
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["run", "run_elastic"]
+from workbench.spark.run import run as run
+from workbench.spark.run import run_elastic as run_elastic
+
+if TYPE_CHECKING:
+    from workbench.spark import common as common
+    from workbench.spark import keras as keras
+    from workbench.spark import torch as torch
+else:
+    __all__ = ["run", "run_elastic"]
+    _MODULES = ("common", "keras", "torch")  # the last two need Keras, and torch
+
+    def __getattr__(name: str) -> Any:
+        """Modules of this folder that are loaded when they are asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *_MODULES])

@@ -4,69 +4,58 @@ Eagerly, within ``tf.function``, and in the graphs and sessions of ``tf.compat.v
 :mod:`workbench.keras`, here :mod:`workbench.tensorflow.keras`. Any TensorFlow from 2.15 on will do, with Keras 2 or 3.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from workbench.common.extras import cure as _cure
 from workbench.common.extras import need as _need
 
 _need("workbench.tensorflow", "tensorflow", install=_cure("tensorflow"))
 
-from workbench.tensorflow import elastic
-from workbench.tensorflow.gradient_tape import DistributedGradientTape, PartialDistributedGradientTape
-from workbench.tensorflow.optimizer import DistributedOptimizer
-from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization
-from workbench.tf.functions import (
-    BroadcastGlobalVariablesHook,
-    allgather_object,
-    broadcast_global_variables,
-    broadcast_object,
-    broadcast_object_fn,
-    broadcast_variables,
-)
-from workbench.tf.ops import (
-    allgather,
-    allreduce,
-    alltoall,
-    broadcast,
-    broadcast_,
-    grouped_allgather,
-    grouped_allreduce,
-    grouped_reducescatter,
-    local_rank_op,
-    local_size_op,
-    process_set_included_op,
-    rank_op,
-    reducescatter,
-    size_op,
-)
-from workbench.tf.tensors import Compression
+from workbench.tensorflow import elastic as elastic
+from workbench.tensorflow.gradient_tape import DistributedGradientTape as DistributedGradientTape
+from workbench.tensorflow.gradient_tape import PartialDistributedGradientTape as PartialDistributedGradientTape
+from workbench.tensorflow.optimizer import DistributedOptimizer as DistributedOptimizer
+from workbench.tensorflow.sync_batch_norm import SyncBatchNormalization as SyncBatchNormalization
+from workbench.tf import ops
+from workbench.tf.functions import BroadcastGlobalVariablesHook as BroadcastGlobalVariablesHook
+from workbench.tf.functions import allgather_object as allgather_object
+from workbench.tf.functions import broadcast_global_variables as broadcast_global_variables
+from workbench.tf.functions import broadcast_object as broadcast_object
+from workbench.tf.functions import broadcast_object_fn as broadcast_object_fn
+from workbench.tf.functions import broadcast_variables as broadcast_variables
+from workbench.tf.ops import *  # noqa: F403 - the verbs
+from workbench.tf.tensors import Compression as Compression
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share
 
-__all__ = [
-    *common.__all__,
-    "BroadcastGlobalVariablesHook",
-    "Compression",
-    "DistributedGradientTape",
-    "DistributedOptimizer",
-    "PartialDistributedGradientTape",
-    "SyncBatchNormalization",
-    "allgather",
-    "allgather_object",
-    "allreduce",
-    "alltoall",
-    "broadcast",
-    "broadcast_",
-    "broadcast_global_variables",
-    "broadcast_object",
-    "broadcast_object_fn",
-    "broadcast_variables",
-    "elastic",
-    "grouped_allgather",
-    "grouped_allreduce",
-    "grouped_reducescatter",
-    "local_rank_op",
-    "local_size_op",
-    "process_set_included_op",
-    "rank_op",
-    "reducescatter",
-    "size_op",
-]
+if TYPE_CHECKING:  # it sees what is imported `as` itself, or by a star; lists it does not add up
+    from workbench.tensorflow import data as data
+    from workbench.tensorflow import keras as keras
+else:
+    __all__ = [
+        *common.__all__,
+        *ops.__all__,
+        "BroadcastGlobalVariablesHook",
+        "Compression",
+        "DistributedGradientTape",
+        "DistributedOptimizer",
+        "PartialDistributedGradientTape",
+        "SyncBatchNormalization",
+        "allgather_object",
+        "broadcast_global_variables",
+        "broadcast_object",
+        "broadcast_object_fn",
+        "broadcast_variables",
+        "elastic",
+    ]
+    _MODULES = ("data", "keras")
+
+    def __getattr__(name: str) -> Any:
+        """Modules of this folder that are loaded when they are asked for."""
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return import_module(f"{__name__}.{name}")
+
+    def __dir__() -> list[str]:
+        return sorted([*__all__, *_MODULES])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from workbench.core.handle import Handle
+from workbench.core.handle import GroupHandle, Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.errors import UnsupportedTensorError
@@ -36,9 +36,9 @@ def allreduce_async(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Reduce into new memory; the handle's result is the new tensor."""
-    return grouped_allreduce_async(
-        [tensor], average, name, op, prescale_factor, postscale_factor, process_set
-    )._members[0]
+    return grouped_allreduce_async([tensor], average, name, op, prescale_factor, postscale_factor, process_set).members[
+        0
+    ]
 
 
 def allreduce_async_(
@@ -53,7 +53,7 @@ def allreduce_async_(
     """Reduce in place; the handle's result is the tensor itself."""
     return grouped_allreduce_async_(
         (tensor,), average, name, op, prescale_factor, postscale_factor, process_set
-    )._members[0]
+    ).members[0]
 
 
 def allreduce_(
@@ -68,21 +68,6 @@ def allreduce_(
     """As :func:`allreduce_async_`, and wait."""
     factors = prescale_factor, postscale_factor
     return api.wait_for(allreduce_async_, tensor, average, name, op, *factors, process_set)  # type: ignore[no-any-return]
-
-
-class GroupHandle:
-    """The handles of a group as one: done when all are; the result is the list of results."""
-
-    def __init__(self, members: list[Handle]) -> None:
-        self._members = members
-
-    def poll(self) -> bool:
-        """True when :meth:`wait` would not block."""
-        return all(handle.poll() for handle in self._members)
-
-    def wait(self, timeout_s: float | None = None) -> list[Any]:
-        """Wait for all, ``timeout_s`` for each; errors as :meth:`workbench.core.handle.Handle.wait`."""
-        return [handle.wait(timeout_s) for handle in self._members]
 
 
 def grouped_allreduce_async(
@@ -123,7 +108,7 @@ def grouped_allreduce_async_(
     )
     group = begin(call, tensors, fresh=False)
     if again:
-        remember(again, tensors, group._members)
+        remember(again, tensors, group.members)
     return group
 
 
@@ -145,7 +130,7 @@ def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Concatenate along the first dimension, which may differ between ranks."""
-    return grouped_allgather_async([tensor], name, process_set)._members[0]
+    return grouped_allgather_async([tensor], name, process_set).members[0]
 
 
 def grouped_allgather_async(
@@ -159,7 +144,7 @@ def broadcast_async(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """The root's tensor, in new memory."""
-    return begin(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [tensor])._members[0]
+    return begin(Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set), [tensor]).members[0]
 
 
 def broadcast_async_(
@@ -167,7 +152,7 @@ def broadcast_async_(
 ) -> Handle:
     """The root's tensor, in place."""
     call = Call(Kind.BROADCAST, name, root=root_rank, process_set=process_set)
-    return begin(call, [tensor], fresh=False)._members[0]
+    return begin(call, [tensor], fresh=False).members[0]
 
 
 def broadcast_(
@@ -189,7 +174,7 @@ def alltoall_async(
         ValueError: splits of another dtype than int32, or that do not fit the rows.
     """
     call = Call(Kind.ALLTOALL, name, splits=rows_of(splits), process_set=process_set)
-    return begin(call, [tensor])._members[0]
+    return begin(call, [tensor]).members[0]
 
 
 def rows_of(splits: torch.Tensor | Sequence[int] | None) -> tuple[int, ...] | None:
@@ -212,7 +197,7 @@ def reducescatter_async(
     postscale_factor: float = 1.0,
 ) -> Handle:
     """Reduce, and keep this rank's rows; the first ``rows % size()`` ranks get one more."""
-    return grouped_reducescatter_async([tensor], name, op, process_set, prescale_factor, postscale_factor)._members[0]
+    return grouped_reducescatter_async([tensor], name, op, process_set, prescale_factor, postscale_factor).members[0]
 
 
 def grouped_reducescatter_async(
@@ -257,7 +242,7 @@ def gather_sparse(
 
     def gather(part: torch.Tensor, what: str) -> Handle:
         call = Call(Kind.ALLGATHER, f"sparse.{name}.{what}", process_set=process_set, user=user)
-        return begin(call, [part.contiguous()])._members[0]
+        return begin(call, [part.contiguous()]).members[0]
 
     places, values = gather(tensor.indices().t(), "indices"), gather(tensor.values(), "values")
 

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from workbench.core.backend.base import Array
-from workbench.core.handle import Handle
+from workbench.core.handle import GroupHandle, Handle
 from workbench.core.messages import Kind
 from workbench.core.pending import Entry
 from workbench.core.verbs import Verb, verb
@@ -25,12 +25,12 @@ from workbench.errors import UnsupportedTensorError, WorkbenchError
 from workbench.job import api, arrays
 from workbench.job.api import Average, ReduceOp, Sum
 from workbench.job.context import HOLDER
+from workbench.job.entries import MakeEntry, submit_group
 from workbench.job.process_sets import ProcessSet, global_process_set
 from workbench.runtime.faults.blocked_threads import called_at, users_line
 from workbench.runtime.faults.sigint import INTERRUPTS
 
 Shape = tuple[int | None, ...]
-MakeEntry = Callable[[Any, str | None, dict[str, Any]], Entry]
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,8 @@ class Call:
 
     def __call__(self, given: Sequence[Array]) -> list[Array]:
         """The results in new memory, one per array; for alltoall two: the rows, and how many came from each rank."""
-        return api.wait_for(lambda: _Handles(self.begin(given, self._entry)))  # type: ignore[no-any-return]
+        results: list[Any] = api.wait_for(lambda: GroupHandle(self.begin(given, self._entry)))
+        return list(results[0]) if results and self.verb.splits else results
 
     @property
     def verb(self) -> Verb:
@@ -87,12 +88,7 @@ class Call:
         if self.user:
             fields |= {"user": self.user}
         submit = api.submit_when_free if self.user else api.submit
-        count = len(tensors)
-        if count < 2:
-            return submit([entry(each, self.name, fields) for each in tensors])
-        with api.group_name(self.kind, self.name, self.process_set) as base:
-            fields |= {"group": f"{self.kind.value}.{base}.{count}", "group_size": count}
-            return submit([entry(each, f"{base}_{i}of{count}", fields) for i, each in enumerate(tensors)])
+        return submit_group(self.kind, self.name, tensors, entry, fields, submit)
 
     def _entry(self, array: Array, name: str | None, fields: dict[str, Any]) -> Entry:
         array, about = arrays.given(array)
@@ -117,17 +113,6 @@ class Call:
         if self.verb.ragged:
             return [(None, *shape[1:]) for shape in shapes]
         return [(_share(shape[0], members, self.process_set.rank() or 0), *shape[1:]) for shape in shapes]
-
-
-class _Handles:
-    """Several handles as one; alltoall's result is two arrays."""
-
-    def __init__(self, members: Sequence[Handle]) -> None:
-        self._members = members
-
-    def wait(self) -> list[Array]:
-        results = [handle.wait() for handle in self._members]
-        return list(results[0]) if results and isinstance(results[0], tuple) else results
 
 
 def choose_op(op: ReduceOp | None, average: bool | None) -> ReduceOp:

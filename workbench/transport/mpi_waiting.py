@@ -29,12 +29,12 @@ def wait(requests: list[MPI.Request], tick: Callable[[], None], timeout_s: float
         timeout_s: deadline.
 
     Raises:
-        DeadlineError: the deadline has passed. The requests are taken back, see :func:`_take_back`.
+        DeadlineError: the deadline has passed. The requests are taken back, see :func:`take_back`.
     """
     try:
         until(lambda: bool(MPI.Request.Testall(requests)), tick, timeout_s)
     except BaseException:
-        _take_back([request for request in requests if request != MPI.REQUEST_NULL])
+        take_back([request for request in requests if request != MPI.REQUEST_NULL])
         raise
 
 
@@ -49,7 +49,7 @@ def until(done: Callable[[], bool], tick: Callable[[], None], timeout_s: float) 
     poll(done, in_time, _SPINS)
 
 
-def _take_back(requests: list[MPI.Request]) -> None:
+def take_back(requests: list[MPI.Request]) -> None:
     """Cancel what nobody waits for any more, so that a late message is not written where the caller keeps other things.
 
     A message that has begun to arrive cannot be cancelled: it gets a second to end. What is left then (its sender is

@@ -10,7 +10,7 @@ import pytest
 
 from workbench.course.schedules.picture import step_picture
 from workbench.course.schedules.played import play
-from workbench.observe.drawing import _STYLE
+from workbench.observe.drawing_kit import STYLE
 from workbench.simulate.steps import Event, Span, simulate
 
 LAYERS = [Span("front", 1.0, 2.0, values=25), Span("back", 1.0, 2.0, values=100)]
@@ -37,7 +37,7 @@ def test_it_has_the_style_of_all_pictures_and_tells_each_bar() -> None:
     """Tooltips name what is computed, what is carried with its bytes, and what is waited for."""
     found = simulate(LAYERS, lambda nbytes: nbytes / 100)
     figure = step_picture(found.events, found.step_s, "Simulated")
-    assert _STYLE in figure.svg
+    assert STYLE in figure.svg
     told = re.findall(r"<title>(.*?)</title>", figure.svg)
     assert "forward front: 1 s" in told
     assert "reduce back: 4 s, 400 bytes" in told

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 
 from workbench.course.calculators import units
 from workbench.course.calculators.memory import Job, Memory, Sharding, calculate
-from workbench.course.drawing import _label, _picture
-from workbench.observe.drawing import COLOURS, clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import COLOURS
+from workbench.observe.drawing_kit import clean
 from workbench.observe.figure import Figure
 
 _LEFT, _WIDTH, _BAR = 92.0, 420.0, 18.0
@@ -34,7 +35,7 @@ def stacks(settings: Mapping[str, Job], title: str = "A rank's memory, plain and
         told.append(f"{name}: " * bool(name) + ", ".join(units.nbytes(memory.total) for memory in found.values()))
         parts += _setting(name, job, found, top)
         top += _HEAD + len(found) * _ROW + 12
-    return _picture(f"{title}: {'; '.join(told)}", _LEFT + _WIDTH + 290, top, parts)
+    return kit.picture(f"{title}: {'; '.join(told)}", _LEFT + _WIDTH + 290, top, parts)
 
 
 def described(job: Job) -> str:
@@ -53,7 +54,9 @@ def described(job: Job) -> str:
 
 
 def _setting(name: str, job: Job, found: Mapping[Sharding, Memory], top: float) -> Iterator[str]:
-    yield from (_label(12, top + 16 + 16 * i, line, 12) for i, line in enumerate(filter(None, (name, described(job)))))
+    yield from (
+        kit.label(12, top + 16 + 16 * i, line, 12) for i, line in enumerate(filter(None, (name, described(job))))
+    )
     largest = max(memory.total for memory in found.values())
     shown = job.device_bytes <= 1.3 * largest  # a device that is much larger would leave the bars too short to read
     scale = _WIDTH / max(largest, job.device_bytes if shown else 0)
@@ -66,7 +69,7 @@ def _setting(name: str, job: Job, found: Mapping[Sharding, Memory], top: float) 
 
 
 def _bar(sharding: Sharding, memory: Memory, job: Job, scale: float, y: float) -> Iterator[str]:
-    yield _label(_LEFT - 8, y + 13, sharding.value, 12, "end")
+    yield kit.label(_LEFT - 8, y + 13, sharding.value, 12, "end")
     x = _LEFT
     for part, phase in _PARTS.items():
         nbytes: float = getattr(memory, part)
@@ -75,12 +78,12 @@ def _bar(sharding: Sharding, memory: Memory, job: Job, scale: float, y: float) -
         yield f"<g><title>{clean(f'{sharding.value}, {_SAID.get(part, part)}: {words}')}</title>"
         yield f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_BAR:g}" fill="{fill}"/>'
         if width > _LETTER * len(words) + 6:
-            yield _label(x + width / 2, y + 13, words, 10, "middle", f' fill="{ink}"')
+            yield kit.label(x + width / 2, y + 13, words, 10, "middle", f' fill="{ink}"')
         yield "</g>"
         x += width
     much = "" if memory.total <= job.device_bytes else ", too much"
     words = f"{units.nbytes(memory.total)}{much}; sends {units.nbytes(memory.sent)} a step"
-    yield _label(_LEFT + _WIDTH + 10, y + 13, words, 11)
+    yield kit.label(_LEFT + _WIDTH + 10, y + 13, words, 11)
 
 
 def _legend() -> Iterator[str]:
@@ -88,9 +91,9 @@ def _legend() -> Iterator[str]:
     for part, phase in _PARTS.items():
         words = _SAID.get(part, part)
         yield f'<rect x="{x:g}" y="40" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
-        yield _label(x + 14, 49, words, 11)
+        yield kit.label(x + 14, 49, words, 11)
         x += 40 + _LETTER * len(words)
-    yield _label(x, 49, "dashed: what the device has", 11)
+    yield kit.label(x, 49, "dashed: what the device has", 11)
 
 
 __all__ = ["described", "stacks"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
-from workbench.course.drawing import _label, _picture
 from workbench.course.followed.places import PHASES, STOPS
 from workbench.course.followed.trace import Passed
-from workbench.observe.drawing import COLOURS, clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import COLOURS
+from workbench.observe.drawing_kit import clean
 from workbench.observe.figure import Figure
 
 _THREADS = {"main": "main thread", "engine": "engine's thread", "coordinator": "coordinator's thread, on rank 0"}
@@ -35,7 +36,7 @@ def way_picture(passed: Sequence[Passed], title: str) -> Figure:
     parts = [*_lanes(bottom), *_stops(passed)]
     parts += [line for here, there in pairwise(places) for line in _arrow(here, there)]
     parts += [_box(one, x, y) for one, (x, y) in zip(passed, places, strict=True)]
-    return _picture(f"{title}: {', '.join(told)}", _LEFT + _COLUMN * len(_THREADS), bottom + 6, parts)
+    return kit.picture(f"{title}: {', '.join(told)}", _LEFT + _COLUMN * len(_THREADS), bottom + 6, parts)
 
 
 def _listed(threads: Sequence[str]) -> str:
@@ -49,7 +50,7 @@ def _column(one: Passed) -> int:
 def _lanes(bottom: float) -> Iterator[str]:
     for column, words in enumerate(_THREADS.values()):
         x = _LEFT + _COLUMN * column
-        yield _label(x + _BOX / 2, 54, words, 12, "middle")
+        yield kit.label(x + _BOX / 2, 54, words, 12, "middle")
         yield (
             f'<rect x="{x - 6:g}" y="{_TOP - 4:g}" width="{_BOX + 12:g}" height="{bottom - _TOP:g}" rx="4" '
             'fill="#8b949e" fill-opacity="0.12"/>'
@@ -60,14 +61,14 @@ def _stops(passed: Sequence[Passed]) -> Iterator[str]:
     before = ""
     for row, one in enumerate(passed):
         if one.stop != before:
-            yield _label(12, _TOP + _ROW * row + 15, one.stop, 12)
+            yield kit.label(12, _TOP + _ROW * row + 15, one.stop, 12)
         before = one.stop
 
 
 def _box(one: Passed, x: float, y: float) -> str:
     fill, ink = COLOURS[PHASES[one.stop]]
     tip = clean(f"{one.path.replace(':', '.')}, on the {_THREADS.get(one.thread, one.thread)}: {STOPS[one.stop]}")
-    words = _label(x + _BOX / 2, y + 14, one.name, 10, "middle", f' fill="{ink}"')
+    words = kit.label(x + _BOX / 2, y + 14, one.name, 10, "middle", f' fill="{ink}"')
     box = f'<rect x="{x:g}" y="{y:g}" width="{_BOX:g}" height="20" rx="3" fill="{fill}"/>'
     return f"<g><title>{tip}</title>{box}{words}</g>"
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.common.text import count
-from workbench.course.drawing import _label, _picture
 from workbench.course.pipelines.played import Played
 from workbench.course.simulator.run import Computed
-from workbench.observe.drawing import COLOURS, clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import COLOURS
+from workbench.observe.drawing_kit import clean
 from workbench.observe.figure import Figure
 
 _LEFT, _WIDTH, _TOP, _ROW = 70.0, 620.0, 64.0, 34.0
@@ -35,11 +36,11 @@ def pipeline_picture(played: Played, title: str) -> Figure:
     parts = [*_legend(), *_axis(length, bottom)]
     for stage, peak in enumerate(played.peaks):
         y = _TOP + _ROW * stage
-        parts.append(_label(_LEFT - 8, y + 20, f"stage {stage}", 12, "end"))
+        parts.append(kit.label(_LEFT - 8, y + 20, f"stage {stage}", 12, "end"))
         parts.append(f'<rect x="{_LEFT:g}" y="{y:g}" width="{_WIDTH:g}" height="{_ROW - 6:g}" {_IDLE}/>')
         parts += [_box(one, y, _WIDTH / length) for one in played.run.computed if one.rank == stage]
-        parts.append(_label(_LEFT + _WIDTH + 10, y + 20, str(peak), 12))
-    return _picture(text, _LEFT + _WIDTH + 60, bottom + 30, parts)
+        parts.append(kit.label(_LEFT + _WIDTH + 10, y + 20, str(peak), 12))
+    return kit.picture(text, _LEFT + _WIDTH + 60, bottom + 30, parts)
 
 
 def _box(one: Computed, y: float, scale: float) -> str:
@@ -47,7 +48,7 @@ def _box(one: Computed, y: float, scale: float) -> str:
     fill, ink = _FILL[what]
     x, width = _LEFT + one.begin * scale, (one.end - one.begin) * scale
     tip = f"stage {one.rank}: {_WORDS[what]} of micro-batch {microbatch}, from {one.begin:g} to {one.end:g}"
-    inside = _label(x + width / 2, y + 19, microbatch, 11, "middle", f' fill="{ink}"') if width > 9 else ""
+    inside = kit.label(x + width / 2, y + 19, microbatch, 11, "middle", f' fill="{ink}"') if width > 9 else ""
     box = f'<rect x="{x:.1f}" y="{y:g}" width="{width:.1f}" height="{_ROW - 6:g}" fill="{fill}" stroke="#ffffff"/>'
     return f"<g><title>{clean(tip)}</title>{box}{inside}</g>"
 
@@ -56,9 +57,9 @@ def _legend() -> Iterator[str]:
     x = _LEFT
     for words, fill in (*((_WORDS[what], f'fill="{_FILL[what][0]}"') for what in "FB"), ("idle: the bubble", _IDLE)):
         yield f'<rect x="{x:g}" y="42" width="11" height="11" rx="2" {fill}/>'
-        yield _label(x + 16, 52, words)
+        yield kit.label(x + 16, 52, words)
         x += 40 + 6.2 * len(words)
-    yield _label(_LEFT + _WIDTH + 10, 52, "kept")
+    yield kit.label(_LEFT + _WIDTH + 10, 52, "kept")
 
 
 def _axis(length: float, bottom: float) -> Iterator[str]:
@@ -66,7 +67,7 @@ def _axis(length: float, bottom: float) -> Iterator[str]:
     for time in range(0, int(length) + 1, tick):
         x = _LEFT + _WIDTH * time / length
         yield f'<line class="wbt-line" stroke="#8b949e" x1="{x:.1f}" x2="{x:.1f}" y1="{_TOP - 4:g}" y2="{bottom:g}"/>'
-        yield _label(x, bottom + 16, str(time), 10, "middle")
+        yield kit.label(x, bottom + 16, str(time), 10, "middle")
 
 
 __all__ = ["pipeline_picture"]

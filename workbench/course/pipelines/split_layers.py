@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from workbench.course.drawing import _INKS, _ink, _label, _picture
-from workbench.observe.drawing import clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing_kit import clean
 from workbench.observe.figure import Figure
 
 _TOP, _LOW, _WIDE, _HIGH = 70.0, 40.0, 110.0, 80.0  # a matrix of rows × width, of width × hidden, of hidden × width
@@ -35,19 +35,21 @@ def split_layers(n: int) -> Figure:
         *_matrix("y", 590, middle, _HIGH, _LOW, [("on every rank", "")]),
     ]
     parts += [
-        _label(
+        kit.label(
             20,
             _TOP + _WIDE + 46,
             "The numbers are ranks. Forward: f passes x on, g adds up the ranks' parts of y: one allreduce",
             12,
         ),
-        _label(20, _TOP + _WIDE + 66, "Backward: g passes dy on, f adds up the ranks' parts of dx: one allreduce", 12),
+        kit.label(
+            20, _TOP + _WIDE + 66, "Backward: g passes dy on, f adds up the ranks' parts of dx: one allreduce", 12
+        ),
     ]
-    return _picture(text, 700, _TOP + _WIDE + 82, parts)
+    return kit.picture(text, 700, _TOP + _WIDE + 82, parts)
 
 
 def _owned(n: int) -> _Owners:
-    return [(f"rank {rank}", _INKS[rank % len(_INKS)]) for rank in range(n)]
+    return [(f"rank {rank}", kit.INKS[rank % len(kit.INKS)]) for rank in range(n)]
 
 
 def _matrix(
@@ -55,7 +57,7 @@ def _matrix(
 ) -> Iterator[str]:
     top = middle - height / 2
     wide, high = (width / len(owners), height) if by_columns else (width, height / len(owners))
-    yield _label(x + width / 2, top - 8, name, 13, "middle")
+    yield kit.label(x + width / 2, top - 8, name, 13, "middle")
     for i, (owner, fill) in enumerate(owners):
         left, y = (x + i * wide, top) if by_columns else (x, top + i * high)
         look = f'fill="{fill}" stroke="#ffffff"' if fill else 'fill="#8b949e" fill-opacity="0.25" stroke="#8b949e"'
@@ -64,13 +66,13 @@ def _matrix(
             f"<title>{clean(f'{name}: {owner}')}</title></rect>"
         )
         if fill:
-            yield _label(left + wide / 2, y + high / 2 + 4, str(i), 11, "middle", _ink(fill))
+            yield kit.label(left + wide / 2, y + high / 2 + 4, str(i), 11, "middle", kit.ink(fill))
 
 
 def _step(sign: str, x: float, middle: float, words: str = "") -> Iterator[str]:
-    yield _label(x + 12, middle + 5, sign, 16, "middle")
+    yield kit.label(x + 12, middle + 5, sign, 16, "middle")
     if words:
-        yield _label(x + 12, middle + 22, words, 10, "middle")
+        yield kit.label(x + 12, middle + 22, words, 10, "middle")
 
 
 __all__ = ["split_layers"]

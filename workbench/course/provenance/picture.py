@@ -10,13 +10,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from workbench.common.text import count
-from workbench.course.drawing import _label, _picture, _shade, _title
 from workbench.course.provenance.coding import Coded, Content
 from workbench.course.provenance.explain import Replay
 from workbench.course.provenance.steps import Step, ranks
 from workbench.course.provenance.words import differs
 from workbench.course.simulator import DeadlockError, Message
-from workbench.observe.drawing import WIDTH, clean
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing_kit import WIDTH, clean
 from workbench.observe.figure import Figure
 
 _LEFT, _ROW, _GUTTER, _LETTER = 82.0, 24.0, 34.0, 6.6
@@ -58,19 +58,19 @@ def grid(run: Replay, name: str) -> Figure:
     tall = run.n * _ROW + 56.0
     text = f"{name} on {run.n} simulated ranks: {_summary(run)}"
     width = min(max(_LEFT + min(across, len(stages)) * step + 8, 500.0), WIDTH)
-    top = 34.0 + 16 * len(_title(text, width)) - 16
+    top = 34.0 + 16 * len(kit.title(text, width)) - 16
     parts = [_STYLE]
     for i, stage in enumerate(stages):
         x, y = _LEFT + i % across * step, top + i // across * tall
         if i % across == 0:
-            parts += [_label(8, y + 18 + (rank + 0.66) * _ROW, f"rank {rank}", 11) for rank in range(run.n)]
+            parts += [kit.label(8, y + 18 + (rank + 0.66) * _ROW, f"rank {rank}", 11) for rank in range(run.n)]
             if chunks > 1:
-                parts.append(_label(8, y + 32 + run.n * _ROW, "chunk", 11))
+                parts.append(kit.label(8, y + 32 + run.n * _ROW, "chunk", 11))
         parts += _stage(stage, i, (x, y), cell, run)
     rows = -(-len(stages) // across)
     bottom = top + rows * tall
     parts += _legend(bottom, run.coded)
-    return _picture(text, width, bottom + 24 + 16 * (run.wrong is not None), [*parts, *_line(run, bottom + 30)])
+    return kit.picture(text, width, bottom + 24 + 16 * (run.wrong is not None), [*parts, *_line(run, bottom + 30)])
 
 
 def _stages(run: Replay) -> Iterator[_Stage]:
@@ -131,7 +131,7 @@ def _stage(stage: _Stage, number: int, corner: tuple[float, float], cell: float,
     x0, y0 = corner
     chunks = run.n if run.coded.chunked else 1
     yield f'<g data-begin="{number}" data-end="{number}" data-says="{_attribute(f"{stage.name}: {stage.says}")}">'
-    yield _label(x0, y0 + 12, stage.name, 12)
+    yield kit.label(x0, y0 + 12, stage.name, 12)
     for message in stage.messages:
         yield from _arrow(message, x0, y0 + 18)
     for rank in range(run.n):
@@ -142,7 +142,7 @@ def _stage(stage: _Stage, number: int, corner: tuple[float, float], cell: float,
             yield from _field(stage, (rank, chunk), (x0 + chunk * cell, y), cell - 2, run)
     if chunks > 1:
         columns = (x0 + (chunk + 0.5) * cell - 1 for chunk in range(chunks))
-        yield from (_label(x, y0 + 32 + run.n * _ROW, str(i), 10, "middle") for i, x in enumerate(columns))
+        yield from (kit.label(x, y0 + 32 + run.n * _ROW, str(i), 10, "middle") for i, x in enumerate(columns))
     yield "</g>"
 
 
@@ -155,7 +155,7 @@ def _field(
     (x, y), (rank, chunk) = corner, place
     right = run.coded.right(rank, chunk, run.n)
     part = (len(content) - 1) / max(1, run.n - 1) if run.coded.sums else float(content == right)
-    fill, ink = _shade(min(1.0, max(0.0, part)))
+    fill, ink = kit.shade(min(1.0, max(0.0, part)))
     if any(of != chunk for _, of in content):
         fill, ink = "#e6d36a", "#000000"
     where = f"rank {rank}" + (f", chunk {chunk}" if run.coded.chunked else "")
@@ -174,7 +174,9 @@ def _field(
             f'<rect class="wbt-new" x="{x + 2:g}" y="{y + 2:g}" width="{width - 4:g}" height="{height - 4:g}" '
             f'fill="none" stroke="{ink}" stroke-width="1.2" pointer-events="none"/>'
         )
-    yield _label(x + width / 2, y + 15, _letters(content, chunk), 11, "middle", f' fill="{ink}" pointer-events="none"')
+    yield kit.label(
+        x + width / 2, y + 15, _letters(content, chunk), 11, "middle", f' fill="{ink}" pointer-events="none"'
+    )
 
 
 def _letters(content: Content, chunk: int) -> str:
@@ -215,7 +217,7 @@ def _legend(y: float, coded: Coded) -> Iterator[str]:
         words += "red: wrong"
     else:
         words = "digit: whose value; dark: the one that is wanted; framed: has just changed; red: wrong"
-    yield _label(8, y + 8, words, 10)
+    yield kit.label(8, y + 8, words, 10)
 
 
 def _line(run: Replay, y: float) -> Iterator[str]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from workbench.course.drawing import _label, _picture
 from workbench.course.schedules.played import on_the_network, waits
-from workbench.observe.drawing import COLOURS, _step, clean, duration, size
+from workbench.observe import drawing_kit as kit
+from workbench.observe.drawing import COLOURS
+from workbench.observe.drawing_kit import clean, duration, size
 from workbench.observe.figure import Figure
 from workbench.simulate.steps import Event
 
@@ -37,7 +38,7 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
         raise ValueError("There is no backward among the events: give those of one simulated step.")
     waited, carried = waits(events, step_s), on_the_network(events, step_s)
     text = f"{title}: {_took(step_s)} a step; {_waited(waited)}; the network works {_took(_sum(carried))}"
-    return _picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *_axis(step_s), *_rows(events, step_s, step_s)])
+    return kit.picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *_axis(step_s), *_rows(events, step_s, step_s)])
 
 
 def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str) -> Figure:
@@ -58,16 +59,16 @@ def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str)
     for number, (name, (events, step_s)) in enumerate(steps.items()):
         top = number * _BETWEEN
         lines = name.splitlines()
-        parts += [_label(12, top + 68 + 16 * i, line, 12) for i, line in enumerate(lines)]
+        parts += [kit.label(12, top + 68 + 16 * i, line, 12) for i, line in enumerate(lines)]
         parts += _rows(events, step_s, longest_s, top + _HEAD)
-    return _picture(text, _LEFT + _WIDTH + 24, bottom + 30, parts)
+    return kit.picture(text, _LEFT + _WIDTH + 24, bottom + 30, parts)
 
 
 def _rows(events: Sequence[Event], step_s: float, axis_s: float, top: float = 0.0) -> Iterator[str]:
     """What is computed and waited for, and what the network carries."""
     computed = [event for event in events if event.what != "reduce"]
     begin, scale = computed[0].begin_s, _WIDTH / axis_s
-    yield from (_label(_LEFT - 8, top + y + 22, row, 12, "end") for row, y in _ROWS.items())
+    yield from (kit.label(_LEFT - 8, top + y + 22, row, 12, "end") for row, y in _ROWS.items())
     for event in (*computed, *waits(events, step_s), *on_the_network(events, step_s)):
         yield _bar(event, begin, scale, top)
 
@@ -97,7 +98,7 @@ def _bar(event: Event, begin: float, scale: float, top: float) -> str:
     label = "wait" if event.what == "wait" else names
     inside = ""
     if width > _LETTER * len(label) + 6:
-        inside = _label(x + width / 2, y + 21, label, 10, "middle", f' fill="{ink}"')
+        inside = kit.label(x + width / 2, y + 21, label, 10, "middle", f' fill="{ink}"')
     tip = f"{what}: {duration((event.end_s - event.begin_s) * 1e6)}{carried}"
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{_HEIGHT:g}" fill="{fill}"/>'
     gap = min(0.8, width / 4)  # before the next box, in the ground's colour of the theme
@@ -110,16 +111,16 @@ def _legend() -> Iterator[str]:
     x = _LEFT
     for what, phase in _FILL.items():
         yield f'<rect x="{x:g}" y="36" width="10" height="10" rx="2" fill="{COLOURS[phase][0]}"/>'
-        yield _label(x + 14, 45, what)
+        yield kit.label(x + 14, 45, what)
         x += 34 + _LETTER * len(what)
 
 
 def _axis(step_s: float, bottom: float = 146.0) -> Iterator[str]:
-    tick_s = _step(step_s * 1e6) / 1e6
+    tick_s = kit.round_step(step_s * 1e6) / 1e6
     for part in range(int(step_s / tick_s) + 1):
         x = _LEFT + _WIDTH * part * tick_s / step_s
         yield f'<line class="wbt-line" x1="{x:.1f}" x2="{x:.1f}" y1="54" y2="{bottom:g}"/>'
-        yield _label(x, bottom + 18, _took(tick_s * part) if part else "0", 10, "middle")
+        yield kit.label(x, bottom + 18, _took(tick_s * part) if part else "0", 10, "middle")
 
 
 __all__ = ["lanes_picture", "step_picture"]

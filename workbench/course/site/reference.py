@@ -71,7 +71,7 @@ def _module_page(name: str) -> str:
 def _has_all(name: str) -> bool:
     path = ROOT.joinpath(*name.split("."))
     text = (path / "__init__.py" if path.is_dir() else path.with_suffix(".py")).read_text(encoding="utf-8")
-    return re.search(r"^__all__ = ", text, re.MULTILINE) is not None
+    return re.search(r"^ *__all__ = ", text, re.MULTILINE) is not None
 
 
 def benchmark_pages() -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from workbench.course.figures import _COLOURS, _Canvas, _finish
+from workbench.course.figures import COLOURS, Canvas, finished
 from workbench.observe.figure import Figure
 
 
@@ -80,17 +80,17 @@ def draw(
         Speed-up: ideal 4.00 with 4; model 2.49 with 4; measured 1.60 with 2
     """
     markers = ("s", "^", "D", "v")
-    with _Canvas() as (figure, axes):
+    with Canvas() as (figure, axes):
         axes.plot(ranks, ranks, color="grey", ls=":", label="ideal")
         words = [f"ideal {ranks[-1]:.2f} with {ranks[-1]}"]
         for i, (name, model) in enumerate(models.items()):
             values = [model.speedup(n) for n in ranks]
             style = {"ls": ("-", "--", "-.")[i % 3], "marker": markers[i % len(markers)], "markersize": 4}
-            axes.plot(ranks, values, color=_COLOURS[i % len(_COLOURS)], label=name, **style)
+            axes.plot(ranks, values, color=COLOURS[i % len(COLOURS)], label=name, **style)
             words.append(f"{name} {values[-1]:.2f} with {ranks[-1]}")
         if measured:
             axes.plot(list(measured), list(measured.values()), "ko", ms=8, mfc="none", label="measured")
             words.append("measured " + ", ".join(f"{value:.2f} with {n}" for n, value in measured.items() if n > 1))
         axes.set(xlabel="ranks", ylabel="speed-up", title=title, xticks=ranks)
         axes.legend(frameon=False)
-        return _finish(figure, f"{title or 'Speed-up'}: " + "; ".join(words))
+        return finished(figure, f"{title or 'Speed-up'}: " + "; ".join(words))

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.job.api import Adasum
 from workbench.torch.gradients.dense import wait_for_all
@@ -63,7 +64,7 @@ class AdasumGradients(LocalGradients):
             changes[name] = change.contiguous(), ctx
             user = self.grads.order.user(name, where)
             call = Call(Kind.ALLREDUCE, name, Adasum, process_set=where, user=user)
-            handles += begin(call, [changes[name][0]], fresh=False)._members
+            handles += begin(call, [changes[name][0]], fresh=False).members
         wait_for_all(handles)
         return changes
 

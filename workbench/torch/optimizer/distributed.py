@@ -101,11 +101,11 @@ class DistributedOptimizer(Wrapping):
 
     _distributed: GradientHooks
 
-    def __new__(cls, *args: Any, sharded: bool | str = False, **options: Any) -> Any:
+    def __new__(cls, *args: Any, sharded: bool | str = False, **options: Any) -> DistributedOptimizer:
         """Of the class for this stage of sharding."""
         if sharded in (False, True, "optimizer"):
             return super().__new__(cls)
-        return ShardedOptimizer(*args, sharded=sharded, **options)
+        return ShardedOptimizer(*args, sharded=sharded, **options)  # type: ignore[return-value]  # has the same methods
 
     def __init__(
         self,

@@ -15,7 +15,7 @@ from mpi4py import MPI
 from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend, Reduction, Traffic
 from workbench.transport.links import LinkCollectives, link_backend, pieces
-from workbench.transport.mpi_waiting import _take_back, until, wait
+from workbench.transport.mpi_waiting import take_back, until, wait
 
 if TYPE_CHECKING:
     from workbench.transport.bootstrap.mpi import MpiBootstrap
@@ -73,7 +73,7 @@ class MpiLink:
         """What was begun and not waited for is void: nothing is written to its memory any more."""
         begun, self._begun = self._begun, []
         if begun and not MPI.Is_finalized():
-            _take_back([request for each in begun for request in each if request != MPI.REQUEST_NULL])
+            take_back([request for each in begun for request in each if request != MPI.REQUEST_NULL])
 
     def close(self, clean: bool = True) -> None:
         """Free the communicator, which all ranks must do together; otherwise leave it to the end of the process."""
