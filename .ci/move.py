@@ -17,11 +17,11 @@ FOLDERS = {
     "workbench/faults": "workbench/runtime/faults",
     "workbench/launch/grade": "workbench/cli/grade",
     "workbench/launch/jobs": "workbench/cli/jobs",
-    "workbench/launch/doctor": "workbench/doctor",
+    "workbench/launch/doctor": "workbench/diagnostics",
     "tests/steady": "tests/runtime/steady",
     "tests/control": "tests/runtime/control",
     "tests/faults": "tests/runtime/faults",
-    "tests/launch/doctor": "tests/doctor",
+    "tests/launch/doctor": "tests/diagnostics",
     "tests/launch/jobs": "tests/cli/jobs",
     "tests/launch/grade": "tests/cli/grade",
 }

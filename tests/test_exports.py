@@ -6,11 +6,13 @@ Of TensorFlow, Keras and JAX: ``tests/frameworks/test_framework_names.py``.
 from __future__ import annotations
 
 import ast
+import importlib
 import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -158,3 +160,11 @@ def test_no_file_takes_a_private_name_of_another() -> None:
 def test_the_types_are_shipped() -> None:
     """Checkers look into an installed package where it has ``py.typed``."""
     assert (ROOT / "workbench" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_no_name_is_also_a_file_s(face: str) -> None:
+    """What a face has under a name is never replaced by a module of that name, which Python binds when it is imported."""
+    module = importlib.import_module(face)
+    files = [name for name in module.__all__ if hasattr(module, "__path__") and find_spec(f"{face}.{name}")]
+    assert [name for name in files if not isinstance(getattr(module, name), ModuleType)] == []

@@ -16,7 +16,7 @@ import workbench.job
 ROOT = Path(workbench.__file__).parent
 HEAVY = {"torch", "tensorflow", "keras", "jax", "jaxlib", "mxnet", "mpi4py", "cupy", "cupyx"}
 # May pass the environment on to other processes as a whole, without reading a variable out of it.
-PASS_ENVIRONMENT_ON = {"launch", "cli", "cluster", "doctor", "executors"}
+PASS_ENVIRONMENT_ON = {"launch", "cli", "cluster", "diagnostics", "executors"}
 # Modules of ours that are imported by their names, which no contract sees → why.
 BY_NAME = {
     ("as_horovod.on_path.horovod", "workbench.as_horovod"): "`import horovod` finds this file first",

@@ -27,7 +27,7 @@ from workbench import config
 from workbench.cli import flags
 from workbench.cli import main as cli
 from workbench.cli.flag_variables import VARIABLES, has_effect, with_flags
-from workbench.doctor import check_build
+from workbench.diagnostics import check_build
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending
 from workbench.launch.ranks.output import Lines, Printer, last_traceback

@@ -530,7 +530,7 @@ def test_helpers_answer_for_this_environment(
     """What is built is what check-build finds; a part that there is not is an ImportError."""
     import torch
 
-    from workbench.doctor import check_build
+    from workbench.diagnostics import check_build
 
     assert util.extension_available("torch") == check_build.has_framework("torch") is True
     assert util.gpu_available("torch") == torch.cuda.is_available()

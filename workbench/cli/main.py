@@ -169,15 +169,15 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _check_build(args: argparse.Namespace) -> int:
-    from workbench.doctor.check_build import report
+    from workbench.diagnostics.check_build import report
 
     print(report())
     return 0
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from workbench.doctor.doctor import examine, show
-    from workbench.doctor.finding import exit_code, summary
+    from workbench.diagnostics.doctor import examine, show
+    from workbench.diagnostics.finding import exit_code, summary
 
     if args.hosts or args.hostfile:
         return _doctor_on_hosts(args)
@@ -187,8 +187,8 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _doctor_on_hosts(args: argparse.Namespace) -> int:
-    from workbench.doctor.doctor import printable
-    from workbench.doctor.pairs import examine_hosts
+    from workbench.diagnostics.doctor import printable
+    from workbench.diagnostics.pairs import examine_hosts
     from workbench.launch.hosts.ranks_on_hosts import find_hosts
     from workbench.launch.hosts.remote_shell import Ssh
 

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from workbench.cluster.asking import ask, running
 from workbench.cluster.cluster import current
 from workbench.cluster.rank_report import engine
-from workbench.doctor import rank_checks
-from workbench.doctor.doctor import examine, show
-from workbench.doctor.finding import Finding, exit_code, summary
-from workbench.doctor.rank_checks import RankReport
+from workbench.diagnostics import rank_checks
+from workbench.diagnostics.doctor import examine, show
+from workbench.diagnostics.finding import Finding, exit_code, summary
+from workbench.diagnostics.rank_checks import RankReport
 from workbench.launch.start import gpus
 
 _TIMEOUT_S = 5.0

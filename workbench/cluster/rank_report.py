@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench import config
-from workbench.doctor.rank_checks import RankReport
+from workbench.diagnostics.rank_checks import RankReport
 from workbench.launch.start import mpi
 from workbench.launch.start.cores import usable
 
@@ -26,7 +26,7 @@ def about(rank: int, size: int, total: float = 0.0, transport: str = "") -> Rank
     """This process as a rank. Neither torch nor CUDA is begun for it in this process.
 
     Args:
-        rank, size, total, transport: see :class:`~workbench.doctor.rank_checks.RankReport`.
+        rank, size, total, transport: see :class:`~workbench.diagnostics.rank_checks.RankReport`.
 
     Example:
         >>> about(rank=0, size=1).rank

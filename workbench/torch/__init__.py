@@ -22,10 +22,10 @@ from workbench.torch.low_communication import DiLoCo as DiLoCo
 from workbench.torch.low_communication import LocalSGD as LocalSGD
 from workbench.torch.ops import *  # noqa: F403
 from workbench.torch.optimizer import DistributedOptimizer as DistributedOptimizer
-from workbench.torch.sharded.stage3 import shard_parameters as shard_parameters
 from workbench.torch.sharded.full_parameters import full_parameters as full_parameters
 from workbench.torch.sharded.full_parameters import full_state_dict as full_state_dict
 from workbench.torch.sharded.full_parameters import load_full_state_dict as load_full_state_dict
+from workbench.torch.sharded.stage3 import shard_parameters as shard_parameters
 from workbench.torch.sync_batch_norm import SyncBatchNorm as SyncBatchNorm
 from workbench.training import common
 from workbench.training.common import *  # noqa: F403 - the names that all frameworks share

@@ -13,7 +13,7 @@ import pytest
 
 from workbench import config
 from workbench.cluster.engine_commands import STAND_IN
-from workbench.doctor import probes
+from workbench.diagnostics import probes
 from workbench.errors import LaunchError
 from workbench.launch.ranks import supervisor
 from workbench.launch.start import gpus, mpi

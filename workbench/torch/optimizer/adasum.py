@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from workbench.core.handle import Handle
 from workbench.core.messages import Kind
 from workbench.job.api import Adasum
 from workbench.torch.gradients.dense import wait_for_all

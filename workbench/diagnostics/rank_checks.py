@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.common.text import count, numbered
-from workbench.doctor.finding import Finding, Severity
+from workbench.diagnostics.finding import Finding, Severity
 from workbench.launch.start.cores import spelled
 
 

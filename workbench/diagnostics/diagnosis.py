@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from workbench.common.text import count
-from workbench.doctor.finding import Finding, Severity
+from workbench.diagnostics.finding import Finding, Severity
 from workbench.launch.start import gforker, mpi
 from workbench.launch.start.shared_memory import CURE, most_ranks
 

@@ -24,13 +24,13 @@ from typing import TypeVar
 from xml.etree import ElementTree
 
 from workbench.common.text import count
-from workbench.doctor.finding import Finding, Severity
+from workbench.diagnostics.finding import Finding, Severity
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 
 _V = TypeVar("_V")
 _TIMEOUT_S = 30.0
-_ASK = "from workbench.doctor.nccl_topology import make_communicators; make_communicators()"
+_ASK = "from workbench.diagnostics.nccl_topology import make_communicators; make_communicators()"
 # The beginning of a PCI class → what it is.
 _CLASSES = {"0x0680": "NVSwitch", "0x03": "a GPU elsewhere", "0x06": "the CPU"}
 _NO_CUPY = "cupy is not installed"

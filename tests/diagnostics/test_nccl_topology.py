@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from workbench.doctor import nccl_topology
-from workbench.doctor.finding import Severity
-from workbench.doctor.nccl_topology import Card, Net, describe, look, parse, probe
+from workbench.diagnostics import nccl_topology
+from workbench.diagnostics.finding import Severity
+from workbench.diagnostics.nccl_topology import Card, Net, describe, look, parse, probe
 from workbench.errors import LaunchError
 
 ONE = [("u0", "H200")]

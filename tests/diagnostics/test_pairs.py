@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from workbench.doctor.pairs import Speed, listed, sample, slowest
+from workbench.diagnostics.pairs import Speed, listed, sample, slowest
 
 
 def test_of_many_hosts_the_slowest_pairs_are_listed() -> None:

@@ -17,9 +17,9 @@ from signal import SIGINT
 from typing import TextIO
 
 from workbench import config
-from workbench.doctor import diagnosis, nccl_topology, probes, rank_checks
-from workbench.doctor.finding import Finding
-from workbench.doctor.rank_checks import RankReport
+from workbench.diagnostics import diagnosis, nccl_topology, probes, rank_checks
+from workbench.diagnostics.finding import Finding
+from workbench.diagnostics.rank_checks import RankReport
 from workbench.errors import LaunchError
 from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer

@@ -19,11 +19,11 @@ import pytest
 
 from workbench.cluster import rank_report as inspected
 from workbench.cluster.rank_report import cards
-from workbench.doctor import diagnosis, doctor, probes
-from workbench.doctor import rank_checks as checks
-from workbench.doctor.diagnosis import Mpiexec
-from workbench.doctor.finding import Finding, Severity, exit_code, summary
-from workbench.doctor.rank_checks import RankReport
+from workbench.diagnostics import diagnosis, doctor, probes
+from workbench.diagnostics import rank_checks as checks
+from workbench.diagnostics.diagnosis import Mpiexec
+from workbench.diagnostics.finding import Finding, Severity, exit_code, summary
+from workbench.diagnostics.rank_checks import RankReport
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 

@@ -7,7 +7,7 @@ import shutil
 import socket
 from pathlib import Path
 
-from workbench.doctor.diagnosis import Mpiexec
+from workbench.diagnostics.diagnosis import Mpiexec
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
 
