@@ -164,7 +164,7 @@ def test_the_types_are_shipped() -> None:
 
 @pytest.mark.parametrize("face", FACES)
 def test_no_name_is_also_a_file_s(face: str) -> None:
-    """What a face has under a name is never replaced by a module of that name, which Python binds when it is imported."""
+    """What a face has under a name is never replaced by a module of that name, which Python binds at its import."""
     module = importlib.import_module(face)
     files = [name for name in module.__all__ if hasattr(module, "__path__") and find_spec(f"{face}.{name}")]
     assert [name for name in files if not isinstance(getattr(module, name), ModuleType)] == []
