@@ -61,6 +61,7 @@ class GradientHooks:
 
     Attributes:
         source: of the gradients.
+        alone: there is nobody to average with.
         deferral: the updates that are still to come.
         names: by parameter; what is added later comes last.
         hooks: by name.
