@@ -373,15 +373,6 @@ def test_mpi4py_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     assert probes.library() == ("", "libmpi.so.12: cannot open shared object file.")
 
 
-def test_gpus_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each GPU by uuid and name; a driver that does not answer has none."""
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    program(tmp_path / "nvidia-smi", "echo GPU-5a1c-07, NVIDIA H200; echo GPU-5a1c-08, NVIDIA H200")
-    assert probes.gpus() == [("5a1c-07", "NVIDIA H200"), ("5a1c-08", "NVIDIA H200")]
-    program(tmp_path / "nvidia-smi", "echo NVIDIA-SMI has failed, make sure the driver runs; exit 9")
-    assert probes.gpus() == []
-
-
 def torch_with(n: int) -> Any:
     """A torch that sees so many GPUs and uses the last one."""
     cuda = SimpleNamespace(

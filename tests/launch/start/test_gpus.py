@@ -13,7 +13,6 @@ import pytest
 
 from workbench import config
 from workbench.cluster.engine_commands import STAND_IN
-from workbench.diagnostics import probes
 from workbench.errors import LaunchError
 from workbench.launch.ranks import supervisor
 from workbench.launch.start import gpus, mpi
@@ -220,3 +219,11 @@ def test_a_slow_or_missing_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert config.visible_gpus() == "0,1"
     assert pin(2, "auto") == Pins(("", ""), {})
+
+
+def test_gpus_by_nvidia_smi(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each GPU by uuid and name; a driver that does not answer has none."""
+    nvidia_smi(tmp_path, monkeypatch, FOUR[:2])
+    assert gpus.gpus() == FOUR[:2]
+    nvidia_smi(tmp_path, monkeypatch, [])
+    assert gpus.gpus() == []
