@@ -215,7 +215,7 @@ def test_a_run_without_such_gpus_does_not_start(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_slow_or_missing_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is no nvidia-smi, the environment decides nothing: nobody is pinned to what is not there."""
-    monkeypatch.setattr(probes, "gpus", list)
+    monkeypatch.setattr(gpus, "gpus", list)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     assert config.visible_gpus() == "0,1"
     assert pin(2, "auto") == Pins(("", ""), {})
