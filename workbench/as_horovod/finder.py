@@ -39,6 +39,7 @@ PARTS: dict[str, tuple[str, ...]] = {
     **{f"horovod.runner.common.util.{name}": (_UTIL,) for name in ("env", "host_hash", "hosts", "secret", "timeout")},
     "horovod.runner.util": (f"{_HERE}.version",),
     "horovod.runner.util.threads": (_UTIL,),
+    "horovod.tensorflow.functions": ("workbench.tf.functions", "workbench.tensorflow"),
     "horovod.tensorflow.mpi_ops": ("workbench.tensorflow", "workbench.tf.ops", "workbench.job.api"),
     "horovod.tensorflow.util": (f"{_HERE}.tensorflow_util",),
     "horovod.torch": ("workbench.torch", "workbench.torch.sync_batch_norm"),
