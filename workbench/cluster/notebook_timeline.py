@@ -68,9 +68,7 @@ def _everybody(found: dict[int, Snapshot | None]) -> list[Snapshot]:
 
 def _ask(cluster: Cluster, engines: Sequence[int], what: Callable[[int], Any], last: int, timeout_s: float) -> Any:
     """The engines' records by engine, through the client."""
-    answers = {
-        rank: answer for rank, answer in ask(cluster, what, last, timeout_s=timeout_s).items() if rank in engines
-    }
+    answers = ask(cluster, what, last, timeout_s=timeout_s, ids=engines)
     if gone := [rank for rank, answer in answers.items() if answer == Silent("gone")]:
         raise PeerLostError(f"timeline(): there is no engine any more for {rank_list(gone)}. See cluster.rescue().")
     if silent := [rank for rank, answer in answers.items() if answer == Silent("busy")]:
