@@ -94,7 +94,7 @@ def test_help_is_there_at_once(words: list[str]) -> None:
 def test_help_imports_nothing_heavy() -> None:
     """The parser is made without MPI, torch, numpy or psutil."""
     code = (
-        "import sys; from workbench.launch import cli; cli.parser().format_help();"
+        "import sys; from workbench.cli import main; main.parser().format_help();"
         "print({'mpi4py', 'torch', 'zmq', 'numpy', 'psutil', 'yaml'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=mpi.environment(1))
