@@ -10,6 +10,7 @@ from workbench import cluster
 from workbench.course import build
 from workbench.errors import LaunchError
 from workbench.launch import site
+from workbench.launch.start import mpi
 
 
 def test_without_a_file_everything_has_its_default(tmp_path: Path) -> None:
@@ -105,8 +106,8 @@ def test_up_takes_its_n_from_the_site(
     (tmp_path / "workbench.toml").write_text("engines = 3\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_SITE", raising=False)
-    monkeypatch.setattr(cluster, "_running", [])
-    monkeypatch.setattr(cluster.mpi, "command", command)
+    monkeypatch.setattr(cluster, "RUNNING", [])
+    monkeypatch.setattr(mpi, "command", command)
     with pytest.raises(ReachedError) as caught:
         cluster.up() if asked is None else cluster.up(asked)
     assert caught.value.args == (started,)
@@ -124,8 +125,8 @@ def test_a_site_limits_the_engines(
     (tmp_path / "workbench.toml").write_text(f"most_engines = {most}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("WORKBENCH_SITE", raising=False)
-    monkeypatch.setattr(cluster, "_running", [])
-    monkeypatch.setattr(cluster.mpi, "command", command)
+    monkeypatch.setattr(cluster, "RUNNING", [])
+    monkeypatch.setattr(mpi, "command", command)
     with pytest.raises(ReachedError) as caught:
         cluster.up(5)
     assert caught.value.args == (started,)
