@@ -110,6 +110,7 @@ CONSTANT = {
         "HostMemory",
         "IdxSource",
         "JaxBridge",
+        "MappingProxyType",
         "MxnetBridge",
         "NumpyKind",
     ),
@@ -127,8 +128,8 @@ def made_at_import(module: str, source: str) -> set[str]:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if isinstance(value, ast.Call):
             kind = ast.unparse(value.func).partition("[")[0].rpartition(".")[2]
-            is_empty = kind in MADE and not (value.args or value.keywords)
-            changes = is_empty or (kind.lstrip("_")[:1].isupper() and kind not in CONSTANT)
+            is_empty = kind in MADE and not (value.args or {each.arg for each in value.keywords} - {"maxlen"})
+            changes = is_empty or (kind not in MADE and kind.lstrip("_")[:1].isupper() and kind not in CONSTANT)
         else:
             changes = ast.unparse(value) in ("[]", "{}") if value else False
         found |= {f"{module}.{each.id}" for each in targets if changes and isinstance(each, ast.Name)}
