@@ -23,7 +23,7 @@ SECONDS = 10.0
 
 
 WRONG = wrong_answers()
-TOLD: dict[tuple[str, str], str] = {}
+TOLD: dict[tuple[str, Any], str] = {}
 """What the wrong answers that were judged so far were told: it takes half a minute for all, so it is done once."""
 
 
@@ -73,7 +73,7 @@ def test_a_wrong_solution_is_rejected(
     name: str, function: Callable[..., Any], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A wrong solution gets the words that tell what is wrong with it, in the first line, and a hint about that."""
-    told = TOLD[name, function.__name__] = judged(name, function, capsys)
+    told = TOLD[name, function] = judged(name, function, capsys)
     assert words in told, told
     assert re.search("^ +✗", told, re.MULTILINE), told
     entry = exercise.BOARD.entry(name)
@@ -91,7 +91,7 @@ def test_every_declared_mistake_is_made_by_a_wrong_answer(capsys: pytest.Capture
     for name, function, _ in WRONG:
         if not any(other == name for other, _ in unseen):
             continue
-        told = TOLD.get((name, function.__name__)) or judged(name, function, capsys)  # or this test is run by itself
+        told = TOLD.get((name, function)) or judged(name, function, capsys)  # or this test is run by itself
         red = "\n".join(line for line in told.splitlines() if not line.lstrip().startswith("✓"))
         unseen -= {(name, task(name).helps(red))}
     assert unseen == set()
