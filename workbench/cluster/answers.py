@@ -54,6 +54,7 @@ def first_answers(client: Any, function: Callable[..., Any], deadline: float) ->
 
 
 def answer_of(asked: Any) -> Any:
+    """What an engine that was asked has answered by now: a value, its exception, or a :class:`Silent`."""
     from ipyparallel.error import EngineError
 
     if asked is None:
@@ -66,4 +67,4 @@ def answer_of(asked: Any) -> Any:
     return Silent("gone") if isinstance(error, EngineError) or getattr(error, "ename", "") == "EngineError" else error
 
 
-__all__ = ["Silent", "first_answers"]
+__all__ = ["Silent", "answer_of", "first_answers"]

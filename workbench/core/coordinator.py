@@ -209,24 +209,26 @@ class CountingCoordinator:
             AssertionError: something does not; the text has the name's story.
         """
         for key, one in self.waiting.items():
-            story = self.waiting.story(key[1])
-            requests = one.requests
-            assert requests, f"A name waits that nobody has announced. {story}"
+            name, requests = key[1], one.requests
+            assert requests, f"{name!r} waits, and nobody has announced it."
             assert requests.keys() <= set(self.members.get(key[0], ())), (
-                f"A rank outside of the set announced it. {story}"
+                f"A rank outside of the set announced it. {self.waiting.story(name)}"
             )
-            assert all(request.key == key for request in requests.values()), f"A request has another name. {story}"
+            assert all(request.key == key for request in requests.values()), (
+                f"A request has another name. {self.waiting.story(name)}"
+            )
             group = next(iter(requests.values())).group
             held = group and key in self._groups.get((key[0], group), ())
-            assert self.waiting.missing(key) or held, f"All have announced it, and it waits. {story}"
+            assert self.waiting.missing(key) or held, f"All have announced it, and it waits. {self.waiting.story(name)}"
         for (process_set, group), keys in self._groups.items():
             for key in keys:
                 assert key in self.waiting, (
                     f"Group {group!r} of set {process_set} holds {key[1]!r}, which does not wait."
                 )
-        told = max([self._number, *self._failed.values()])
         assert max(self._seen, default=0) <= self._number, "A rank has read a decision that was not made."
-        assert told <= self._number + 1, "A name failed in a decision that is not the next one."
+        assert max(self._failed.values(), default=0) <= self._number + 1, (
+            "A name failed in a decision that is not the next one."
+        )
 
     # --- a name becomes complete --------------------------------------------------------------------
 
