@@ -22,6 +22,8 @@ class Client:
         self.requests: list[tuple[str, dict[str, Any], Future[None]]] = []
         self.news: list[tuple[str, dict[str, Any]]] = []
         self._futures: dict[str, Future[None]] = {}  # of a broadcast's answers
+        self.answered: list[Any] = []
+        self._queue_handlers = dict.fromkeys(("execute_reply", "apply_reply"), self.answered.append)
         self._io_loop = SimpleNamespace(add_callback=self.todo.append, call_later=lambda s, do: self.todo.append(do))
         self.session = SimpleNamespace(send=self._say)
 
@@ -178,6 +180,24 @@ def test_one_request_of_a_broadcast_view_has_a_number_for_each_engine(monkeypatc
     assert numbers.idle == [1, 2]
 
 
+def test_all_ranks_of_a_call_number_anew_after_an_answer_that_says_so() -> None:
+    """Also where an engine gets its request of that call after another one has answered."""
+    client = Client()
+    SentCells(client)
+    client.call(0, 1)
+    client._queue_handlers["execute_reply"]({"metadata": {KEY: {"drifted": False}}})
+    client._queue_handlers["apply_reply"]({"metadata": {}})  # of an engine with a kernel of its own
+    client.call(0, 1)
+    idents, _ = client._build_targets([0, 1])
+    client._send(None, "execute_request", None, None, idents[0], metadata={})
+    client._queue_handlers["execute_reply"]({"metadata": {KEY: {"drifted": True}}})
+    client._send(None, "execute_request", None, None, idents[1], metadata={})
+    client.load_balanced(1)
+    client.call(0)
+    assert [said["restarts"] for _, said, _ in client.requests] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert len(client.answered) == 3
+
+
 @pytest.mark.parametrize("send", ["a coalescing view", "a load-balanced view"])
 def test_nobody_is_idle_who_may_run_what_has_no_number(send: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As long as it is not answered; whoever runs it judges nobody by what was said before."""
@@ -185,7 +205,7 @@ def test_nobody_is_idle_who_may_run_what_has_no_number(send: str, monkeypatch: p
     SentCells(client)
     monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
     client.broadcast(1, is_coalescing=True) if send == "a coalescing view" else client.load_balanced(1)
-    assert client.requests[0][1] == {}
+    assert client.requests[0][1] == {"restarts": 0}
     client.call(0)
     client.spin()
     assert client.news[-1][1]["idle"] == [2]

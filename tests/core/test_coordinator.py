@@ -354,7 +354,7 @@ def test_a_failed_cell_is_given_grace() -> None:
     coordinator = Coordinator(2, grace_s=0.5)
     coordinator.take(Announce(0, (ask(),)), 10.0)
     assert plain(coordinator.take(Raised(1, "ValueError: cell", final=False), 10.2)) == [
-        Response("cell", Kind.RENUMBER)
+        Response("cell", Kind.RENUMBER, root=1)
     ]
     assert coordinator.undecided(10.3)
     assert coordinator.expire(10.69) == []
@@ -363,6 +363,22 @@ def test_a_failed_cell_is_given_grace() -> None:
     assert "ValueError: cell" in text
     assert not coordinator.undecided(10.72)
     assert coordinator.expire(99.0) == []
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_a_failed_cell_that_is_heard_of_late_keeps_nobody_from_the_next(late: bool) -> None:
+    """Both ranks are in a cell that the notebook has sent since, so what they submit belongs together."""
+    coordinator = Coordinator(2)
+    failed = Raised(1, "ValueError", final=False, failures=3)
+    for rank in range(2):
+        coordinator.take(Began(rank, True, 3), 0.0)
+    coordinator.take(Began(0, True, 4), 1.0)
+    if late:
+        coordinator.take(Began(1, True, 4), 1.0)
+    coordinator.take(failed, 1.1)
+    coordinator.take(Announce(0, (ask(),)), 1.2)
+    (response,) = plain(coordinator.take(Announce(1, (ask(),)), 1.3))
+    assert (response.name, response.error[:1]) == ("x", () if late else ("MissingRanksError",))
 
 
 def test_grace_counts_from_the_later_of_cell_and_tensor() -> None:

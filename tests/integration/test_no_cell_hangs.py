@@ -154,6 +154,42 @@ def test_an_asynchronous_tensor_may_wait_for_the_next_cell(engines: cluster.Clus
     assert engines.client[:].pull("total", block=True) == [[(N - 1) / 2] * 3] * N
 
 
+SLOW = """
+from workbench.job.context import HOLDER
+control = HOLDER.get().engine._control
+def later(*waits, receive=control.receive):
+    decisions = receive(*waits)
+    if any(item.kind.value == 'renumber' for decision in decisions for item in decision.items if hasattr(item, 'kind')):
+        time.sleep(1.0)
+    return decisions
+if rank == 0:
+    control.receive = later
+"""
+
+
+@pytest.mark.parametrize("failing", ["if rank: 1 / 0", "1 / 0", "for i in range(5 + rank): hvd.allreduce(x)"])
+def test_a_rank_that_hears_of_a_failure_late_numbers_as_the_rest(engines: cluster.Cluster, failing: str) -> None:
+    """The notebook tells it with the next cell: each engine knows by itself only when it has read rank 0's word."""
+    assert run(engines, SLOW) == {}
+    try:
+        assert run(engines, failing)
+        works(engines)
+    finally:
+        run(engines, "if rank == 0:\n    del control.receive")
+
+
+def test_a_cell_sent_before_a_collective_failed_gets_no_numbers(engines: cluster.Cluster) -> None:
+    """What waits in the queue has been sent when nobody knew of it: it could pair one step's tensor with another's."""
+    step = "handles = [hvd.allreduce_async(x + i) for i in range(3 - (rank == 1) * uneven)]\n"
+    end = "time.sleep(0.3)\nif rank == 1:\n    raise KeyError('lr')\n[handle.wait() for handle in handles]"
+    first = send(engines, f"uneven = 1\n{step}{end}")
+    second = send(engines, f"uneven = 0\n{step}[handle.wait() for handle in handles]")
+    assert set(collect(first)) == set(range(N))
+    errors = collect(second)
+    assert set(errors) == set(range(N))
+    assert all("sent before the notebook knew of it" in text for _, text in errors.values())
+
+
 @pytest.mark.parametrize("how", ["an exception", "Ctrl-C"])
 def test_a_cell_behind_a_failed_one_runs(engines: cluster.Cluster, how: str) -> None:
     """It was sent while the first one ran, as behind ``%%px --noblock``: it runs on all ranks, failed or not."""

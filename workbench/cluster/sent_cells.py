@@ -31,11 +31,13 @@ class _Call:
     Args:
         left: those that have not got it yet.
         number: of the calls that have sent something, the first one is 1.
+        restarts: how many answers had said until then that numbers may have drifted: the same for all its engines.
         begun_at: when the first one got it.
     """
 
     left: set[int]
     number: int = 0
+    restarts: int = 0
     begun_at: float = float("inf")
 
 
@@ -70,10 +72,13 @@ class SentCells:
         self._answered_at: dict[int, float] = defaultdict(float)
         self._thread, self._calls = _Thread(), list[_Call]()  # calls that have begun to send
         self._version = self._told = self._begun = 0
+        self._drifted = 0  # answers of engines whose numbers of unnamed tensors may have drifted
         self._idle: list[int] = []
         self._scheduled = False
         self._build_targets, self._send = client._build_targets, client._send
         client._build_targets, client._send = self._targets, self._numbered
+        for reply in ("execute_reply", "apply_reply"):
+            client._queue_handlers[reply] = partial(self._replied, client._queue_handlers[reply])
 
     def _targets(self, targets: Any) -> Any:
         """Every call of a view asks for its engines first, and then sends to one after the other."""
@@ -92,12 +97,13 @@ class SentCells:
         metadata = options.get("metadata") or {}
         engines = self._engines(ident, metadata)
         if not engines:
+            options["metadata"] = {**metadata, KEY: {"restarts": self._drifted}}
             future = self._send(socket, msg_type, content, parent, ident, **options)
             self._without_number(future, [] if ident else self._may_run(metadata))
             return future
         with self._lock:
             call, numbers = self._count(engines)
-            said = self._state() | {"call": call, "numbers": numbers}
+            said = self._state() | {"call": call.number, "numbers": numbers, "restarts": call.restarts}
         options["metadata"] = {**metadata, KEY: said}
         try:
             future = self._send(socket, msg_type, content, parent, ident, **options)
@@ -142,12 +148,12 @@ class SentCells:
             self._version += 1
         self._client._io_loop.add_callback(self._soon)
 
-    def _count(self, engines: list[int]) -> tuple[int, list[tuple[int, int]]]:
-        """The number of the call, and that of the request for each engine."""
+    def _count(self, engines: list[int]) -> tuple[_Call, list[tuple[int, int]]]:
+        """The call, and the number of the request for each engine."""
         call, now = self._thread.call, time.monotonic()
         if call.begun_at == float("inf"):
             self._begun += 1
-            call.begun_at, call.number = now, self._begun
+            call.begun_at, call.number, call.restarts = now, self._begun, self._drifted
             self._calls.append(call)
         call.left.difference_update(engines)
         if not call.left and call in self._calls:
@@ -156,7 +162,7 @@ class SentCells:
         self._version += 1
         for each in engines:
             self._open[each][self._sent[each]] = _Request(now, call.number)
-        return call.number, [(each, self._sent[each]) for each in engines]
+        return call, [(each, self._sent[each]) for each in engines]
 
     def _not_sent(self, numbers: list[tuple[int, int]]) -> None:
         """Nobody waits for an answer to it; and its call sends nothing more."""
@@ -201,6 +207,16 @@ class SentCells:
         self._client._io_loop.add_callback(self._soon)
 
     # --- on the client's own thread -------------------------------------------------------------------
+
+    def _replied(self, handle: Callable[[Any], None], message: Any) -> None:
+        """An engine answers. What it says of its numbers counts before anybody learns that the request is over.
+
+        Of engines that answer together the last one speaks; the others will with their next answers.
+        """
+        if message["metadata"].get(KEY, {}).get("drifted"):
+            with self._lock:
+                self._drifted += 1
+        handle(message)
 
     def _soon(self) -> None:
         if not self._scheduled:

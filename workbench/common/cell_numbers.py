@@ -6,6 +6,11 @@ serves on a thread of its own while a cell runs. An engine that has not reached 
 when the notebook says so: by its clock, and not by that of an engine which the machine may not have let run.
 
 A request that several engines share has one content for all: an engine finds its own number there.
+
+Every answer says whether the engine's numbers of unnamed tensors may have drifted from those of the others: its cell
+raised, or a collective failed in it, or it has left one in flight. The notebook counts such answers, and each request
+carries the count: where it has grown, all ranks number anew. So all ranks of one call do, or none: what an engine has
+heard of the others' failures by itself may come too late for the cell that it begins.
 """
 
 from __future__ import annotations
@@ -39,6 +44,8 @@ class CellNumbers:
         sent: by engine, how many requests the notebook has sent.
         idle: engines that have answered all of them, and get no other one, though the notebook has waited a moment.
         running: by engine that has not answered, the call that it runs.
+        restarts: how often numbers may have drifted before the newest request; None if no request has said so.
+        drifted: called when a request ends: may this engine's numbers have drifted in it?
         changed: called when a request has ended or was passed over; and from another thread when there is news on the
             control channel.
 
@@ -61,12 +68,16 @@ class CellNumbers:
         self.sent: dict[int, int] = {}
         self.idle: list[int] = []
         self.running: dict[int, int] = {}
+        self.restarts: int | None = None
+        self.drifted: Callable[[], bool] = lambda: False
         self.changed: Callable[[], None] = lambda: None
         self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
 
     def begin(self, said: Mapping[str, Any] | None) -> None:
-        """A request is begun; ``said``: what it carries, None if the notebook has not numbered it."""
-        number = dict(said["numbers"]).get(self.engine) if said is not None else None
+        """A request is begun; ``said``: what it carries, None if the notebook has not sent it."""
+        number = dict(said.get("numbers", ())).get(self.engine) if said is not None else None
+        if said is not None:
+            self.restarts = said.get("restarts")
         self.numbered = number is not None
         if said is not None and number is not None:
             self.number, self.call = max(self.number, number), said["call"]

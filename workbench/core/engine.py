@@ -59,8 +59,11 @@ class Engine(threading.Thread):
         gate: asked by each thread that submits, before anything is taken; it may raise.
         observer: may be exchanged for one that tells the old one as well.
         failures: how many collectives and cells have failed, the same on every rank.
+        failed_here: how many of this rank's own tensors have ended with an error.
+        given_up: how many of this rank's own cells that have raised are known to all.
         waits: the threads that wait.
         settled: is nothing in flight?
+        names: of what is in flight.
         begin: called first on the engine's thread, where callbacks run.
         left: set when the engine has ended, in whatever way.
     """
@@ -81,6 +84,8 @@ class Engine(threading.Thread):
         self.gate: Callable[[list[Entry]], None] = anybody
         self.observer = observer or Observer()
         self.failures = 0
+        self.failed_here = 0
+        self.given_up = 0
         self.waits = Waits()
         self.begin: Callable[[], None] = lambda: None
         self.left = threading.Event()
@@ -89,6 +94,7 @@ class Engine(threading.Thread):
         self._batching = batching or AtOnce()
         self._pending = PendingTable()
         self.settled = self._pending.idle
+        self.names = self._pending.names
         self._running = True
         self._clean = False  # has the job ended well?
         self._runner = runner or OwnThread(control.wake)
@@ -212,6 +218,7 @@ class Engine(threading.Thread):
     def _execute(self, batch: Batch) -> None:
         first, error = batch[0], batch[0].exception()
         self.failures += error is not None or first.kind is Kind.RENUMBER
+        self.given_up += first.kind is Kind.RENUMBER and first.root == self._control.rank
         if first.kind is Kind.SHUTDOWN:
             self._running, self._clean = False, error is None
             return self._check(error)
@@ -228,6 +235,7 @@ class Engine(threading.Thread):
         for entry, result in zip(entries, results, strict=True):
             if entry is not None:
                 self._pending.remove(entry)
+                self.failed_here += error is not None  # before whoever waits learns of it
                 entry.deliver(result, error)
 
     def _end(self, error: CollectiveError) -> None:

@@ -70,7 +70,8 @@ class Response:
     """What all ranks do about one tensor; the same bytes on every rank.
 
     Args:
-        root: the sending rank (broadcast), the last rank to come (join), or the new id (process sets).
+        root: the sending rank (broadcast), the last rank to come (join), the new id (process sets), or the rank whose
+            cell has failed.
         rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
             sender (alltoall), or the members (process sets).
         places: the requests' ``place``, in the order of the ranks; empty where one of them is -1.
@@ -166,10 +167,16 @@ class Announce(Event):
 
 @dataclass(frozen=True, slots=True)
 class Raised(Event):
-    """``rank`` raised an exception. ``final``: its process ends with it (a script); else a cell failed."""
+    """``rank`` raised an exception.
+
+    Args:
+        final: its process ends with it (a script); else a cell failed.
+        failures: of a cell, as that of :class:`workbench.runtime.events.Began`.
+    """
 
     traceback: str
     final: bool = True
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,6 +113,11 @@ class PendingTable:
         """Is nothing in flight on this rank?"""
         return not self._entries
 
+    def names(self) -> list[str]:
+        """Of what is in flight on this rank."""
+        with self._lock:
+            return [name for _, name in self._entries]
+
     def handles(self, entries: Sequence[Entry]) -> list[Handle]:
         """Of what is in flight under the names of these."""
         with self._lock:

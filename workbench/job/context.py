@@ -33,7 +33,9 @@ from workbench.transport.select import Bootstrap
 
 P = TypeVar("P")
 
-_SETTLE_S = 0.3
+_SETTLE_S = (
+    0.5  # as long as it takes rank 0 to answer on a busy machine; after that the next cell may begin all the same
+)
 _AFTER_ERROR_S = 3.0  # the others are told at once; those that compute for longer find out when they come
 
 
@@ -125,6 +127,9 @@ class Context:
     unfinished: set[Callable[[], Any]] = field(default_factory=set)
     _parts: dict[type, Any] = field(default_factory=dict)
     _raised: bool = False
+    _failed_here: int = 0  # of the engine's, when numbering began
+    _cell_raised: bool = False  # since numbering began
+    _counted: int = 0  # failures that the notebook had counted when it sent this cell
     _cells: tuple[int, int] = (0, 0)  # what rank 0 knows of this rank's cells: number and version
 
     @property
@@ -134,7 +139,7 @@ class Context:
 
     @property
     def failures(self) -> int:
-        """How many collectives and cells had failed when this cell began."""
+        """How often something had failed before this cell: it differs from the last cell's if something has since."""
         return self.names.failures
 
     def part(self, kind: type[P]) -> P:
@@ -165,13 +170,31 @@ class Context:
     # --- a notebook's cells ---------------------------------------------------------------------------
 
     def cell_begins(self, numbers: CellNumbers | None = None) -> None:
-        """A cell begins. After a failed cell the ranks' name counters may differ, so all are reset to 0."""
+        """A cell begins. After a failed cell the ranks' name counters may differ, so all are reset to 0.
+
+        The notebook has counted the failures, for all ranks. Without a notebook each counts what it knows of: one
+        that begins before it has heard of the last failure numbers tensors apart from the rest.
+        """
         numbered = numbers is not None and numbers.numbered
-        self.engine.report(Began(self.rank, numbered))
+        counted = numbers.restarts if numbers is not None else None
+        self.engine.report(Began(self.rank, numbered, counted or 0))
         if numbers is not None and numbered:
             self.cells_sent(numbers)  # not before: until now it is late
-        if self.failures != self.engine.failures:
-            self.names.restart(self.engine.failures)
+        self._counted = counted or 0
+        failures = self.engine.failures if counted is None else counted
+        if self.failures != failures:
+            self.names.restart(failures)
+            self._failed_here, self._cell_raised = self.engine.failed_here, False
+        elif counted is not None:
+            self.names.refused = self.engine.failed_here != self._failed_here
+
+    def drifted(self) -> bool:
+        """May this rank have numbered other tensors than the rest, since numbering began?"""
+        return (
+            self._cell_raised
+            or self.engine.failed_here != self._failed_here
+            or any(Names.counted(name) for name in self.engine.names())
+        )
 
     def cells_sent(self, numbers: CellNumbers) -> None:
         """Tell rank 0 how far this rank has come, and what the notebook has sent. From any thread."""
@@ -187,10 +210,10 @@ class Context:
 
     def cell_raised(self, traceback: str) -> None:
         """A cell raised; what it has left in flight ends now, so the next cell finds every name free."""
-        before, until = self.engine.failures, time.monotonic() + _SETTLE_S
-        self.engine.report(Raised(self.rank, traceback, final=False))
-        while (self.engine.failures == before or not self.engine.settled()) and time.monotonic() < until:
-            time.sleep(0.002)  # until rank 0 has said that it knows, or the next cell would begin with old numbers
+        self._cell_raised, before, until = True, self.engine.given_up, time.monotonic() + _SETTLE_S
+        self.engine.report(Raised(self.rank, traceback, final=False, failures=self._counted))
+        while (self.engine.given_up == before or not self.engine.settled()) and time.monotonic() < until:
+            time.sleep(0.002)  # until rank 0 has said that it knows of this one: another rank's failure may come first
 
     def finish_all(self) -> None:
         """Let the frameworks come to the end of what they run by themselves, before the job is left."""

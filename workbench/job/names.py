@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+
+from workbench.errors import CollectiveError
+
+_REFUSED = (
+    "A collective failed on this rank in an earlier cell, and this cell was sent before the notebook knew of it, so "
+    "unnamed tensors may have other numbers on the other ranks. Run this cell again; or give its tensors names."
+)
+_COUNTED = re.compile(r"[.]noname[.](r\d+[.])?\d+\Z")
 
 
 class Names:
@@ -11,8 +20,9 @@ class Names:
     Attributes:
         users: (name, process set) → who uses the name: which object, the how many-th to come, and the how many-th made;
             see :class:`workbench.job.requests.OrderOfUse`.
-        failures: how many collectives and cells had failed when the counting began. It is a part of each name, so that
-            a name of before the failure, which another rank may still have in flight, is not met again.
+        failures: how often something had failed when the counting began. It is a part of each name, so that a name of
+            before the failure, which another rank may still have in flight, is not met again.
+        refused: is there no number to be had? A collective has failed here, and not all ranks count anew.
 
     Example:
         >>> names = Names()
@@ -20,14 +30,31 @@ class Names:
         ('allreduce.noname.0', 'allreduce.noname.1', 'allgather.noname.0')
     """
 
-    def __init__(self) -> None:
+    def __init__(self, failures: int = 0) -> None:
         self._counts: Counter[tuple[str, int]] = Counter()
         self.users: dict[tuple[str, int], dict[tuple[int, ...], tuple[int, int]]] = {}
-        self.failures = 0
+        self.failures = failures
+        self.refused = False
+
+    @staticmethod
+    def counted(name: str) -> bool:
+        """Is this a name that :meth:`next` has made?
+
+        Example:
+            >>> Names.counted("barrier.noname.3"), Names.counted("allreduce.noname.0.1"), Names.counted("allreduce.x")
+            (True, False, False)
+        """
+        return _COUNTED.search(name) is not None
 
     def next(self, kind: str, process_set: int = 0) -> str:
-        """A name for a tensor that the caller did not name."""
-        since = f"{self.failures}." if self.failures else ""
+        """A name for a tensor that the caller did not name.
+
+        Raises:
+            CollectiveError: it could be another tensor's on the other ranks.
+        """
+        if self.refused:
+            raise CollectiveError(_REFUSED)
+        since = f"r{self.failures}." if self.failures else ""
         self._counts[kind, process_set] += 1
         return f"{kind}.noname.{since}{self._counts[kind, process_set] - 1}"
 
@@ -40,7 +67,7 @@ class Names:
         self._counts.clear()
         self.users = {}
         if failures is not None:
-            self.failures = failures
+            self.failures, self.refused = failures, False
 
 
 __all__ = ["Names"]

@@ -21,6 +21,7 @@ from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
 from workbench.errors import LaunchError
 from workbench.job.context import HOLDER, Context, Passing, place
+from workbench.job.names import Names
 from workbench.machine import a_core_each, cores, host_id
 from workbench.runtime.control.addresses import addresses, connect, facing, interfaces, reachable
 from workbench.runtime.control.channel import LocalChannel, SocketChannel
@@ -95,6 +96,7 @@ class _Ranks:
         gpu_operations: how tensors on GPUs are reduced.
         processes: process id, and cores that it may use.
         engines: a notebook's number of it, or -1.
+        failures: how many a notebook has counted: the newest of them knows of all.
     """
 
     nodes: list[str]
@@ -103,14 +105,18 @@ class _Ranks:
     gpu_operations: gpu_select.Operations
     processes: list[tuple[int, Sequence[int]]]
     engines: list[int]
+    failures: int
 
 
 def _meet(bootstrap: Bootstrap, settings: Settings) -> _Ranks:
     numbers, process = cell_numbers(), (os.getpid(), cores())
-    engine = numbers.engine if numbers else -1
-    everybody = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), process, engine))
-    nodes, hosts, (settings, *_), seen, processes, engines = (list(each) for each in zip(*everybody, strict=True))
-    return _Ranks(nodes, hosts, settings, gpu_select.choose(seen, nodes, settings.gpu_operations), processes, engines)
+    engine = (numbers.engine, numbers.restarts or 0) if numbers else (-1, 0)
+    everybody = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), process, *engine))
+    nodes, hosts, (settings, *_), seen, processes, engines, failures = (
+        list(each) for each in zip(*everybody, strict=True)
+    )
+    gpu_operations = gpu_select.choose(seen, nodes, settings.gpu_operations)
+    return _Ranks(nodes, hosts, settings, gpu_operations, processes, engines, max(failures))
 
 
 # --- the control plane --------------------------------------------------------------------------------
@@ -259,6 +265,7 @@ def _context(bootstrap: Bootstrap, ranks: _Ranks, control: _ControlPlane, engine
         ranks.gpu_operations,
         control.tuning,
         frozenset(ranks.engines),
+        names=Names(ranks.failures),
     )
 
 

@@ -13,9 +13,11 @@ class Began(Event):
 
     Args:
         numbered: has the notebook sent it? Then :class:`Sent` follows. Else another client has.
+        failures: how many the notebook had counted when it sent the cell. What has more is a later cell, on any rank.
     """
 
     numbered: bool = False
+    failures: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
         self.cell_numbers.changed()
+        metadata[KEY] = {"drifted": self.cell_numbers.drifted()}
         return super().finish_metadata(parent, metadata, reply_content)
 
     def _send_abort_reply(self, stream: Any, msg: Any, idents: Any) -> Any:

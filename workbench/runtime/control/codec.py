@@ -44,7 +44,7 @@ def encode_event(event: Event) -> bytes:
         items = [item if isinstance(item, int) else _request_fields(item) for item in event.items]
         return _with_values(["Announce", event.rank, items, event.seen], event.values)
     if isinstance(event, Raised) and len(event.traceback) > _LONGEST_TEXT:
-        event = Raised(event.rank, "[…]\n" + event.traceback[-_LONGEST_TEXT:], event.final)
+        event = Raised(event.rank, "[…]\n" + event.traceback[-_LONGEST_TEXT:], event.final, event.failures)
     return _dump([type(event).__name__, *astuple(event)])
 
 
@@ -67,7 +67,7 @@ def decode_event(data: bytes) -> Event:
             found = tuple(item if type(item) is int else _request(item) for item in items)
             return Announce(rank, found, int(seen), values)
         if name == "Raised":
-            return Raised(rank, str(rest[0]), bool(rest[1]))
+            return Raised(rank, str(rest[0]), bool(rest[1]), int(rest[2]))
         if name == "Beat":
             return Beat(rank, str(rest[0]), int(rest[1]), int(rest[2]))
         if name == "Blocked":
@@ -81,7 +81,7 @@ def decode_event(data: bytes) -> Event:
             return (Stack if name == "Stack" else Broke)(rank, str(rest[0]))
         if name == "Left":
             return Left(rank, bool(rest[0]))
-        return Began(rank, bool(rest[0])) if name == "Began" else {"Ended": Ended}[name](rank, *rest)
+        return Began(rank, bool(rest[0]), int(rest[1])) if name == "Began" else {"Ended": Ended}[name](rank, *rest)
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, RecursionError, struct.error) as error:
         raise ValueError(f"not an event: {data[:80]!r} ({error})") from None
 

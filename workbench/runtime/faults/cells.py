@@ -13,7 +13,8 @@ class Cells:
     """The cells of all ranks.
 
     After a cell has failed on some rank, the others may have come further than that rank: under one name it may mean
-    the next step's tensor. A rank is *unsettled* from then on until it begins another cell.
+    the next step's tensor. A rank is *unsettled* from then on until it begins another cell. One that has begun a cell
+    which the notebook has sent since is settled already: the failed cell's end was late in coming.
 
     Args:
         size: number of ranks.
@@ -30,16 +31,16 @@ class Cells:
 
     def __init__(self, size: int) -> None:
         self._size = size
-        self._ranks: set[int] = set()  # that run cells, and no script
+        self._ranks: dict[int, int] = {}  # that run cells, and no script: the failures before the newest one
         self.unsettled: set[int] = set()
 
-    def failed(self) -> None:
-        """A cell has failed on some rank."""
-        self.unsettled = set(self._ranks)
+    def failed(self, failures: int = 0) -> None:
+        """A cell has failed on some rank; ``failures``: before it, as the notebook has counted them."""
+        self.unsettled |= {rank for rank, before in self._ranks.items() if before <= failures}
 
-    def began(self, rank: int) -> None:
-        """A rank begins a cell."""
-        self._ranks.add(rank)
+    def began(self, rank: int, failures: int = 0) -> None:
+        """A rank begins a cell, with so many failures before it."""
+        self._ranks[rank] = failures
         self.unsettled.discard(rank)
 
     def void(self, waiting: WaitingNames, idle: Sequence[int]) -> list[Key]:

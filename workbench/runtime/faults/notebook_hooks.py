@@ -31,6 +31,9 @@ class Job(Protocol):
     def cells_sent(self, numbers: CellNumbers) -> None:
         """The notebook has said what it has sent; while a cell runs, on another thread."""
 
+    def drifted(self) -> bool:
+        """May this rank's numbers of unnamed tensors differ from those of the others since this cell?"""
+
     def cell_ends(self) -> None:
         """A cell has ended, well or not."""
 
@@ -111,7 +114,11 @@ def _watch_numbers(find: Find) -> None:
         if job is not None:
             job.cells_sent(numbers)
 
-    numbers.changed = changed
+    def drifted() -> bool:
+        job = find()
+        return job is not None and job.drifted()
+
+    numbers.changed, numbers.drifted = changed, drifted
     changed()
 
 

@@ -67,9 +67,10 @@ class SupervisingCoordinator:
             case Raised(rank, final=True):
                 decision += self._end_join(rank)
             case Raised(rank, traceback):
+                self._cells.failed(event.failures)
                 decision += self._abandon(rank, traceback) + self._clean_up()
             case Began(rank):
-                self._cells.began(rank)
+                self._cells.began(rank, event.failures)
                 decision += self._end_join(rank)
             case Ended(rank) | Left(rank):
                 decision += self._end_join(rank) + self._clean_up()
@@ -155,11 +156,10 @@ class SupervisingCoordinator:
 
         And unnamed tensors get new numbers, for on this rank they may have got other ones than on the rest.
         """
-        self._cells.failed()
         text = "Rank {} raised an exception while {!r} was in flight, so it was given up. The traceback:\n{}"
         keys = announced_by(self._inner.waiting, rank)
         errors = {key: ("RankFailedError", text.format(rank, key[1], traceback.rstrip())) for key in keys}
-        return self._inner.decide([Response("cell", Kind.RENUMBER)]) + self._inner.fail(errors)
+        return self._inner.decide([Response("cell", Kind.RENUMBER, root=rank)]) + self._inner.fail(errors)
 
     def _without_engine(self, rank: int) -> Decision:
         """A rank's data plane has ended: what it has announced, and others have not, can never be done."""
