@@ -19,7 +19,8 @@ def badge(left: str, right: str, colour: str) -> str:
     a, b = (round(len(text) * WIDE + 14) for text in (left, right))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{a + b}" height="20" role="img"><title>{left}: {right}</title>'
-        f'<rect width="{a + b}" height="20" rx="3" fill="#555"/><rect x="{a}" width="{b}" height="20" rx="3" fill="{colour}"/>'
+        f'<rect width="{a + b}" height="20" rx="3" fill="#555"/>'
+        f'<rect x="{a}" width="{b}" height="20" rx="3" fill="{colour}"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11" text-anchor="middle">'
         f'<text x="{a / 2}" y="14">{left}</text><text x="{a + b / 2}" y="14">{right}</text></g></svg>\n'
     )

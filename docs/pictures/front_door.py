@@ -1,6 +1,7 @@
-"""The README's moving picture: real cells, run on four engines, with the outputs and the seconds that came back.
+"""The README's moving picture: cells that run on four engines, with the outputs and the seconds that came back.
 
-``python docs/pictures/front_door.py`` writes ``front-door-light.svg`` and ``front-door-dark.svg`` beside itself. A test compares the outputs in them with those of the day.
+``python docs/pictures/front_door.py`` writes ``front-door-light.svg`` and ``front-door-dark.svg`` beside itself. A test
+compares what they show with what the cells print.
 """
 
 from __future__ import annotations

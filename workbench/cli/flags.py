@@ -1,4 +1,7 @@
-"""The options of ``workbench run``: horovodrun's, under their names."""
+"""The options of ``workbench run``: horovodrun's, under their names.
+
+``--help`` shows those that most jobs need, ``--help-all`` each of them.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ class Flag:
         choices: what is allowed.
         idle: it is accepted but has no effect; :func:`warnings` reports it.
         count: how many values it takes; 0: one.
+        shown: has it a line of its own in the help? An option that switches another one off stands in that one's line.
     """
 
     names: tuple[str, ...]
@@ -39,15 +43,17 @@ class Flag:
     choices: tuple[str, ...] | None = None
     idle: bool = False
     count: int = 0
+    shown: bool = True
 
     @property
     def target(self) -> str:
         """The attribute that it sets."""
         return self.dest or self.names[-1].lstrip("-").replace("-", "_")
 
-    def add_to(self, group: argparse._ArgumentGroup) -> None:
-        """Add it to a parser's group."""
-        common: dict[str, Any] = {"dest": self.target, "default": None, "help": self.help}
+    def add_to(self, group: argparse._ArgumentGroup, shown: bool = True) -> None:
+        """Add it to a parser's group; not ``shown``: without a line in the help."""
+        text = self.help if shown and self.shown else argparse.SUPPRESS
+        common: dict[str, Any] = {"dest": self.target, "default": None, "help": text}
         if self.kind is bool:
             group.add_argument(*self.names, action="store_const", const=self.const, **common)
         else:
@@ -62,13 +68,18 @@ def _numbers(kind: Any, **texts: str) -> list[Flag]:
 
 def _switches(**texts: str) -> list[Flag]:
     """Each with its ``--no-`` form."""
+    found = []
+    for name, text in texts.items():
+        words = name.replace("_", "-")
+        found += _pair(f"--{words}", f"--no-{words}", name, text)
+    return found
+
+
+def _pair(on: str, off: str, dest: str, text: str) -> list[Flag]:
+    """An option, and the one that switches it off."""
     return [
-        flag
-        for name, text in texts.items()
-        for flag in (
-            Flag((f"--{name.replace('_', '-')}",), text),
-            Flag((f"--no-{name.replace('_', '-')}",), "the opposite", const=False, dest=name),
-        )
+        Flag((on,), f"{text}; {off}: not", dest=dest),
+        Flag((off,), "", const=False, dest=dest, shown=False),
     ]
 
 
@@ -116,8 +127,12 @@ GROUPS: dict[str, list[Flag]] = {
         Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
         Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
         Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
-        Flag(("--log-without-timestamp",), "no time in the runtime's reports"),
-        Flag(("--log-with-timestamp",), "the opposite", const=False, dest="log_without_timestamp"),
+        *_pair(
+            "--log-without-timestamp",
+            "--log-with-timestamp",
+            "log_without_timestamp",
+            "no time in the runtime's reports",
+        ),
         Flag(("--verbose",), "say what is started, and how"),
     ],
     "faults": [
@@ -137,19 +152,21 @@ GROUPS: dict[str, list[Flag]] = {
     ],
     "timeline": [
         *_numbers(str, timeline_filename="trace of all tensors, for chrome://tracing"),
-        Flag(("--timeline-mark-cycles",), "mark the engine's rounds in it"),
-        Flag(("--no-timeline-mark-cycles",), "the opposite", const=False, dest="timeline_mark_cycles"),
+        *_switches(timeline_mark_cycles="mark the engine's rounds in it"),
     ],
     "stall check": [
-        Flag(("--no-stall-check",), "do not report tensors that some ranks have not submitted"),
-        Flag(("--stall-check",), "the opposite", const=False, dest="no_stall_check"),
+        *_pair(
+            "--no-stall-check",
+            "--stall-check",
+            "no_stall_check",
+            "do not report tensors that some ranks have not submitted",
+        ),
         *_numbers(float, stall_check_warning_time_seconds="report after so long"),
         *_numbers(float, stall_check_shutdown_time_seconds="end the job after so long; 0: never"),
     ],
     "library": [
         *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
-        Flag(("--mpi-threads-disable",), "initialise MPI for one thread"),
-        Flag(("--no-mpi-threads-disable",), "the opposite", const=False, dest="mpi_threads_disable"),
+        *_switches(mpi_threads_disable="initialise MPI for one thread"),
     ],
     "accepted for horovodrun's sake": [
         *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
@@ -169,12 +186,25 @@ _SECTIONS = {
 }
 
 
-def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add all options, and the command."""
+_OFTEN = {
+    *("num_proc", "hosts", "hostfile", "gpus", "bind", "as_horovod", "mpi", "gloo"),
+    *("min_num_proc", "max_num_proc", "host_discovery_script"),
+    *("sync", "ssh_port", "ssh_identity_file", "network_interfaces"),
+    *("output_filename", "verbose", "timeline_filename", "autotune", "chaos"),
+}
+"""What ``--help`` shows."""
+
+
+def add_to(parser: argparse.ArgumentParser, all_shown: bool = False) -> None:
+    """Add all options, and the command.
+
+    Args:
+        all_shown: has each a line in the help?
+    """
     for title, flags in GROUPS.items():
         group = parser.add_argument_group(title)
         for flag in flags:
-            flag.add_to(group)
+            flag.add_to(group, all_shown or flag.target in _OFTEN)
     parser.add_argument("--config-file", metavar="FILE", help="options as YAML, as for horovodrun; typed ones win")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
 

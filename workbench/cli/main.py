@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from workbench import config
 from workbench._version import __version__
-from workbench.cli import flags
+from workbench.cli import about, flags, learn
+from workbench.cli.face import HelpAll, Parser, Wide
 from workbench.cli.flag_variables import with_flags
 from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
@@ -31,39 +32,53 @@ _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
 Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
 that of the rank that failed first. The ranks' standard input is empty."""
+DESCRIPTION = "Learn, teach and use distributed deep learning."
+EXAMPLES = """\
+examples:
+  workbench run -np 4 python train.py
+  workbench explain MissingRanksError
+`workbench COMMAND --help` says more. Exit code: 0 well, 1 a failure, 2 mistyped; of `run`, the failed rank's."""
 _EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py --epochs 3
   workbench run -np 2 --as-horovod python horovod_script.py
-  workbench run -np 2 --gloo -- python -m package.train"""
+  workbench run -np 2 --gloo -- python -m package.train
+`workbench run --help-all` shows all options: tuning, timeline, stall check, and what horovodrun has besides."""
 
 
 _TAKE_OPTIONS = ("--sbatch", "--mpi-args", "--binding-args")  # of another program, as one text
 
 
-def parser() -> argparse.ArgumentParser:
-    """The parser of all subcommands."""
-    top = argparse.ArgumentParser(prog="workbench", description="Distributed deep learning on this machine.")
+def parser(all_shown: bool = False) -> Parser:
+    """The parser of all subcommands.
+
+    Args:
+        all_shown: does the help of ``run`` show all options, or those that most jobs need?
+    """
+    top = Parser(prog="workbench", description=DESCRIPTION, epilog=EXAMPLES)
     top.add_argument("-v", "--version", action="version", version=__version__)
-    commands = top.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(title="commands", metavar="COMMAND", dest="subcommand")
     start = commands.add_parser(
         "run",
-        help="start the ranks of a job",
+        help="start the ranks of a job, on this machine or on several",
         description=_RUN,
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=Wide,
         allow_abbrev=False,
         usage="workbench run -np N [options] COMMAND …",
     )
     start.add_argument("-v", "--version", action="version", version=__version__)
+    start.add_argument("--help-all", action=HelpAll, whole=lambda: parser(True), help="all options, with horovodrun's")
     start.add_argument("-cb", "--check-build", action="store_true", help="as `workbench check-build`")
-    flags.add_to(start)
+    flags.add_to(start, all_shown)
     start.set_defaults(handle=_run)
-    check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
-    check.set_defaults(handle=_check_build)
+    _add_slurm(commands)
+    k8s.add(commands)
+    learn.add(commands)
+    grade.add(commands, _seconds)
     doctor = commands.add_parser(
         "doctor",
-        help="look whether everything here works, ranks that talk included",
+        help="try what a job needs here: MPI, ranks that talk, GPUs",
         description="Prints a line for each check: ✓ well, ! a warning, ✗ a failure, each with what to do about it. "
         "The exit code is 0 if there is no failure.",
     )
@@ -73,9 +88,9 @@ def parser() -> argparse.ArgumentParser:
     doctor.add_argument("-i", "--ssh-identity-file", default="", help="the private key for them")
     doctor.add_argument("--network-interface", default="", help="eth0,… by one of which they reach each other")
     doctor.set_defaults(handle=_doctor)
-    _add_slurm(commands)
-    k8s.add(commands)
-    grade.add(commands, _seconds)
+    about.add(commands, parser)
+    check = commands.add_parser("check-build", help="the frameworks and libraries that can be used")
+    check.set_defaults(handle=_check_build)
     return top
 
 
@@ -130,7 +145,7 @@ def main(words: Sequence[str] | None = None) -> int:
         say(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
         return 1
     try:
-        code: int = args.handle(args)
+        code: int = args.handle(args) if args.subcommand else about.overview(parser())
     except (LaunchError, ValueError) as error:
         say(str(error))
         return 1
