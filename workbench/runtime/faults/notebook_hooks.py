@@ -16,6 +16,7 @@ from typing import Any, Protocol
 
 from workbench import config
 from workbench.common.cell_numbers import CellNumbers, cell_numbers
+from workbench.errors import WorkbenchError
 from workbench.runtime.faults.kernel_replies import Replies
 
 
@@ -59,6 +60,8 @@ def watch_exceptions(find: Find) -> None:
         if job is not None and issubclass(kind, Exception):
             job.script_raised("".join(traceback.format_exception(kind, error, trace)))
         before(kind, error, trace)
+        if isinstance(error, WorkbenchError):
+            print(f"More about it: workbench explain {kind.__name__}", file=sys.stderr)
 
     latest = _latest(hook, find)
     sys.excepthook = hook
