@@ -47,12 +47,17 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
-    """Each file of ``workbench/`` is in the wheel; beside it there is only what describes the wheel."""
+    """Each file of ``workbench/`` is in the wheel, and the built lessons; else there is only what describes the wheel."""
     with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
         names = set(wheel.namelist())
     package = {
         path.relative_to(ROOT).as_posix()
         for path in (ROOT / "workbench").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    } | {
+        f"workbench/_lessons/{path.relative_to(ROOT).as_posix()}"
+        for kind in ("notebooks", "exercises")
+        for path in (ROOT / kind).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
     assert {name for name in names if not name.startswith(f"{FILE_NAME}.dist-info/")} == package

@@ -16,9 +16,10 @@ from typing import Any
 import nbformat
 from nbclient.exceptions import CellExecutionError
 
-from workbench.course.build import ROOT, execute
+from workbench.cli.learn import built
+from workbench.course.build import execute
 
-NOTEBOOK = ROOT / "notebooks" / "00_quickstart.ipynb"
+NAME = "notebooks/00_quickstart.ipynb"
 PROOFS = {
     "00.accuracy": "Fact: more than 90 %.",
     "all replicas hold": "the same bits: True",
@@ -30,13 +31,14 @@ PROOFS = {
 def main(arguments: list[str] | None = None) -> int:
     """Run the demo; the exit code."""
     parser = argparse.ArgumentParser(prog="make demo", description="Run the first lesson and print its table.")
-    parser.add_argument("--output", type=Path, default=ROOT / "build" / "00_quickstart.executed.ipynb")
+    parser.add_argument("--output", type=Path, default=Path("build") / "00_quickstart.executed.ipynb")
     output: Path = parser.parse_args(arguments).output
-    notebook = nbformat.read(NOTEBOOK, as_version=4)
-    print(NOTEBOOK.relative_to(ROOT), flush=True)
+    path = built() / NAME
+    notebook = nbformat.read(path, as_version=4)
+    print(NAME, flush=True)
     started = time.monotonic()
     try:
-        execute(notebook, NOTEBOOK.parent, on_cell_start=_tell)
+        execute(notebook, path.parent, on_cell_start=_tell)
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return _verdict(notebook, output, ["a cell raised (see above)"])
