@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -60,11 +60,11 @@ class SentCells:
 
     Args:
         client: the ``ipyparallel.Client``; what it sends is numbered from now on.
-        watch: called with the engines that have not answered, twice a second while there are any, and once after
-            that; on the client's own thread.
+        watch: called with the engines that have not answered, and the number of the request that each runs, twice a
+            second while there are any, and once after that; on the client's own thread.
     """
 
-    def __init__(self, client: Any, watch: Callable[[Collection[int]], None] = lambda busy: None) -> None:
+    def __init__(self, client: Any, watch: Callable[[Mapping[int, int]], None] = lambda busy: None) -> None:
         self._client, self._watch, self._lock = client, watch, threading.Lock()
         self._sent = Counter[int]()
         self._open: dict[int, dict[int, _Request]] = defaultdict(dict)  # by engine and number
@@ -231,7 +231,7 @@ class SentCells:
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = self._state(), [each for each, _ in self._there() if self._open[each]]
+            state, busy = self._state(), {each: min(self._open[each]) for each, _ in self._there() if self._open[each]}
             news, self._told = self._version != self._told, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()
