@@ -399,7 +399,7 @@ def test_a_rank_without_a_folder_is_missed(tmp_path: Path, caplog: pytest.LogCap
 
 def test_ranks_that_change_keep_rank_0_from_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reset the part of a rank that has gone is given up soon, and that is no failure of the disk."""
-    monkeypatch.setattr(checkpoint_write, "_HURRY_S", 0.1)
+    monkeypatch.setattr(checkpoint_write, "_CUT_SHORT_S", 0.1)
     monkeypatch.setattr(api, "size", lambda: 2)
     monkeypatch.setattr(api, "is_initialized", lambda: True)
     state = alone(step=1)

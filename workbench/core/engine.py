@@ -115,7 +115,7 @@ class Engine(threading.Thread):
             entry.handle.owner, entry.handle.request = self._runner, entry.request
         self._pending.add(entries)
         if at_once:
-            self._batching.hurry = True
+            self._batching.flush_now = True
             self._runner.will_wait()
         elif not self._batching.open:
             self._runner.wake()
@@ -124,10 +124,10 @@ class Engine(threading.Thread):
         """The handles of what has been submitted under the names of these, and is not done."""
         return self._pending.handles(entries)
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Announce without delay what has not been announced; False if there is nothing."""
-        self._batching.hurry |= bool(self._batching.held or self._pending.new)
-        return self._batching.hurry
+        self._batching.flush_now |= bool(self._batching.held or self._pending.new)
+        return self._batching.flush_now
 
     def report(self, event: Event) -> None:
         """Tell the coordinator of it."""

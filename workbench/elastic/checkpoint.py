@@ -117,7 +117,7 @@ class Checkpoints:
         self._since = self._failures = self._last_number = 0
         self._problem, self._told, self._retry_at = "", "", 0.0
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
+        self._cut_short = threading.Event()
         self._lock = FolderLock(self.folder)
         self._looked = False
         try:
@@ -175,8 +175,8 @@ class Checkpoints:
             self.newest = notice.newest
         self._since, self._looked = self._since + (not notice.last), True
         if notice.attempt is not None:
-            self._since, self._hurry = 0, threading.Event()
-            rest = (rank, values(), self._hurry, self._thread)
+            self._since, self._cut_short = 0, threading.Event()
+            rest = (rank, values(), self._cut_short, self._thread)
             self._thread = threading.Thread(
                 target=self._write, args=(notice.attempt, *rest), name="checkpoint", daemon=True
             )
@@ -201,9 +201,9 @@ class Checkpoints:
         """Why the last attempt failed; empty if it did not."""
         return self._problem
 
-    def hurry(self) -> None:
+    def cut_short(self) -> None:
         """The ranks change: wait no longer for parts than a moment, for who should write them may be gone."""
-        self._hurry.set()
+        self._cut_short.set()
 
     def leave(self) -> None:
         """This rank leaves the job: stay until what it is writing is on the disk, as long as a grace period allows."""
@@ -230,7 +230,7 @@ class Checkpoints:
         attempt: Attempt,
         rank: int,
         values: Mapping[str, Any],
-        hurry: threading.Event,
+        cut_short: threading.Event,
         before: threading.Thread | None,
     ) -> None:
         """The thread."""
@@ -239,11 +239,11 @@ class Checkpoints:
                 before.join(self._patience_s)  # of a rank 0 before this one, or of a rank that is slow
             if rank == 0:
                 self._lock.take(LOCK_S)
-            write(self.folder, attempt, rank, values, self._kinds, self._patience_s, hurry)
+            write(self.folder, attempt, rank, values, self._kinds, self._patience_s, cut_short)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training must not end by it
             where = f"on rank {rank}, {socket.gethostname()}"
             self._problem = f"Checkpoint {attempt.number} failed {where}: {explained(error)}"
-            if not hurry.is_set():  # else it is the ranks that changed, and not the disk
+            if not cut_short.is_set():  # else it is the ranks that changed, and not the disk
                 self._failures += 1
                 self._retry_at = time.monotonic() + RETRY_S
             return

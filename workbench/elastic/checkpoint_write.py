@@ -31,7 +31,7 @@ from workbench.elastic.checkpoint_files import (
 from workbench.elastic.checkpoint_values import ArrayKind, Stored, encode
 from workbench.errors import CheckpointError
 
-_HURRY_S, _POLL_S = 5.0, (0.002, 0.1)
+_CUT_SHORT_S, _POLL_S = 5.0, (0.002, 0.1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def write(
     values: Mapping[str, Any],
     kinds: Sequence[ArrayKind],
     patience_s: float,
-    hurry: threading.Event,
+    cut_short: threading.Event,
 ) -> None:
     """Write this rank's part; on rank 0, wait for the others' and make the checkpoint whole.
 
@@ -88,7 +88,7 @@ def write(
         raise
     if rank == 0:
         mine = [[checksum(arrays[each.array], each) for each in share] for share in shares[1:]]
-        _wait_for_parts(directory, attempt, patience_s, hurry)
+        _wait_for_parts(directory, attempt, patience_s, cut_short)
         rows, files = _put_together(directory, attempt, shares, arrays, mine)
         flush_folder(directory)
         flush_folder(folder)
@@ -97,7 +97,7 @@ def write(
         write_manifest(directory, {**about, "values": plain, "arrays": table, "files": files, "pieces": rows})
 
 
-def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, hurry: threading.Event) -> None:
+def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, cut_short: threading.Event) -> None:
     """Until the other ranks' files are there."""
     missing, seen, pause, until = set(range(1, attempt.size)), -1, _POLL_S[0], float("inf")
     while missing := {rank for rank in missing if not (directory / attempt.part(rank)).exists()}:
@@ -105,7 +105,7 @@ def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, hurry:
             with suppress(FileNotFoundError):
                 text = (directory / attempt.failure(rank)).read_text(errors="replace")
                 raise CheckpointError(f"Rank {rank} could not write its part: {text}")
-        now, patience_s = time.monotonic(), _HURRY_S if hurry.is_set() else patience_s
+        now, patience_s = time.monotonic(), _CUT_SHORT_S if cut_short.is_set() else patience_s
         if (grown := _bytes_in(directory)) != seen:
             seen, until = grown, now + patience_s
         until = min(until, now + patience_s)

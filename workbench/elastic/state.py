@@ -71,7 +71,7 @@ class State:
     def on_reset(self) -> None:
         """The job has begun anew, perhaps with other ranks."""
         if self._checkpoints is not None:
-            self._checkpoints.hurry()
+            self._checkpoints.cut_short()
         self.reset()
         for callback in self._reset_callbacks:
             callback()

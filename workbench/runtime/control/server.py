@@ -86,7 +86,7 @@ class ControlServer(threading.Thread):
         self._lock = threading.RLock()
         self.own: Callable[[Decision], None] = lambda decision: None
         self._inquiry: Inquiry | None = None
-        self._hurried = False  # looks often, for something is undecided
+        self._polls = False  # looks often, for something is undecided
         self._ran_out = False  # of open files, and has said so
         self.stop, self.turn = threading.Event(), Turn()
         self._beat_at = self._look_at = 0.0
@@ -135,8 +135,8 @@ class ControlServer(threading.Thread):
     def _step(self, at_once: bool = False) -> None:
         now = time.monotonic()
         with self._lock:
-            self._hurried = self._inquiry is not None or self._urgent(now)
-        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._hurried else self._beat_at - now)
+            self._polls = self._inquiry is not None or self._urgent(now)
+        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._polls else self._beat_at - now)
         with self._lock:
             now = time.monotonic()
             self._watch.slept(now - self._here_at - self._heartbeat_s, now)
@@ -166,8 +166,8 @@ class ControlServer(threading.Thread):
                 return
             now = time.monotonic()
             self._tell(self._obey(event, now))
-            if self._coordinator.over or self._urgent(now) > self._hurried:
-                self._hurried = True
+            if self._coordinator.over or self._urgent(now) > self._polls:
+                self._polls = True
                 self._nudge()
 
     def _nudge(self) -> None:

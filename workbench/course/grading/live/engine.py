@@ -127,7 +127,7 @@ class RemoteEngine:
     def report(self, event: Event) -> None:
         """The judge sees by itself how a rank ends."""
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Nothing is held back."""
         return False
 
