@@ -162,7 +162,7 @@ class Engine(threading.Thread):
             self._end(self._control.verdict() or broke)
         finally:
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
-            self._tell()
+            self._send_events()
             self._control.send(Left(self._control.rank, clean=self._clean))
             self.sets.close(self._clean)
             self._control.close()
@@ -182,7 +182,7 @@ class Engine(threading.Thread):
             CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
         """
         if not self._batching.held:
-            self._tell()
+            self._send_events()
         self._control.pump()
         self._check()
         if not self._running:
@@ -244,6 +244,6 @@ class Engine(threading.Thread):
         for entry in self._pending.close(error):
             entry.handle.finish(error=error)
 
-    def _tell(self) -> None:
+    def _send_events(self) -> None:
         for event in self._pending.drain_events():
             self._control.send(event)

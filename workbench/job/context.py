@@ -163,7 +163,7 @@ class Context:
     def lost(self, rank: int, why: str) -> None:
         """The launcher of an elastic job says that a rank was lost. From any thread; rank 0 tells the others."""
         if self.server is not None:
-            self.server.hear(Lost(rank, why))
+            self.server.receive(Lost(rank, why))
         elif rank == 0:
             self.control.give_up(why)
 

@@ -153,19 +153,19 @@ class ControlServer(threading.Thread):
             if self._inquiry is not None and self._inquiry.due(now):
                 log.warning("%s", self._inquiry.text(self._watch.stopped()))
                 self._inquiry = None
-            self._tell(out)
+            self._broadcast(out)
 
     def sockets(self) -> list[socket.socket]:
         """The connections of the other ranks."""
         return [connection.socket for connection in list(self._ranks.values())]
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Rank 0's own events; from its engine's thread."""
         with self._lock:
             if self._ended:
                 return
             now = time.monotonic()
-            self._tell(self._obey(event, now))
+            self._broadcast(self._obey(event, now))
             if self._coordinator.over or self._urgent(now) > self._polls:
                 self._polls = True
                 self._nudge()
@@ -245,7 +245,7 @@ class ControlServer(threading.Thread):
             self._watch.meet(event, now)
             if not self.missing():
                 self._send_all(self._coordinator.decide([]))  # an empty one: all are here, init() may return
-        self._watch.heard(event.rank, now)
+        self._watch.sign_of_life(event.rank, now)
         if isinstance(event, Stack):
             if self._inquiry is not None:
                 self._inquiry.answer(event.rank, event.text)
@@ -298,7 +298,7 @@ class ControlServer(threading.Thread):
         if before not in (None, connection):
             self._drop(before, 0.0)
 
-    def _tell(self, decision: Decision) -> None:
+    def _broadcast(self, decision: Decision) -> None:
         """The same to every rank, if there is something to do."""
         if decision:
             if self._timeline.on:
