@@ -21,7 +21,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade import keeper
+from workbench.cli.grade import reaper
 from workbench.cli.grade.results import ExerciseResult, NotebookResult, State, clean
 from workbench.cli.grade.submissions import Submission
 from workbench.errors import LaunchError
@@ -87,7 +87,7 @@ class Grading:
         try:
             job.folder.chmod(0o700)
             judge = [sys.executable, "-m", f"{_COURSE}.grading"]
-            process = job.start_with_pipes("judge", [sys.executable, keeper.__file__, *judge])
+            process = job.start_with_pipes("judge", [sys.executable, reaper.__file__, *judge])
             assert process.stdin is not None
             assert process.stdout is not None
             with process.stdout as reports:
@@ -95,7 +95,7 @@ class Grading:
                     order.write(json.dumps(self._order(job.folder / "work")).encode())
                 self._follow(reports.fileno(), job)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)  # the keeper, while it ends what is left
+                process.wait(_GRACE_S)  # the reaper, while it ends what is left
         finally:
             job.stop()
 

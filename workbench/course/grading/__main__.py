@@ -8,7 +8,7 @@ import resource
 import sys
 from typing import Any
 
-from workbench.cli.grade.keeper import adopt_orphans, hide
+from workbench.cli.grade.reaper import adopt_orphans, hide
 from workbench.course import tasks
 from workbench.course.grading.apart.confine import Limits
 from workbench.course.grading.sheet import Order, Sheet

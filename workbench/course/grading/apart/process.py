@@ -16,7 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade.keeper import descendants, end_descendants
+from workbench.cli.grade.reaper import descendants, end_descendants
 from workbench.config import cache_dir, child_environment
 from workbench.course.grading.apart.confine import Limits, readable
 from workbench.course.grading.apart.disk import Disk

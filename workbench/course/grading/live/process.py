@@ -17,7 +17,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade.keeper import hide
+from workbench.cli.grade.reaper import hide
 from workbench.config import changed_environment
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.values import NotDataError, Values, receive, send
