@@ -36,11 +36,11 @@ class _Handler:
             os.kill(os.getpid(), number)
         self._asked = True
         # On a thread of its own: the main thread may hold the lock of the connection right now.
-        threading.Thread(target=self._tell, name="workbench-leaving", daemon=True).start()
+        threading.Thread(target=self._notify, name="workbench-leaving", daemon=True).start()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with contextlib.suppress(OSError):
-            registration(self._path, self._worker, os.getpid()).say("leaving")
+            registration(self._path, self._worker, os.getpid()).send("leaving")
 
 
 def _hold() -> None:
