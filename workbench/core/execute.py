@@ -92,7 +92,7 @@ def _allreduce(response: Response, entry: Entry | None, backend: Backend, activi
     target = _target(response, entry, backend)
     _fill(target, entry)
     with activity(f"{backend.name}_ALLREDUCE"):
-        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.places)
+        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.offsets)
     return target
 
 
@@ -149,7 +149,7 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, ac
     if entry is not None and entry.target is not None:  # the caller's array may be overwritten
         with activity(f"{backend.name}_REDUCESCATTER"):
             reduction = _reduction(response, backend)
-            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.places)
+            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.offsets)
         return entry.target
     with activity("ALLOCATE_OUTPUT"):
         scratch = _new((sum(lengths),), response, entry, backend)

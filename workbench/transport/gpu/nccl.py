@@ -205,7 +205,7 @@ class NcclCollectives:
         self._ring = LinkCollectives(NcclLink(nccl, communicator, host.rank, host.size))
         self._on_host = StagedCollectives(host, nccl.gpu)
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """``ncclAllReduce``; a mean of floats is NCCL's own. NCCL does not tell what it sent: then counts are 0."""
         if reduction.op == "adasum":
             return self._on_host.allreduce(array, reduction)
@@ -264,7 +264,7 @@ class NcclCollectives:
         return Traffic()
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """``ncclReduceScatter``; where lengths differ a reduction to each rank, as one group."""
         op = self._op(reduction)

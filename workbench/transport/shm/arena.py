@@ -136,7 +136,7 @@ class OwnArena(Arena):
         return piece
 
     def keep(self, nbytes: int) -> int:
-        """The place of bytes that are nobody else's until the arena ends, as :meth:`place` would tell it."""
+        """The offset of bytes that are nobody else's until the arena ends."""
         return self._take(nbytes)[0]
 
     def _take(self, nbytes: int) -> tuple[int, int]:
@@ -151,7 +151,7 @@ class OwnArena(Arena):
                     return start, start + room
         raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Where in this arena the array begins; -1 outside of it."""
         if not (array.nbytes and array.flags.writeable):
             return -1

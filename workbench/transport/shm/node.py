@@ -44,7 +44,7 @@ class Node:
 
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
-        spare: places in it for the stage of a process set.
+        spare: offsets in it for the stage of a process set.
         tick: called some hundred times a second amid a long wait; it may raise to end it.
     """
 
@@ -63,20 +63,20 @@ class Node:
         self._fence = threading.Lock()
         self._fence.acquire()
 
-    def bytes(self, rank: int, place: int, nbytes: int) -> Array:
+    def bytes(self, rank: int, offset: int, nbytes: int) -> Array:
         """Some of a rank's memory."""
-        return self._arenas[rank].bytes[place : place + nbytes]
+        return self._arenas[rank].bytes[offset : offset + nbytes]
 
-    def array(self, rank: int, place: int, like: Array) -> Array:
-        """The array of a rank that begins at ``place``, as long as ``like`` and of its dtype."""
-        return self.bytes(rank, place, like.nbytes).view(like.dtype)
+    def array(self, rank: int, offset: int, like: Array) -> Array:
+        """The array of a rank that begins at ``offset``, as long as ``like`` and of its dtype."""
+        return self.bytes(rank, offset, like.nbytes).view(like.dtype)
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Where in this rank's arena an array begins; -1 outside of it, and when the node is closed."""
-        return self.own.place(array) if self.own else -1
+        return self.own.offset(array) if self.own else -1
 
     def keep(self, nbytes: int) -> int:
-        """The place of bytes that are nobody else's until the end; -1 when the node is closed."""
+        """The offset of bytes that are nobody else's until the end; -1 when the node is closed."""
         return self.own.keep(nbytes) if self.own else -1
 
     def barrier(self, members: Sequence[int]) -> None:
@@ -101,15 +101,15 @@ class Node:
         if gone := [rank for rank in members if self._gone[rank][0]]:
             raise RuntimeError(f"local rank {gone[0]} has given up this collective")
 
-    def tell(self, members: Sequence[int], value: int) -> list[int]:
+    def allgather(self, members: Sequence[int], value: int) -> list[int]:
         """Every member's number, by member; all of them call it, with one more barrier before the next one."""
         self._values[self.rank][0] = value
         self.barrier(members)
         return [self._values[rank][0] for rank in members]
 
     def exchange(self, members: Sequence[int], value: int) -> list[int]:
-        """As :meth:`tell`, with the second barrier."""
-        values = self.tell(members, value)
+        """As :meth:`allgather`, with the second barrier."""
+        values = self.allgather(members, value)
         self.barrier(members)
         return values
 
