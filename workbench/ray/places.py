@@ -22,7 +22,7 @@ from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.job.context import World, place
 from workbench.launch.hosts.ranks_on_hosts import host_environment
-from workbench.launch.hosts.rehearsal import LOOPBACK, Seat
+from workbench.launch.hosts.rehearsal import LOOPBACK, Endpoint
 from workbench.launch.start import mpi
 from workbench.launch.start.starters import launcher_variables
 from workbench.machine import machine
@@ -100,7 +100,7 @@ def meeting_point(places: Sequence[Place]) -> str:
         >>> meeting_point([Place("a", "a", "1", "eth0", "10.0.0.1", 7), Place("a", "a", "1", "eth0", "10.0.0.1", 8)])
         '127.0.0.1'
     """
-    return _seat(places[0], (0, 0), alone=len({each.machine for each in places}) == 1).address
+    return _endpoint(places[0], (0, 0), alone=len({each.machine for each in places}) == 1).address
 
 
 def variables(places: Sequence[Place], ports: tuple[int, int]) -> list[dict[str, str]]:
@@ -121,18 +121,18 @@ def variables(places: Sequence[Place], ports: tuple[int, int]) -> list[dict[str,
     _check_versions(places)
     machines, secret = [each.machine for each in places], secrets.token_hex(32)
     alone = len(set(machines)) == 1
-    first = _seat(places[0], ports, alone)
+    first = _endpoint(places[0], ports, alone)
     found = []
     for rank, each in enumerate(places):
-        env = host_environment(mpi.LOOPBACK, _seat(each, (0, 0), alone), first)
+        env = host_environment(mpi.LOOPBACK, _endpoint(each, (0, 0), alone), first)
         env["WORKBENCH_SECRET"] = secret
         found.append(env | _numbers(place(machines, rank)) | _gpus(places, each) | {"HOROVOD_HOSTNAME": each.node})
     return found
 
 
-def _seat(one: Place, ports: tuple[int, int], alone: bool) -> Seat:
+def _endpoint(one: Place, ports: tuple[int, int], alone: bool) -> Endpoint:
     interface, address = LOOPBACK if alone else (one.interface, one.address)
-    return Seat(one.host, interface, address, ports)
+    return Endpoint(one.host, interface, address, ports)
 
 
 def _numbers(world: World) -> dict[str, str]:

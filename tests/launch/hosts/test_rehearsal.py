@@ -12,8 +12,8 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
 from workbench.launch.hosts.facts import facts
 from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
-from workbench.launch.hosts.reach import Place, Port, reach
-from workbench.launch.hosts.rehearsal import Problem, Seat, differences, facing, failure, rehearse, suspicions
+from workbench.launch.hosts.reach import Port, PortAddress, reach
+from workbench.launch.hosts.rehearsal import Endpoint, Problem, differences, facing, failure, rehearse, suspicions
 from workbench.launch.hosts.remote_shell import Here, Srun, Ssh, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
@@ -121,8 +121,8 @@ def test_ranks_fill_the_hosts_in_order() -> None:
 
 def test_everything_uses_one_interface() -> None:
     """Unless the user has said otherwise."""
-    first, seat = Seat("a", "eth0", "10.0.0.1", (5, 6)), Seat("b", "eth1", "10.0.0.2", (7, 8))
-    found = host_environment(mpi.LOOPBACK | {"UCX_NET_DEVICES": "mlx5_0:1"}, seat, first)
+    first, endpoint = Endpoint("a", "eth0", "10.0.0.1", (5, 6)), Endpoint("b", "eth1", "10.0.0.2", (7, 8))
+    found = host_environment(mpi.LOOPBACK | {"UCX_NET_DEVICES": "mlx5_0:1"}, endpoint, first)
     assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
     assert "OMPI_MCA_btl" not in found
@@ -139,10 +139,10 @@ def test_a_port_is_reached_and_a_stranger_on_it_is_seen() -> None:
     with other:
         silent = socket.create_connection(("127.0.0.1", port.number))  # a guest that says nothing keeps nobody waiting
         places = {
-            "right": Place("127.0.0.1", port.number, port.word),
-            "other": Place("127.0.0.1", port.number, "another word"),
-            "mute": Place("127.0.0.1", other.getsockname()[1], "word"),
-            "shut": Place("127.0.0.1", number, "word"),
+            "right": PortAddress("127.0.0.1", port.number, port.word),
+            "other": PortAddress("127.0.0.1", port.number, "another word"),
+            "mute": PortAddress("127.0.0.1", other.getsockname()[1], "word"),
+            "shut": PortAddress("127.0.0.1", number, "word"),
         }
         found = reach(places, 0.5, port)
         silent.close()

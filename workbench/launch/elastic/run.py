@@ -29,7 +29,7 @@ from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
 from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
-from workbench.launch.workers.workers_here import Heard, Place, Workers
+from workbench.launch.workers.workers_here import Placement, WorkerMessage, Workers
 
 _LOOK_S = 0.25
 _TOGETHER_S = 10.0
@@ -121,7 +121,7 @@ class ElasticRun:
         files, ranks = self._workers.files, dict(self._finished)
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
-    def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
+    def take(self, events: Iterable[LauncherEvent | WorkerMessage]) -> None:
         now = time.monotonic()
         for event in events:
             match event:
@@ -131,9 +131,9 @@ class ElasticRun:
                     self._started.add(worker)
                 case Ended(worker, code):
                     self._end(worker, code, now)
-                case Heard(worker, message):
+                case WorkerMessage(worker, message):
                     with contextlib.suppress(KeyError, TypeError):  # it makes no sense
-                        self._hear(worker, message)
+                        self._receive(worker, message)
                 case HostLost(host, workers, why):
                     began = bool(self._started & set(workers))
                     self._say(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
@@ -178,7 +178,7 @@ class ElasticRun:
         free = self._slots.free(now)
         self._batches += 1
         if free:
-            self._send(self._members.say_started())
+            self._send(self._members.announce_started())
         for host, slot in free:
             worker, self._next = self._next, self._next + 1
             self._slots.take(worker, host, slot)
@@ -186,7 +186,9 @@ class ElasticRun:
             self._ending.running.add(worker)
             self._send(self._members.started(worker, host, self._batches))
             number, total = self._slots.before(host) + slot, min(self._slots.total, self._limits.most or math.inf)
-            self._workers.start(worker, Place(host, slot, number, number, int(total), self._slots.hosts[host].slots))
+            self._workers.start(
+                worker, Placement(host, slot, number, number, int(total), self._slots.hosts[host].slots)
+            )
 
     def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
         """A worker has ended; ``why`` if its host did, which has been said already."""
@@ -224,12 +226,12 @@ class ElasticRun:
                 now,
             )
 
-    def _hear(self, worker: int, message: Message) -> None:
+    def _receive(self, worker: int, message: Message) -> None:
         """What a worker says; how it ended, its supervisor will say."""
         if message.kind == "leaving":
             self._say(f"worker {worker} got SIGTERM, and leaves at its next commit.")
             self._leaving.add(worker)
-        self._send(self._members.hear(worker, message))
+        self._send(self._members.receive(worker, message))
 
     def _send(self, out: Out) -> None:
         epoch = 0
@@ -241,7 +243,7 @@ class ElasticRun:
                 self._dismissed.add(worker)
             elif message.kind == "refused":
                 self._say(f"worker {worker} was refused: {message.fields['why']}.")
-            self._workers.tell(worker, message)
+            self._workers.send(worker, message)
         if epoch > 1:
             self._say(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
         if epoch and self._members.heirless:
@@ -266,7 +268,7 @@ class ElasticRun:
             if now - (self._short_since or now) > _REASON_S:
                 self._say(f"waiting: {why}.")
                 for worker in self._members.alive():
-                    self._workers.tell(worker, Message("waiting", {"why": why}))
+                    self._workers.send(worker, Message("waiting", {"why": why}))
         if self._short_since is not None and not self._failure and now - self._short_since > limits.timeout_s:
             self._fail(f"The job waited longer than {limits.timeout_s:g} s (--elastic-timeout): {why}.", now)
         elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():

@@ -22,7 +22,7 @@ from workbench.common.text import plural
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
-from workbench.launch.hosts.reach import SMALL_ONLY, Place, Port
+from workbench.launch.hosts.reach import SMALL_ONLY, Port, PortAddress
 from workbench.launch.hosts.remote_shell import Here
 
 LIMIT_S = 30.0
@@ -63,7 +63,7 @@ class Problem:
 
 
 @dataclass(frozen=True)
-class Seat:
+class Endpoint:
     """A host, as the rehearsal has found it.
 
     Args:
@@ -87,7 +87,7 @@ def rehearse(
     limit_s: float = LIMIT_S,
     say: Callable[[str], None] = lambda line: None,
     runs: bool = False,
-) -> tuple[list[Seat], list[str]]:
+) -> tuple[list[Endpoint], list[str]]:
     """Try everything.
 
     Args:
@@ -165,7 +165,7 @@ class _Rehearsal:
         self._raise()
         return found
 
-    def connect(self, places: Mapping[str, tuple[str, str]], ports: tuple[int, int]) -> list[Seat]:
+    def connect(self, places: Mapping[str, tuple[str, str]], ports: tuple[int, int]) -> list[Endpoint]:
         """Let each host connect to each other one."""
         low, high = ports
         questions = {
@@ -191,7 +191,7 @@ class _Rehearsal:
                     what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
                     self._problems.append(Problem(other, what, f"{cure}, --network-interface by which network."))
         self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
-        return [Seat(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
+        return [Endpoint(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
 
     def _ask(self, questions: Mapping[str, Message], answer: str) -> dict[str, Message]:
         limit_s = max(1.0, self._until - time.monotonic())
@@ -239,27 +239,27 @@ def failure(problems: Sequence[Problem], runs: bool) -> str:
     return between.join([f"The rehearsal failed, and the job {what}:", *lines])
 
 
-def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, int]) -> str:
+def way_back(connections: Connections, endpoints: Sequence[Endpoint], ports: tuple[int, int]) -> str:
     """The address of this machine to which programs on all hosts can connect; each of them has tried.
 
     Args:
         connections: to the agents.
-        seats: of the rehearsal.
+        endpoints: of the rehearsal.
         ports: see :func:`rehearse`.
 
     Raises:
         LaunchError: there is none; the text names the host that cannot, and what to do.
     """
     shells = {target.name: target.shell for target in connections.targets}
-    for seat in seats:
-        if isinstance(shells[seat.name], Here) or source(seat.address) == seat.address != LOOPBACK[1]:
-            return seat.address  # this machine is one of the hosts, and the others have reached it
-    address = source(seats[0].address if len(seats) > 1 else _resolved(seats[0].name))
+    for endpoint in endpoints:
+        if isinstance(shells[endpoint.name], Here) or source(endpoint.address) == endpoint.address != LOOPBACK[1]:
+            return endpoint.address  # this machine is one of the hosts, and the others have reached it
+    address = source(endpoints[0].address if len(endpoints) > 1 else _resolved(endpoints[0].name))
     if not address:
-        raise LaunchError(f"There is no way from this machine to {seats[0].name}, at {seats[0].address}.")
+        raise LaunchError(f"There is no way from this machine to {endpoints[0].name}, at {endpoints[0].address}.")
     port = Port(address, *ports)
-    places = {"here": Place(address, port.number, port.word)}
-    questions = {seat.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for seat in seats}
+    places = {"here": PortAddress(address, port.number, port.word)}
+    questions = {endpoint.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for endpoint in endpoints}
     with port.greeting():
         answers, failures = connections.ask(questions, "reached", LIMIT_S)
     said = {name: message.fields["found"]["here"] for name, message in answers.items()}
@@ -414,4 +414,4 @@ def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[st
     return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["LIMIT_S", "Problem", "Seat", "differences", "facing", "rehearse", "suspicions", "way_back"]
+__all__ = ["LIMIT_S", "Endpoint", "Problem", "differences", "facing", "rehearse", "suspicions", "way_back"]
