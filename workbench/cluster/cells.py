@@ -102,9 +102,9 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     own = [failure for failure in found if failure[1] not in TRAVELLING]
     causes = own or list(found)
     first = causes[0]
-    alike = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
-    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in alike}
-    lines = [f"{_ranks(alike)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
+    same = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
+    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in same}
+    lines = [f"{_ranks(same)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
     return [*lines, "", *by_rank(others)] if others else lines
 
 

@@ -71,7 +71,7 @@ class SentCells:
         self._unnumbered = Counter[int]()  # by engine: requests that it may run
         self._answered_at: dict[int, float] = defaultdict(float)
         self._thread, self._calls = _Thread(), list[_Call]()  # calls that have begun to send
-        self._version = self._told = self._begun = 0
+        self._version = self._announced = self._begun = 0
         self._drifted = 0  # answers of engines whose numbers of unnamed tensors may have drifted
         self._idle: list[int] = []
         self._scheduled = False
@@ -221,9 +221,9 @@ class SentCells:
     def _soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_SOON_S, self._tell)
+            self._client._io_loop.call_later(_SOON_S, self._announce)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Say to engines that have not answered what has changed; they may wait for others that have."""
         self._scheduled = False
         if self._client._closed:
@@ -232,14 +232,14 @@ class SentCells:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
             state, busy = self._state(), {each: min(self._open[each]) for each, _ in self._there() if self._open[each]}
-            news, self._told = self._version != self._told, self._version
+            news, self._announced = self._version != self._announced, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()
             self._client.session.send(self._client._control_stream, KEY, content=state, ident=ident)
         self._watch(busy)
         if busy and not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_AGAIN_S, self._tell)
+            self._client._io_loop.call_later(_AGAIN_S, self._announce)
 
 
 __all__ = ["SentCells"]

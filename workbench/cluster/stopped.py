@@ -13,15 +13,15 @@ class StoppedEngines:
 
     Args:
         why: why an engine's process does not run; "" if it does, None if it has ended.
-        say: prints a line.
+        log: prints a line.
 
     Example:
         >>> watch = StoppedEngines(lambda engine: "", print)
         >>> watch.look({0: 7, 1: 7})
     """
 
-    def __init__(self, why: Callable[[int], str | None], say: Callable[[str], None]) -> None:
-        self._why, self._say = why, say
+    def __init__(self, why: Callable[[int], str | None], log: Callable[[str], None]) -> None:
+        self._why, self._log = why, log
         self._since: dict[int, float] = {}
         self._said: dict[int, int] = {}  # by engine, amid which request
 
@@ -35,7 +35,7 @@ class StoppedEngines:
         found = {engine: why for engine in busy if (why := self._why(engine))}
         for engine in self._said.keys() - found.keys():
             if self._why(engine) is not None:
-                self._say(f"engine {engine} goes on")
+                self._log(f"engine {engine} goes on")
         self._said = {
             engine: number for engine, number in self._said.items() if engine in found and busy[engine] == number
         }
@@ -43,7 +43,7 @@ class StoppedEngines:
         for engine in found.keys() - self._said:
             if now - self._since[engine] >= _PATIENCE_S:
                 self._said[engine] = busy[engine]
-                self._say(f"engine {engine} does not run: {found[engine]}; engines.rescue() starts new ones")
+                self._log(f"engine {engine} does not run: {found[engine]}; engines.rescue() starts new ones")
 
 
 __all__ = ["StoppedEngines"]

@@ -57,7 +57,7 @@ class CellNumbers:
         ... )
         >>> numbers.number, numbers.sent, numbers.idle, numbers.elsewhere()
         (3, {0: 3, 1: 5}, [], [1])
-        >>> numbers.hear({"version": 8, "sent": sent, "idle": [1], "running": [[0, 6]]})
+        >>> numbers.receive({"version": 8, "sent": sent, "idle": [1], "running": [[0, 6]]})
         >>> numbers.idle, numbers.elsewhere()
         ([1], [])
     """
@@ -92,7 +92,7 @@ class CellNumbers:
         self.begin(said)
         self.changed()
 
-    def hear(self, said: Mapping[str, Any]) -> None:
+    def receive(self, said: Mapping[str, Any]) -> None:
         """The notebook says what has changed."""
         if self._take(said):
             self.changed()

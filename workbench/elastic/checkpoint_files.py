@@ -68,7 +68,7 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def whole(folder: Path) -> list[int]:
+def complete(folder: Path) -> list[int]:
     """Those that have a manifest."""
     return [number for number in numbers(folder) if (directory_of(folder, number) / MANIFEST).exists()]
 
@@ -228,7 +228,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return content  # type: ignore[no-any-return]
 
 
-def read_whole(directory: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_complete(directory: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A checkpoint's values, every byte of them checked, and its manifest.
 
     Raises:
@@ -296,16 +296,16 @@ __all__ = [
     "DamagedError",
     "Piece",
     "checksum",
+    "complete",
     "directory_of",
     "divided",
     "flush_folder",
     "numbers",
     "part_name",
+    "read_complete",
     "read_header",
     "read_manifest",
-    "read_whole",
     "replacing",
-    "whole",
     "write_manifest",
     "write_part",
 ]

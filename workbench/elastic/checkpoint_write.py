@@ -17,6 +17,7 @@ from workbench.elastic.checkpoint_files import (
     MANIFEST,
     Piece,
     checksum,
+    complete,
     directory_of,
     divided,
     flush_folder,
@@ -24,7 +25,6 @@ from workbench.elastic.checkpoint_files import (
     part_name,
     read_header,
     replacing,
-    whole,
     write_manifest,
     write_part,
 )
@@ -182,7 +182,7 @@ def prune(folder: Path, keep: int) -> None:
     A manifest goes first, so that what is left by a kill meanwhile counts as never finished.
     """
     try:
-        kept = whole(folder)[-keep:]
+        kept = complete(folder)[-keep:]
         for number in numbers(folder):
             if number < kept[-1] and number not in kept:
                 directory = directory_of(folder, number)

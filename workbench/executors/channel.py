@@ -52,9 +52,9 @@ class Channel:
 
     def send(self, kind: str, data: bytes = b"", /, **fields: Any) -> bool:
         """Send a message; False if nobody is there any more."""
-        return self.say(Message(kind, fields, data))
+        return self.send_message(Message(kind, fields, data))
 
-    def say(self, message: Message) -> bool:
+    def send_message(self, message: Message) -> bool:
         """The same, of a message that is one already."""
         body = encode(message)
         with self._lock:

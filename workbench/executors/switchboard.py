@@ -289,7 +289,7 @@ class Switchboard:
 
 
 def _carry(one: Channel, other: Channel) -> None:
-    while (message := one.receive()) and other.say(message):
+    while (message := one.receive()) and other.send_message(message):
         pass
     for each in (one, other):
         each.shut()

@@ -35,7 +35,7 @@ from workbench.launch.elastic.command import run_elastic
 from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
 from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.ranks.files import FOLDER
-from workbench.launch.ranks.output import Printer, say
+from workbench.launch.ranks.output import Printer, log
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
 from workbench.launch.start.starters import Task, check_command, choose, environment
@@ -145,7 +145,7 @@ def run(
     )
     check_command(task.command, variables)
     if sync:
-        copy_folder(targets, os.getcwd(), say, bool(verbose))
+        copy_folder(targets, os.getcwd(), log, bool(verbose))
     folder = output_dir or output_filename or ""
     if (least, most, host_discovery_script) != (None, None, None):
         if timeout_s is not None:
@@ -166,10 +166,10 @@ def run(
             prefix_output_with_timestamp=prefix_output_with_timestamp,
             gpus="",
         )
-        return results(task, run_elastic(words, task, targets, say, (SIGINT,)))
+        return results(task, run_elastic(words, task, targets, log, (SIGINT,)))
     ranks, labels = ranks_on(targets, variables, n, networks)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
-    return results(task, start(task, printer, say, bool(verbose), (SIGINT,), ranks))
+    return results(task, start(task, printer, log, bool(verbose), (SIGINT,), ranks))
 
 
 def task_of(

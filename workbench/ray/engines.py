@@ -72,7 +72,7 @@ class RayPlaces:
 
     Args:
         asked: how many, and what each takes.
-        say: gets what happens meanwhile.
+        log: gets what happens meanwhile.
 
     Raises:
         LaunchError: Ray is not initialized, or its actors do not reach this process.
@@ -84,10 +84,10 @@ class RayPlaces:
 
     kind = "ray"
 
-    def __init__(self, asked: Request, say: Callable[[str], None]) -> None:
+    def __init__(self, asked: Request, log: Callable[[str], None]) -> None:
         connected()
         self.asked, self._owner = asked, os.getpid()
-        say(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
+        log(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
         bundle = {"CPU": asked.cpus, "GPU": asked.gpus}
         self._group, _ = create_placement_group(bundle, asked.n, asked.timeout_s, asked.strategy)
         self._board = Switchboard(str(ray.util.get_node_ip_address()), config.ports())
@@ -123,7 +123,7 @@ class RayPlaces:
             return "Ray was shut down in this kernel"
         return "" if self._board.executors() else "all of Ray's actors have ended"
 
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         """Are all of them there?"""
         return not self.ended() and len(self._board.executors()) == self.asked.n
 

@@ -33,7 +33,7 @@ def log(info_dict: Any) -> None:
     Raises:
         LaunchError: the driver is not reached.
     """
-    if (where := config.log_desk()) is None:
+    if (where := config.log_server()) is None:
         warnings.warn("ray_logger.log(): run() was called without callbacks, so nobody hears it.", stacklevel=2)
         return
     address, port, secret = where
@@ -74,7 +74,7 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[dict[str, str
 
     with Switchboard(str(ray.util.get_node_ip_address()), config.ports(), told) as board:
         found = board.invitation
-        yield config.log_desk_variables(found.address, found.port, found.secret)
+        yield config.log_server_variables(found.address, found.port, found.secret)
     if errors:
         raise errors[0]
 

@@ -12,7 +12,7 @@ from typing import Any
 from workbench.cli.grade import reaper, results
 from workbench.cli.grade.results import print_lines
 from workbench.cli.grade.submissions import notebooks, read_all
-from workbench.launch.ranks.output import say
+from workbench.launch.ranks.output import log
 
 _ABOUT = """\
 Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
     print_lines([results.summary(graded)])
     open_to = list(dict.fromkeys(notebook.unbounded for notebook in graded if notebook.unbounded))
     if open_to:
-        say(
+        log(
             f"Not confined: {'; '.join(open_to)}. So a notebook may have changed another's marks, or this package: "
             "trust these marks as far as you trust who handed in. With --sandbox it cannot. See instructors/guide.md."
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from workbench import config
 from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import Watch, name_of
-from workbench.cluster.engines_here import Engines, OfThisMachine, Say, crowded
+from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.process_tree import ProcessTree
@@ -43,7 +43,7 @@ class ElasticHere:
         """Engines that can be started here."""
         return ElasticEngines(self)
 
-    def after_loss(self, engines: Engines, say: Say) -> ElasticHere:
+    def after_loss(self, engines: Engines, log: Log) -> ElasticHere:
         """The place to start them anew."""
         return self
 
@@ -94,7 +94,7 @@ class ElasticEngines(OfThisMachine):
         }
         self._common = dict(self.job.env) | own
 
-    def start(self, profile: Path, deadline: float, say: Say) -> None:
+    def start(self, profile: Path, deadline: float, log: Log) -> None:
         """The engines start at once, and wait for the controller's file."""
         self._profile = profile
         self.job.start("controller", engine_commands.controller(profile))

@@ -50,7 +50,7 @@ class Watch(threading.Thread):
         peer_timeout_s: an engine for which the others wait, and that says nothing for so long, is killed.
 
     Attributes:
-        say: prints a line; called on this thread.
+        log: prints a line; called on this thread.
         on_due: called on this thread when the running epoch's ranks have to begin the next one.
         on_hub_gone: called on this thread when the controller has ended.
         changes: what has happened to the job.
@@ -62,7 +62,7 @@ class Watch(threading.Thread):
         self._job, self._registry = job, WorkerRegistry(path)
         self._members = Membership(least, anew=True)
         self.path, self.changes, self.joined = self._registry.path, list[Change](), dict[int, int]()
-        self.say: Callable[[str], None] = lambda line: None
+        self.log: Callable[[str], None] = lambda line: None
         self.on_due: Callable[[], None] = lambda: None
         self.on_hub_gone: Callable[[], None] = lambda: None
         self._living, self._dismissed = set[int](), dict[int, float]()
@@ -225,7 +225,7 @@ class Watch(threading.Thread):
 
     def _notify_people(self, text: str) -> None:
         with contextlib.suppress(Exception):  # such as a closed stdout, which must not end this thread
-            self.say(text)
+            self.log(text)
 
     def _send(self, out: Out) -> None:
         begun = ""

@@ -34,7 +34,7 @@ def run_elastic(
     args: argparse.Namespace,
     task: Task,
     targets: Sequence[Target],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     numbers: Iterable[int] = TERMINAL,
 ) -> Outcome:
     """Run the job that the options of ``workbench run`` describe.
@@ -43,7 +43,7 @@ def run_elastic(
         args: of the command line.
         task: made of them.
         targets: the hosts at the start; none: as many slots here as ranks were asked for.
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
         numbers: signals that are passed on to the ranks.
 
     Raises:
@@ -70,14 +70,14 @@ def run_elastic(
     with Signals(numbers) as signals:
         printer.heed(lambda: signals.came)
         if here:
-            return run(limits, WorkersHere(task, signals), discovery, printer, say)
+            return run(limits, WorkersHere(task, signals), discovery, printer, log)
         from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
 
         def shell(host: str) -> Shell:
             return Here() if is_here(host) else Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
 
         plan = Plan(targets, networks, config.ports(env), args.gpus or "")
-        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, say)
+        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, log)
 
 
 def elastic_environment(env: Mapping[str, str], limits: Limits, n: int) -> dict[str, str]:

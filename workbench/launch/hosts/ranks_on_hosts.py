@@ -168,9 +168,9 @@ class RanksOnHosts:
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
-        endpoints = self._endpoints or self.rehearse(say, verbose)
+        endpoints = self._endpoints or self.rehearse(log, verbose)
         if self._task.starter == "mpi" and ":" in endpoints[0].address and mpi.library_vendor() == "MPICH":
             raise LaunchError(
                 f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} have no network in "
@@ -184,12 +184,12 @@ class RanksOnHosts:
             raise LaunchError(f"The ranks could not be started on {name}: {why}")
         for name, message in answers.items():
             if verbose:
-                say(f"{name}: {message.fields['line']}")
+                log(f"{name}: {message.fields['line']}")
         self._connections.watch(self._silence_s)
         if self._task.starter == "mpi":
-            self._start_mpi(endpoints, folder, say, verbose)
+            self._start_mpi(endpoints, folder, log, verbose)
 
-    def rehearse(self, say: Callable[[str], None], verbose: bool = False) -> list[Endpoint]:
+    def rehearse(self, log: Callable[[str], None], verbose: bool = False) -> list[Endpoint]:
         """Try everything that the job needs. :meth:`start` does so itself where nobody has.
 
         Raises:
@@ -199,15 +199,15 @@ class RanksOnHosts:
         self._plan.slurm_gpus().check({name: len(ranks) for name, ranks in self._ranks.items()})
         plan = self._plan
         endpoints, warnings = rehearse(
-            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, say=say
+            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, log=log
         )
         for line in warnings:
-            say(line)
+            log(line)
         if verbose:
-            say(f"the rehearsal with {count(len(endpoints), 'host')} took {time.monotonic() - begun:.1f} s")
+            log(f"the rehearsal with {count(len(endpoints), 'host')} took {time.monotonic() - begun:.1f} s")
             for endpoint in endpoints:
                 ranks = count(len(self._ranks[endpoint.name]), "rank")
-                say(f"{endpoint.name}: {ranks}, by {endpoint.interface} {endpoint.address}")
+                log(f"{endpoint.name}: {ranks}, by {endpoint.interface} {endpoint.address}")
         self._endpoints = endpoints
         return endpoints
 
@@ -248,7 +248,7 @@ class RanksOnHosts:
             orders[endpoint.name] = Message("start", common | mine, b"".join(self._files.values()))
         return orders
 
-    def _start_mpi(self, endpoints: Sequence[Endpoint], folder: str, say: Callable[[str], None], verbose: bool) -> None:
+    def _start_mpi(self, endpoints: Sequence[Endpoint], folder: str, log: Callable[[str], None], verbose: bool) -> None:
         """Let MPI's launcher start a supervisor for each rank, which finds there what its agent has left."""
         firsts = ",".join(str(self._ranks[endpoint.name][0]) for endpoint in endpoints)
         supervised = [sys.executable, "-I", "-S", supervisor.__file__, folder, supervisor.AGENTS, firsts]
@@ -267,7 +267,7 @@ class RanksOnHosts:
             self._processes.env = env | ({"SLURM_GPUS": str(gpus)} if gpus else {"SLURM_GRES": "none"})
         command = mpi.command_on_hosts(slots, endpoints[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
-            say(f"starting {shlex.join(command)}")
+            log(f"starting {shlex.join(command)}")
         # mpiexec passes its own environment on to the ranks, where what is meant for one machine must not be.
         env = {name: text for name, text in self._processes.env.items() if mpi.NO_TCP.get(name) != text}
         self._processes.env = mpi.port_variables(*self._plan.ports) | env

@@ -85,7 +85,7 @@ def rehearse(
     ports: tuple[int, int] = (0, 0),
     grows: bool = False,
     limit_s: float = LIMIT_S,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     runs: bool = False,
 ) -> tuple[list[Endpoint], list[str]]:
     """Try everything.
@@ -97,7 +97,7 @@ def rehearse(
         ports: the first and the last that may be listened on; (0, 0): any.
         grows: other hosts may come later, so a host that is alone needs an address that they reach.
         limit_s: deadline of the whole.
-        say: gets a line where a host is waited for.
+        log: gets a line where a host is waited for.
         runs: the job does already, on other hosts.
 
     Returns:
@@ -106,7 +106,7 @@ def rehearse(
     Raises:
         LaunchError: something is wrong; the text names each host and what to do.
     """
-    rehearsal = _Rehearsal(connections, limit_s, say, runs)
+    rehearsal = _Rehearsal(connections, limit_s, log, runs)
     facts = rehearsal.facts(words)
     warnings = rehearsal.compare(facts)
     places = rehearsal.choose(facts, networks, grows)
@@ -126,8 +126,8 @@ def _by_name(host: str, interfaces: Sequence[Sequence[str]], networks: Sequence[
 
 
 class _Rehearsal:
-    def __init__(self, connections: Connections, limit_s: float, say: Callable[[str], None], runs: bool) -> None:
-        self._connections, self._say, self._runs = connections, say, runs
+    def __init__(self, connections: Connections, limit_s: float, log: Callable[[str], None], runs: bool) -> None:
+        self._connections, self._log, self._runs = connections, log, runs
         self._begun = self._said = time.monotonic()
         self._names = [target.name for target in connections.targets]
         self._until = time.monotonic() + limit_s + len(self._names) / _HOSTS_PER_S
@@ -213,7 +213,7 @@ class _Rehearsal:
             more = f" and {len(names) - _MOST_LINES} more" if len(names) > _MOST_LINES else ""
             states = "; ".join(f"{name}: {missing[name]}" for name in names[:_MOST_LINES])
             left_s = max(0.0, self._until - now)
-            self._say(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
+            self._log(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
 
     def _raise(self) -> None:
         if self._problems:

@@ -58,14 +58,14 @@ class Nanny:
 
 def fork() -> Nanny:
     """Fork the nanny. Only the engine returns."""
-    (take, give), (hear, say) = os.pipe(), os.pipe()
+    (take, give), (nanny_out, nanny_in) = os.pipe(), os.pipe()
     if os.fork():
         os.close(take)
-        os.close(say)
-        return Nanny(os.fdopen(give, "wb"), os.fdopen(hear, "rb", 0))
+        os.close(nanny_in)
+        return Nanny(os.fdopen(give, "wb"), os.fdopen(nanny_out, "rb", 0))
     code = 1
     try:
-        _be_nanny(take, say)
+        _be_nanny(take, nanny_in)
         code = 0
     finally:  # it must not go on as a second engine
         if code:
@@ -73,10 +73,10 @@ def fork() -> Nanny:
         os._exit(code)
 
 
-def _be_nanny(take: int, say: int) -> None:
+def _be_nanny(take: int, nanny_in: int) -> None:
     os.setsid()  # Ctrl-C is for the engine
     os.dup2(take, 0)  # the engine's is empty
-    os.dup2(say, 3)
+    os.dup2(nanny_in, 3)
     os.closerange(4, os.sysconf("SC_OPEN_MAX"))
     with os.fdopen(0, "rb") as pipe:
         text = pipe.read()

@@ -23,11 +23,11 @@ _LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes
 class Ranks(Protocol):
     """The ranks of a job, wherever they are."""
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start them all.
 
         Args:
-            say: gets the launcher's own messages.
+            log: gets the launcher's own messages.
             verbose: report what is started.
 
         Raises:
@@ -75,17 +75,17 @@ class RanksHere:
         self._running = set(range(task.n))
         self._failed = False
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start mpiexec, or the supervisors."""
         folder = self._processes.folder
         self._processes.env |= mpi.session_folder(str(folder)) | self._binding.env
         if verbose or self._binding.notable:
-            say(self._binding.line())
+            log(self._binding.line())
         files.write(folder, self._task.files)
         common = dict(self._processes.env)
-        for process in processes(self._task, folder, say):
+        for process in processes(self._task, folder, log):
             if verbose:
-                say(f"starting {shlex.join(process.command)}")
+                log(f"starting {shlex.join(process.command)}")
             self._processes.env = common | process.env
             self._processes.start(process.name, process.command)
 

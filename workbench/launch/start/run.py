@@ -61,7 +61,7 @@ class Outcome:
 def run(
     task: Task,
     printer: Printer,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     verbose: bool = False,
     numbers: Iterable[int] = TERMINAL,
     ranks: Callable[[Task, Signals], Ranks] = RanksHere,
@@ -71,7 +71,7 @@ def run(
     Args:
         task: what to start.
         printer: gets the ranks' lines; it is closed at the end.
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
         verbose: report each command that is started.
         numbers: signals that are passed on to the ranks; SIGINT must be among them.
         ranks: makes the ranks of the job; by default they are on this machine.
@@ -85,7 +85,7 @@ def run(
         printer.heed(lambda: signals.came)
         running = _Run(task, printer, ranks(task, signals))
         try:
-            running.start(say, verbose)
+            running.start(log, verbose)
             running.attend()
         finally:
             running.stop()
@@ -104,9 +104,9 @@ class _Run:
         self._files: dict[str, bytes] = {}
         self._begun = self._progressed = time.monotonic()
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start the ranks. Their own deadline begins when all hosts have been asked for theirs."""
-        self._ranks.start(say, verbose)
+        self._ranks.start(log, verbose)
         self._progressed = time.monotonic()
 
     def attend(self) -> None:

@@ -85,13 +85,13 @@ def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) 
     return wanted.pop() if wanted else "auto"
 
 
-def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Process]:
+def processes(task: Task, folder: Path, log: Callable[[str], None]) -> list[Process]:
     """What to start for a task.
 
     Args:
         task: what to start.
         folder: the job's; it has the supervisors' named pipes.
-        say: gets the reason for not using MPI.
+        log: gets the reason for not using MPI.
 
     Raises:
         LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
@@ -107,7 +107,7 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
             if task.starter == "mpi":
                 raise
             how = "Gloo" if has("torch") else "shared memory and TCP"
-            say(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
+            log(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
         else:
             return [Process("mpiexec", [*starter, *supervised], common)]
     common |= _common(task, folder)

@@ -74,7 +74,7 @@ class Player:
 
     Args:
         chaos: what was asked for.
-        say: gets the line about a fault.
+        log: gets the line about a fault.
 
     Attributes:
         cut: ends this rank's connections.
@@ -91,8 +91,8 @@ class Player:
         chaos: fault 1 of 1: rank 0 is delayed for 0.25 s at 'in commit'
     """
 
-    def __init__(self, chaos: Chaos, say: Callable[[str], None]) -> None:
-        self._plan, self._record, self._say = chaos.plan(), Record(chaos.record), say
+    def __init__(self, chaos: Chaos, log: Callable[[str], None]) -> None:
+        self._plan, self._record, self._log = chaos.plan(), Record(chaos.record), log
         self._rank = self._size = self._epoch = 0
         self._next, self._ended_epoch = 0, 0
         self._passed, self._commits = 0, 0
@@ -152,7 +152,7 @@ class Player:
         epoch = f" of epoch {self._epoch}" if self._epoch else ""
         nth = f"passing {fault.nth} since the last fault; this one alone: --chaos {fault.words}"
         who = f"fault {self._next + 1} of {len(self._plan)}: rank {self._rank}{epoch}"
-        self._say(f"chaos: {who} {how} at {fault.state!r} ({nth})")
+        self._log(f"chaos: {who} {how} at {fault.state!r} ({nth})")
         match fault.act:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -172,7 +172,7 @@ def _stop(seconds: float) -> None:
     waker.wait(60)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line that is out before the process may end."""
     sys.stderr.write(f"workbench: {text}\n")
     sys.stderr.flush()
@@ -181,7 +181,7 @@ def say(text: str) -> None:
 @functools.cache
 def player(text: str, pid: int) -> Player:
     """This process's: one for a plan, so that what has happened is known in the next epoch."""
-    return Player(parse(text), say)
+    return Player(parse(text), log)
 
 
 class Member(Protocol):
@@ -278,4 +278,4 @@ def cut(sockets: Sequence[socket.socket]) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-__all__ = ["Player", "Record", "begin", "cut", "enter", "player", "say", "watch"]
+__all__ = ["Player", "Record", "begin", "cut", "enter", "log", "player", "watch"]
