@@ -223,20 +223,20 @@ def _compute(events: list[Event], what: str, name: str, begin: float, length: fl
 
 def _tensors(layers: Sequence[Span], policy: Policy) -> list[_Tensor]:
     """In the order of the model."""
-    whole = [_Tensor(layer.name, (i,), layer.values) for i, layer in enumerate(layers) if layer.values]
+    tensors = [_Tensor(layer.name, (i,), layer.values) for i, layer in enumerate(layers) if layer.values]
     if policy.bucket_bytes:
         numbers = {layer.name: i for i, layer in enumerate(layers)}
-        pieces = [Piece(one.name, one.values, "float32") for one in whole]
-        whole = [
+        pieces = [Piece(one.name, one.values, "float32") for one in tensors]
+        tensors = [
             _Tensor(bucket.name, tuple(sorted(numbers[name] for name in bucket.names)), bucket.length)
             for bucket in reversed(plan_buckets(pieces, policy.bucket_bytes))
         ]
     if not policy.piece_bytes:
-        return whole
+        return tensors
     most = max(1, policy.piece_bytes // policy.value_bytes)
     return [
         _Tensor(f"{one.name}[{start}:]", one.layers, min(most, one.values - start))
-        for one in whole
+        for one in tensors
         for start in range(0, one.values, most)
     ]
 

@@ -226,7 +226,7 @@ class Grads:
             self.set_buckets([])
         self.by_name.restart()
 
-    def reduce_whole(self) -> None:
+    def leave_sharding(self) -> None:
         """No part is another rank's any more; gradients begin by name."""
         self.reduction = self._allreduce
         self.set_buckets([])

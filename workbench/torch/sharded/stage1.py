@@ -80,10 +80,10 @@ class Stage1Gradients(DenseGradients):
         self.shards: ShardedBuckets | None = None
 
     @not_traced
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         super().reduce(names)
         self._choose()
-        if whole and self.shards:
+        if unsharded and self.shards:
             self.shards.complete()
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
@@ -130,7 +130,7 @@ class Stage1Gradients(DenseGradients):
             del self._names[part.param]
         self.shards.dissolve()
         self.shards = None
-        self.grads.reduce_whole()
+        self.grads.leave_sharding()
         return True
 
 

@@ -31,7 +31,7 @@ from workbench.torch.sharded.consistency import check_consistency, shardable
 from workbench.torch.sharded.flat_parameter import PARAMETERS, FlatParameter, Members, sharded_model_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
-_WHOLE = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
+_ATOMIC = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
 
 
 class ShardedModel:
@@ -55,11 +55,11 @@ class ShardedModel:
         self.keeps_full = False
         self._failures = failures()
         names = {param: name for name, param in model.named_parameters()}
-        whole = {name: param for param, name in names.items()}
+        params = {name: param for param, name in names.items()}
         units_named = [name for name, each in model.named_modules() if each in units]
-        self.number = check_consistency(whole, self.members, units_named)
-        self._owned = {param: name for name, param in shardable(whole, PARAMETERS).items()}
-        for param in whole.values():
+        self.number = check_consistency(params, self.members, units_named)
+        self._owned = {param: name for name, param in shardable(params, PARAMETERS).items()}
+        for param in params.values():
             take_over(param)
         self._flat_of: dict[torch.nn.Parameter, FlatParameter] = {}
         chosen = {*units, model}
@@ -221,7 +221,7 @@ class _Call:
 
 def default_units(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Every module with parameters of its own; what is inside of an attention belongs to that."""
-    inside = {each for one in model.modules() if isinstance(one, _WHOLE) for each in one.modules() if each is not one}
+    inside = {each for one in model.modules() if isinstance(one, _ATOMIC) for each in one.modules() if each is not one}
     return [each for each in model.modules() if each not in inside and any(True for _ in each.parameters(False))]
 
 
