@@ -25,7 +25,7 @@ from workbench.launch.ranks.output import Printer, log
 
 if TYPE_CHECKING:
     from workbench.launch.hosts.connections import Target
-    from workbench.launch.start.starters import Task
+    from workbench.launch.start.starters import JobSpec
 
 _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
@@ -295,16 +295,16 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     return n, targets
 
 
-def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
+def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpec:
     """What to start; checks what was typed."""
-    from workbench.launch.hosts.remote_shell import Here
-    from workbench.launch.start.starters import Task, check_command, choose, environment
+    from workbench.launch.hosts.remote_shell import LocalShell
+    from workbench.launch.start.starters import JobSpec, check_command, choose, environment
 
-    here = all(isinstance(target.shell, Here) for target in targets)
+    here = all(isinstance(target.shell, LocalShell) for target in targets)
     env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
     env = with_flags(env, flags.variables(args))
     check_command(flags.command(args), env)
-    return Task(
+    return JobSpec(
         n=n,
         command=flags.command(args),
         env=env,

@@ -28,8 +28,8 @@ from workbench.cluster.answers import first_answers
 from workbench.cluster.cluster import Cluster, speaker
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
 from workbench.cluster.elastic.forgiving import Forgiving
-from workbench.cluster.elastic.history import History
-from workbench.cluster.elastic.watch import Change
+from workbench.cluster.elastic.history import CellHistory
+from workbench.cluster.elastic.watch import MembershipChange
 from workbench.cluster.recovery import unknown
 from workbench.common.text import count, first_line, numbered
 from workbench.elastic import notebook
@@ -54,12 +54,12 @@ class ElasticCluster(Cluster):
         super().__init__(place, log)
 
     def _new_job(self) -> None:
-        self._history, self._joining, self._called = History(), list[Any](), list[Any]()
+        self._history, self._joining, self._called = CellHistory(), list[Any](), list[Any]()
         self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
         super()._new_job()
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[MembershipChange]:
         """The engines that were lost or have left, and the epochs that have begun, oldest first."""
         return list(self._engines.watch.changes)
 

@@ -33,14 +33,14 @@ from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
-from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, RanksOnHosts
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.ending import shell_code
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Stopped, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signals, Stopped, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
-from workbench.launch.start.starters import Task, choose
+from workbench.launch.start.starters import JobSpec, choose
 
 _LOOK_S = 0.25
 _ANSWER_S = 8.0
@@ -60,7 +60,7 @@ class OnHosts:
     """
 
     n: int
-    plan: Plan
+    plan: HostPlan
     reservation: Held | None = None
     modules: tuple[str, ...] = ()
     gpus: tuple[Gpu | str, ...] = ()
@@ -126,7 +126,7 @@ class EnginesOnHosts:
         env = workbench.config.without_launcher(mpi.environment(1)) | {"PYTHONUNBUFFERED": "1"}
         env |= engine_commands.loaded(place.modules, env)
         self.mpi = choose(None, None, env) == "mpi"
-        self._task = Task(place.n, engine_commands.engine_on_host(self.mpi), env, "mpi" if self.mpi else "gloo")
+        self._task = JobSpec(place.n, engine_commands.engine_on_host(self.mpi), env, "mpi" if self.mpi else "gloo")
         self.job = ProcessTree(env | engine_commands.signing())
         self.job.env["IPYTHONDIR"] = str(self.job.folder)
         self._ranks: RanksOnHosts | None = None
@@ -266,7 +266,7 @@ class EnginesOnHosts:
                 case Wrote(_, _, data):
                     with self.job.log(_LOG).open("ab") as log:
                         log.write(data)
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._codes[rank] = code
                 case Stopped(rank, why):
                     self._stopped[rank] = why

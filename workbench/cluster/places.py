@@ -15,8 +15,8 @@ from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Held, Reservation
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
-from workbench.launch.hosts.ranks_on_hosts import Plan, find_hosts
-from workbench.launch.hosts.remote_shell import Here as NoShell
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, find_hosts
+from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.site import Site
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, pin
@@ -43,7 +43,7 @@ class Wish:
             default after 600 s. While it waits, place and reason are shown; Ctrl-C cancels it. In a notebook that runs
             in a Slurm job itself, that job's hosts are taken.
         ray: ``cpus`` and ``gpus`` of each engine, ``strategy`` and ``timeout_s``, see
-            :class:`workbench.ray.engines.Request`. The kernel is connected to the cluster, by ``ray.init()``.
+            :class:`workbench.ray.engines.RayRequest`. The kernel is connected to the cluster, by ``ray.init()``.
         k8s: ``script``, which prints the pods that are ready, one ``host:slots`` a line; the chart's by default. The
             kernel runs in a pod that reaches them by ssh, as the chart's JupyterLab does.
     """
@@ -85,7 +85,7 @@ def find(wish: Wish, site: Site, log: Log, give_back: Callable[[], None]) -> Any
         return _on(_pods(wish.k8s), wish, site, log)
     named = [wish.hosts] if isinstance(wish.hosts, str) else wish.hosts
     targets = _targets(list(site.hosts if named is None else named))
-    if all(isinstance(target.shell, NoShell) for target in targets):
+    if all(isinstance(target.shell, LocalShell) for target in targets):
         n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, log)
         if wish.min_np is not None:
             return ElasticHere(n, _least(wish.min_np, n), pin(n, wish.gpus))
@@ -144,7 +144,7 @@ def _least(min_np: int, n: int) -> int:
 def _targets(listed: Sequence[str]) -> list[Target]:
     """Within a Slurm job its own hosts are reached by srun: ssh may be closed there."""
     found = find_hosts(",".join(listed), "", None) if listed else []
-    if not config.batch_job() or all(isinstance(target.shell, NoShell) for target in found):
+    if not config.batch_job() or all(isinstance(target.shell, LocalShell) for target in found):
         return found
     around = reservation.around({})
     by_srun = {target.name: target.shell for target in around.targets} if around else {}
@@ -159,7 +159,7 @@ def _on(
         raise ValueError("min_np: engines that may die are on this machine only. On several hosts: workbench run.")
     networks = [site.interface] if site.interface else []
     gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
-    plan = Plan(targets, networks, config.ports(), gpus, folder)
+    plan = HostPlan(targets, networks, config.ports(), gpus, folder)
     plan.ranks(n)  # are there so many slots?
     return OnHosts(n, plan, held, site.modules)
 

@@ -48,7 +48,7 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class Request:
+class SlurmRequest:
     """What ``cluster.up(slurm=…)`` asks for.
 
     Args:
@@ -62,7 +62,7 @@ class Request:
     queue_timeout_s: float = QUEUE_TIMEOUT_S
 
 
-def request(asked: Mapping[str, Any], site: Site) -> Request:
+def request(asked: Mapping[str, Any], site: Site) -> SlurmRequest:
     """A request by the words of a notebook; what it leaves out comes from the site file.
 
     Raises:
@@ -85,7 +85,7 @@ def request(asked: Mapping[str, Any], site: Site) -> Request:
             raise LaunchError(f"slurm: {name}={asked[name]!r}, but it must be a whole number, {least} or more.")
     wanted = Wanted(output="/dev/null", **{name: asked[name] for name in known if name in asked})
     timeout_s = float(asked.get("queue_timeout_s", QUEUE_TIMEOUT_S))
-    return Request(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
+    return SlurmRequest(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
 
 
 class Held(Protocol):
@@ -126,7 +126,7 @@ class Reservation:
     kind = "slurm"
 
     def __init__(
-        self, number: str, targets: list[Target], asked: Request | None = None, watchdog: Watchdog | None = None
+        self, number: str, targets: list[Target], asked: SlurmRequest | None = None, watchdog: Watchdog | None = None
     ) -> None:
         self.number, self.targets, self.asked = number, targets, asked
         self._watchdog, self._owner, self._ended = watchdog, os.getpid(), ""
@@ -219,7 +219,7 @@ class ShortTime:
             self._due = time.monotonic() + left_s - short_s + 1.0
 
 
-def reserve(asked: Request, log: Callable[[str], None]) -> Reservation:
+def reserve(asked: SlurmRequest, log: Callable[[str], None]) -> Reservation:
     """Ask Slurm for hosts, and wait for them; say the place in the queue and the reason meanwhile.
 
     Raises:
@@ -321,9 +321,9 @@ __all__ = [
     "QUEUE_TIMEOUT_S",
     "SHORT_S",
     "Held",
-    "Request",
     "Reservation",
     "ShortTime",
+    "SlurmRequest",
     "around",
     "request",
     "reserve",

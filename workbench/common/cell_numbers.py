@@ -141,14 +141,14 @@ def elsewhere() -> list[int]:
     return numbers.elsewhere() if numbers is not None and numbers.numbered else []
 
 
-class Notice:
+class WaitNotice:
     """Says on stderr, amid a wait for all ranks, which of them run another cell: after two seconds, and then rarely.
 
     Args:
         function: which waits.
 
     Example:
-        >>> Notice("init()").look()  # asked for the first time
+        >>> WaitNotice("init()").look()  # asked for the first time
     """
 
     def __init__(self, function: str) -> None:
@@ -173,4 +173,4 @@ class Notice:
             )
 
 
-__all__ = ["KEY", "CellNumbers", "Notice", "cell_numbers", "elsewhere", "idle"]
+__all__ = ["KEY", "CellNumbers", "WaitNotice", "cell_numbers", "elsewhere", "idle"]

@@ -15,7 +15,7 @@ from typing import Any
 
 from workbench.elastic.checkpoint_files import (
     MANIFEST,
-    Piece,
+    ArrayPiece,
     checksum,
     complete,
     directory_of,
@@ -128,7 +128,7 @@ def _bytes_in(directory: Path) -> int:
 
 
 def _put_together(
-    directory: Path, attempt: Attempt, shares: list[list[Piece]], arrays: Sequence[Stored], mine: list[list[str]]
+    directory: Path, attempt: Attempt, shares: list[list[ArrayPiece]], arrays: Sequence[Stored], mine: list[list[str]]
 ) -> tuple[list[list[Any]], list[dict[str, Any]]]:
     """Where each piece lies, and the files; rank 0 writes what differs from its own copy.
 
@@ -139,7 +139,7 @@ def _put_together(
     """
     rows: list[list[Any]] = []
     files: list[dict[str, Any]] = []
-    different: list[Piece] = []
+    different: list[ArrayPiece] = []
     table = [{"name": each.name, **each.about, "nbytes": each.nbytes} for each in arrays]
 
     def add(part: str, wanted: Sequence[str] | None) -> None:
@@ -150,7 +150,7 @@ def _put_together(
             if wanted is None or wanted[index] == crc:
                 rows.append([array, start, stop, part, offset, crc])
             else:
-                different.append(Piece(array, start, stop))
+                different.append(ArrayPiece(array, start, stop))
             offset += stop - start
         size = (directory / part).stat().st_size
         if size != offset:

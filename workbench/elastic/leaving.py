@@ -22,7 +22,7 @@ from workbench import config
 from workbench.transport.elastic import registration
 
 
-class _Handler:
+class _SigtermHandler:
     """What SIGTERM calls: it raises nothing, so a collective that it interrupts goes on."""
 
     raises_nothing = True
@@ -45,18 +45,18 @@ class _Handler:
 
 def _hold() -> None:
     """Before a fork. Python drops in the child what has come to its handlers before: so SIGTERM waits until then."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def _release() -> None:
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _as_any_other() -> None:
     """In a forked child."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
@@ -77,7 +77,7 @@ def leaving_on_sigterm() -> Iterator[None]:
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    handler: Any = _Handler(launch.file, launch.rank)
+    handler: Any = _SigtermHandler(launch.file, launch.rank)
     signal.signal(signal.SIGTERM, handler)
     try:
         yield

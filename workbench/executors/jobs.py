@@ -17,7 +17,7 @@ from workbench.launch.elastic.discovery import Found
 from workbench.launch.elastic.run import Limits
 from workbench.launch.elastic.run import run as run_elastic
 from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
-from workbench.launch.hosts.ranks_on_hosts import Plan, ranks_on
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, ranks_on
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer, log
@@ -113,7 +113,7 @@ def run_elastic_on(
     task = runner.task_of(n, variables, func, args, kwargs, executable)
     make_room(6 * n + 64, f"{n} ranks need")
     printer = Printer(stdout or sys.stdout, stderr or sys.stderr, 0, prefix_output_with_timestamp, output_dir)
-    plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
+    plan = HostPlan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         printer.heed(lambda: signals.came)
         workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)

@@ -25,7 +25,7 @@ from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, greet
 from workbench.common.secret.seal import derived
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.executors.channel import Channel, fields_of
+from workbench.executors.channel import ExecutorChannel, fields_of
 from workbench.executors.executor import PURPOSE, Invitation
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Relay
@@ -51,16 +51,16 @@ class Executor:
     label: str
     host: str
     gpus: tuple[str, ...]
-    channel: Channel
+    channel: ExecutorChannel
     here: bool = True
 
 
 @dataclass
-class _Call:
+class _WaitingScript:
     """A script for which the executor's connection is waited for."""
 
     came: threading.Event = field(default_factory=threading.Event)
-    channel: Channel | None = None
+    channel: ExecutorChannel | None = None
 
 
 class Switchboard:
@@ -105,7 +105,7 @@ class Switchboard:
         self._changed = threading.Condition()
         self._executors: list[Executor] = []
         self._names: dict[str, str] = {}  # by machine
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _WaitingScript] = {}
         self._numbers, self._guests, self._over = itertools.count(1), Guests(4 * MOST), False
         self._lost: list[str] = []
         for target in (self._admit, self._take_clients):
@@ -132,7 +132,7 @@ class Switchboard:
         return list(slots.items())
 
     def targets(self) -> list[Target]:
-        """The same, for a :class:`workbench.launch.hosts.ranks_on_hosts.Plan`."""
+        """The same, for a :class:`workbench.launch.hosts.ranks_on_hosts.HostPlan`."""
         return [Target(name, slots, Relay(self.path)) for name, slots in self.hosts()]
 
     def lost(self) -> list[str]:
@@ -201,7 +201,7 @@ class Switchboard:
         if not key:
             sock.close()
             return
-        channel = Channel(sock, key, listened=True)
+        channel = ExecutorChannel(sock, key, listened=True)
         message = channel.receive()
         if about := fields_of(message, "here"):
             self._attend(channel, about)
@@ -214,7 +214,7 @@ class Switchboard:
                 channel.send("heard")
             channel.close()
 
-    def _attend(self, channel: Channel, about: Mapping[str, Any]) -> None:
+    def _attend(self, channel: ExecutorChannel, about: Mapping[str, Any]) -> None:
         """Until an executor is gone."""
         with self._changed:
             host = self._name(str(about["host"]), str(about["machine"]))
@@ -253,7 +253,7 @@ class Switchboard:
 
     def _serve(self, sock: socket.socket) -> None:
         """One client: find the executor, and carry what they say to each other."""
-        client = Channel(sock, b"", listened=True)
+        client = ExecutorChannel(sock, b"", listened=True)
         fields = fields_of(client.receive(), "run")
         try:
             remote = self._run(str(fields["host"]), str(fields["script"]))
@@ -268,13 +268,13 @@ class Switchboard:
         client.close()
         remote.close()
 
-    def _run(self, host: str, script: str) -> Channel:
+    def _run(self, host: str, script: str) -> ExecutorChannel:
         """Have the host's first executor run a script.
 
         Raises:
             LaunchError: no executor is there, or it does not answer.
         """
-        number, call = next(self._numbers), _Call()
+        number, call = next(self._numbers), _WaitingScript()
         self._calls[number] = call
         executors = [each for each in self.executors() if each.host == host]
         gpus = ",".join(gpu for each in executors for gpu in each.gpus)
@@ -288,7 +288,7 @@ class Switchboard:
         raise LaunchError(f"no executor of {host} answers")
 
 
-def _carry(one: Channel, other: Channel) -> None:
+def _carry(one: ExecutorChannel, other: ExecutorChannel) -> None:
     while (message := one.receive()) and other.send_message(message):
         pass
     for each in (one, other):

@@ -12,11 +12,11 @@ from pathlib import Path
 from workbench import config
 from workbench.common.chaos import STEP, Fault, parse
 from workbench.common.text import count
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 
 
 @contextlib.contextmanager
-def with_chaos(text: str | None, task: Task, elastic: bool, log: Callable[[str], None]) -> Iterator[Task]:
+def with_chaos(text: str | None, task: JobSpec, elastic: bool, log: Callable[[str], None]) -> Iterator[JobSpec]:
     """Within the block: the task, whose ranks fail as ``--chaos`` says.
 
     Args:

@@ -38,7 +38,7 @@ from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer, log
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
-from workbench.launch.start.starters import Task, check_command, choose, environment
+from workbench.launch.start.starters import JobSpec, check_command, choose, environment
 from workbench.launch.sync import sync as copy_folder
 
 T = TypeVar("T")
@@ -179,7 +179,7 @@ def task_of(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     executable: str | None = None,
-) -> Task:
+) -> JobSpec:
     """The task of calling a function on each rank; :func:`results` has what came of it.
 
     Args:
@@ -188,10 +188,10 @@ def task_of(
         executable: their Python; by default this one.
     """
     content = dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))
-    return Task(n, [executable or sys.executable, "-c", _WORK, FOLDER], env, files={_TASK: content})
+    return JobSpec(n, [executable or sys.executable, "-c", _WORK, FOLDER], env, files={_TASK: content})
 
 
-def results(task: Task, outcome: Outcome) -> list[Any]:
+def results(task: JobSpec, outcome: Outcome) -> list[Any]:
     """What the function returned, by rank; in an elastic job by the ranks of the last epoch.
 
     Args:
@@ -227,7 +227,7 @@ def _fail(outcome: Outcome, timeout_s: float | None) -> NoReturn:
         raise DeadlineError(f"run(): the ranks had not ended after {timeout_s:g} s, and were ended.")
     left = outcome.files.get(_name("raised", outcome.culprit))
     if left is not None:
-        raised: Raised = loads(left)
+        raised: RankException = loads(left)
         raise RankFailedError(f"Rank {outcome.culprit} raised {raised.what}\n\n{raised.text}") from raised.exception()
     raise (PeerLostError if outcome.killed else RankFailedError)(outcome.text)
 
@@ -247,7 +247,7 @@ def _name(what: str, rank: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RankException:
     """An exception on its way from a rank.
 
     Args:
@@ -286,13 +286,13 @@ def work(folder: str) -> None:
         raise
 
 
-def _pack(error: Exception) -> Raised:
+def _pack(error: Exception) -> RankException:
     what = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     try:
-        return Raised(what, text, dumps(error))
+        return RankException(what, text, dumps(error))
     except Exception:  # noqa: BLE001 - whatever it holds that cannot be pickled
-        return Raised(what, text, b"")
+        return RankException(what, text, b"")
 
 
 def _leave(folder: str, name: str, content: bytes) -> None:

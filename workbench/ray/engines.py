@@ -31,7 +31,7 @@ _CAME_S = 60.0
 
 
 @dataclass(frozen=True)
-class Request:
+class RayRequest:
     """What ``cluster.up(ray=…)`` asks for.
 
     Args:
@@ -48,7 +48,7 @@ class Request:
     timeout_s: float = 100.0
 
 
-def request(n: int, asked: Mapping[str, Any]) -> Request:
+def request(n: int, asked: Mapping[str, Any]) -> RayRequest:
     """A request by the words of a notebook.
 
     Raises:
@@ -61,10 +61,10 @@ def request(n: int, asked: Mapping[str, Any]) -> Request:
         Traceback (most recent call last):
         workbench.errors.LaunchError: ray: 'gpu' is not known. There are: cpus, gpus, strategy, timeout_s.
     """
-    known = [field.name for field in fields(Request) if field.name != "n"]
+    known = [field.name for field in fields(RayRequest) if field.name != "n"]
     if unknown := [name for name in asked if name not in known]:
         raise LaunchError(f"ray: {unknown[0]!r} is not known. There are: {', '.join(known)}.")
-    return Request(n, **asked)
+    return RayRequest(n, **asked)
 
 
 class RayPlaces:
@@ -84,7 +84,7 @@ class RayPlaces:
 
     kind = "ray"
 
-    def __init__(self, asked: Request, log: Callable[[str], None]) -> None:
+    def __init__(self, asked: RayRequest, log: Callable[[str], None]) -> None:
         connected()
         self.asked, self._owner = asked, os.getpid()
         log(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
@@ -157,4 +157,4 @@ def _failed(served: list[Any]) -> str:
     return ""
 
 
-__all__ = ["RayPlaces", "Request", "request"]
+__all__ = ["RayPlaces", "RayRequest", "request"]

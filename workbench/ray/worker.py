@@ -17,7 +17,7 @@ from workbench.common.cell_numbers import CellNumbers
 from workbench.job import api
 from workbench.job.cells import as_cell
 from workbench.ray.needed import ray
-from workbench.ray.places import Place, free_ports, here
+from workbench.ray.places import Location, free_ports, here
 
 Task = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
@@ -36,7 +36,7 @@ class BaseHorovodWorker:
     def __repr__(self) -> str:
         return f"rank {self._rank}"  # Ray writes it before each line that the rank prints
 
-    def place(self, nics: Sequence[str]) -> Place:
+    def place(self, nics: Sequence[str]) -> Location:
         """Where it is."""
         return here(nics)
 

@@ -21,7 +21,7 @@ from workbench.errors import LaunchError
 from workbench.transport.links import SubLink
 from workbench.transport.shm.backend import fusion_offsets, shm_backend, shm_life
 from workbench.transport.shm.node import Node
-from workbench.transport.two_levels import TwoLevels
+from workbench.transport.two_levels import TwoLevelCollectives
 
 WIRES = ("", "float16", "bfloat16")
 
@@ -40,11 +40,11 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
     """
     if settings.wire not in WIRES:
         raise LaunchError(f"WORKBENCH_WIRE={settings.wire!r}: choose float16 or bfloat16, or unset it.")
-    machines = Machines(nodes, flat.rank)
+    machines = MachineMap(nodes, flat.rank)
     inside = shm_backend(flat.life.subset(machines.here), node, settings.fusion_threshold_bytes)
     assert flat.link
     link = SubLink(flat.link, machines.leaders) if flat.rank in machines.leaders else None
-    levels = TwoLevels(node, link, len(machines.leaders), settings.wire)
+    levels = TwoLevelCollectives(node, link, len(machines.leaders), settings.wire)
 
     def subset(ranks: Sequence[int]) -> Backend:
         """Shared memory if all of them are on this machine; else flat."""
@@ -62,7 +62,7 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
     )
 
 
-class Machines:
+class MachineMap:
     """Which rank is on which machine.
 
     Args:
@@ -77,7 +77,7 @@ class Machines:
         in_a_row: do the ranks of each machine follow one another?
 
     Example:
-        >>> machines = Machines(["a", "a", "b", "b"], rank=3)
+        >>> machines = MachineMap(["a", "a", "b", "b"], rank=3)
         >>> machines.leaders, machines.here, machines.number, machines.lengths([1, 2, 3, 4])
         ([0, 2], [2, 3], 1, [3, 7])
     """
@@ -119,8 +119,8 @@ class HierarchicalCollectives:
         self,
         flat: Collectives,
         inside: Backend,
-        levels: TwoLevels,
-        machines: Machines,
+        levels: TwoLevelCollectives,
+        machines: MachineMap,
         fusion: range,
         least_bytes: int = 0,
     ) -> None:

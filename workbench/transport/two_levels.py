@@ -38,7 +38,7 @@ _MOST_SLOTS_BYTES = 128 << 20
 _LEADER = 0
 
 
-class TwoLevels:
+class TwoLevelCollectives:
     """The ranks of this machine, among those of others.
 
     Args:
@@ -114,7 +114,7 @@ class _Steps:
 
     ticks: int
 
-    def __init__(self, levels: TwoLevels, array: Array) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array) -> None:
         self.levels, self.rank = levels, levels.node.rank
         self.segments, self.traffic = levels.segments(array), Traffic()
         self.lag = min(_LAG, len(self.segments))
@@ -143,7 +143,7 @@ class _Steps:
 class _Allreduce(_Steps):
     """See :meth:`TwoLevels.allreduce`."""
 
-    def __init__(self, levels: TwoLevels, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
         super().__init__(levels, array)
         self._reduction, self._offsets = reduction, offsets
         self._wire = levels.wire if reduction.dtype in ("float32", "float64") else PLAIN
@@ -187,7 +187,7 @@ class _Allreduce(_Steps):
 class _Broadcast(_Steps):
     """See :meth:`TwoLevels.broadcast`."""
 
-    def __init__(self, levels: TwoLevels, array: Array, root: int, hop: int) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array, root: int, hop: int) -> None:
         super().__init__(levels, array)
         self._root, self._hop = root, hop
         self._waits: dict[int, Callable[[], None]] = {}
@@ -222,4 +222,4 @@ def _unscaled(chunk: Array) -> None:
     """It is scaled already."""
 
 
-__all__ = ["TwoLevels"]
+__all__ = ["TwoLevelCollectives"]

@@ -13,7 +13,7 @@ import pytest
 
 from workbench.common.messages import Message
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.ranks.process_tree import ProcessTree
 
 SILENCE_S = 3.0
@@ -24,7 +24,7 @@ class Launcher:
 
     def __init__(self, folder: Path, watch: bool = True) -> None:
         self.processes = ProcessTree(os.environ)
-        self.connections = Connections([Target("here", 1, Here())], self.processes, os.getcwd())
+        self.connections = Connections([Target("here", 1, LocalShell())], self.processes, os.getcwd())
         answers, failures = self.connections.ask({"here": Message("", {})}, "here", 20.0)
         assert not failures
         self.agent = psutil.Process(answers["here"].fields["pid"])

@@ -11,10 +11,10 @@ import pytest
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
 from workbench.launch.hosts.facts import facts
-from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment
 from workbench.launch.hosts.reach import Port, PortAddress, reach
-from workbench.launch.hosts.rehearsal import Endpoint, Problem, differences, facing, failure, rehearse, suspicions
-from workbench.launch.hosts.remote_shell import Here, Srun, Ssh, explain
+from workbench.launch.hosts.rehearsal import Endpoint, HostProblem, differences, facing, failure, rehearse, suspicions
+from workbench.launch.hosts.remote_shell import LocalShell, Srun, Ssh, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 
@@ -74,9 +74,9 @@ def test_one_machine_under_two_names() -> None:
 )
 def test_a_failed_rehearsal_says_what_becomes_of_the_job(runs: bool, said: str) -> None:
     """Where it runs already, on other hosts, it goes on: it is not said that nothing was started."""
-    assert failure([Problem("b", "x", "y")], runs) == f"The rehearsal failed, and {said}: b: x. y"
+    assert failure([HostProblem("b", "x", "y")], runs) == f"The rehearsal failed, and {said}: b: x. y"
     processes = ProcessTree(mpi.environment(1))
-    connections = Connections([Target("here", 1, Here())], processes, "/no such folder")
+    connections = Connections([Target("here", 1, LocalShell())], processes, "/no such folder")
     try:
         with pytest.raises(LaunchError, match=f"{said}: here: it has no folder"):
             rehearse(connections, [], limit_s=20.0, runs=runs)
@@ -113,7 +113,7 @@ def test_hosts_without_a_common_network_are_named() -> None:
 
 def test_ranks_fill_the_hosts_in_order() -> None:
     """A host that gets none is left out; too few slots are an error."""
-    plan = Plan([Target("a", 2, Ssh()), Target("b", 3, Ssh()), Target("c", 1, Ssh())])
+    plan = HostPlan([Target("a", 2, Ssh()), Target("b", 3, Ssh()), Target("c", 1, Ssh())])
     assert plan.ranks(4) == {"a": [0, 1], "b": [2, 3]}
     with pytest.raises(LaunchError, match="7 ranks do not fit the 6 slots of a, b, c"):
         plan.ranks(7)

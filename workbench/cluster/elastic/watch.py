@@ -26,7 +26,7 @@ _HAND_OVER_S = 20.0  # for an engine that leaves to write what it has to
 
 
 @dataclass(frozen=True)
-class Change:
+class MembershipChange:
     """An epoch has begun, or an engine is gone.
 
     Args:
@@ -61,7 +61,7 @@ class Watch(threading.Thread):
         super().__init__(name="workbench-elastic", daemon=True)
         self._job, self._registry = job, WorkerRegistry(path)
         self._members = Membership(least, anew=True)
-        self.path, self.changes, self.joined = self._registry.path, list[Change](), dict[int, int]()
+        self.path, self.changes, self.joined = self._registry.path, list[MembershipChange](), dict[int, int]()
         self.log: Callable[[str], None] = lambda line: None
         self.on_due: Callable[[], None] = lambda: None
         self.on_hub_gone: Callable[[], None] = lambda: None
@@ -219,7 +219,7 @@ class Watch(threading.Thread):
             n = len(self.living())
             text = f"engine {worker} is gone: it {how}; {n} {'is' if n == 1 else 'are'} left"
         self._leaving.discard(worker)
-        self.changes.append(Change(time.time_ns(), text, worker))
+        self.changes.append(MembershipChange(time.time_ns(), text, worker))
         self._send(self._members.gone(worker, f"its engine {how}"))
         self._notify_people(text)
 
@@ -237,7 +237,7 @@ class Watch(threading.Thread):
             elif message.kind == "dismissed":
                 self._dismissed[worker] = time.monotonic()
         if begun:
-            self.changes.append(Change(time.time_ns(), begun))
+            self.changes.append(MembershipChange(time.time_ns(), begun))
         if begun and self._members.heirless:
             self._notify_people("those that had what was trained are lost; the others begin with what they have")
 
@@ -252,4 +252,4 @@ def name_of(worker: int) -> str:
     return f"engine {worker}"
 
 
-__all__ = ["Change", "Watch", "name_of"]
+__all__ = ["MembershipChange", "Watch", "name_of"]

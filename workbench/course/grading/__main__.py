@@ -10,7 +10,7 @@ from typing import Any
 
 from workbench.cli.grade.reaper import adopt_orphans, hide
 from workbench.course import tasks
-from workbench.course.grading.apart.confine import Limits
+from workbench.course.grading.apart.confine import ProcessLimits
 from workbench.course.grading.sheet import Order, Sheet
 
 
@@ -26,7 +26,7 @@ def main() -> None:
         out.flush()
 
     asked = json.load(sys.stdin)
-    most = asked["limits"].get("memory", Limits.memory)  # what learners' functions send is kept here
+    most = asked["limits"].get("memory", ProcessLimits.memory)  # what learners' functions send is kept here
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     asked["stops"] = {int(cell): stop for cell, stop in asked["stops"].items()}
     Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, say).run()

@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from workbench.course.simulator.collective_calls import Call, Calls
+from workbench.course.simulator.collective_calls import Calls, CollectiveCall
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadline import Halt, halt
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
-from workbench.course.simulator.run import Computed, DeadlockError, InVain, Message, Run
+from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
@@ -86,10 +86,10 @@ def simulate(
     if n < 1:
         raise ValueError(f"There must be at least one rank, not {n}.")
     links = link or (lambda source, dest: (alpha_s, beta_s))
-    return World(n, alpha_s, links, eager_bytes, Failures(n, kills, notice_s)).run(function, args, deadline_s)
+    return SimulatedWorld(n, alpha_s, links, eager_bytes, Failures(n, kills, notice_s)).run(function, args, deadline_s)
 
 
-class World:
+class SimulatedWorld:
     """All ranks, and the baton. Only the thread that holds it touches anything."""
 
     def __init__(
@@ -297,7 +297,7 @@ class World:
     def begins(self, rank: int, epoch: int, call: str) -> None:
         """A rank begins a collective. Once somebody is dead its partners may be in another one than it was."""
         if not self.failures.died:
-            self._calls.begin(epoch, rank, Call(call, f"({place})" if (place := users_line()) else ""))
+            self._calls.begin(epoch, rank, CollectiveCall(call, f"({place})" if (place := users_line()) else ""))
 
     def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
@@ -397,4 +397,14 @@ class World:
             self.log.messages[request.message] = waits
 
 
-__all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]
+__all__ = [
+    "ALPHA_S",
+    "BETA_S",
+    "EAGER_BYTES",
+    "Comm",
+    "Computed",
+    "DeadlockError",
+    "Run",
+    "SimulatedMessage",
+    "simulate",
+]

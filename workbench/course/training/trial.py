@@ -279,7 +279,7 @@ def one_rank(
     from workbench.course.training.conversion import accuracy
 
     torch.set_num_threads(1)  # the ranks share the cores already
-    recorder, gate = behaviour.Recorder(part.digits.train_x, passing), Gate()
+    recorder, gate = behaviour.BehaviourRecorder(part.digits.train_x, passing), Gate()
     recorder.attach(*part.watched)
     seen = recorder.seen
     seen.reported = part.train(function, gate)

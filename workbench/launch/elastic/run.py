@@ -26,7 +26,7 @@ from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
 from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
 from workbench.launch.workers.workers_here import Placement, WorkerMessage, Workers
@@ -129,7 +129,7 @@ class ElasticRun:
                     self._print(self._printer.feed, event.rank, event.stream, event.data)
                 case Started(worker, _):
                     self._started.add(worker)
-                case Ended(worker, code):
+                case RankEnded(worker, code):
                     self._end(worker, code, now)
                 case WorkerMessage(worker, message):
                     with contextlib.suppress(KeyError, TypeError):  # it makes no sense

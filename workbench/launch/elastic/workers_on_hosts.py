@@ -23,13 +23,13 @@ from workbench import config
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment, silence_s
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse
 from workbench.launch.hosts.remote_shell import Shell
 from workbench.launch.ranks import files, job_folder
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.workers_here import Placement, WorkerMessage
 
 _END_S = 3.0  # deadline of the agents' last words
@@ -69,7 +69,7 @@ class WorkersOnHosts:
         signals: of this process; they come as events.
     """
 
-    def __init__(self, task: Task, plan: Plan, shell: Callable[[str], Shell], signals: Signals) -> None:
+    def __init__(self, task: JobSpec, plan: HostPlan, shell: Callable[[str], Shell], signals: Signals) -> None:
         self._task, self._plan, self._shell, self._signals = task, plan, shell, signals
         self._shells = {target.name: target.shell for target in plan.targets}
         self._slots = {target.name: target.slots for target in plan.targets}
@@ -139,7 +139,7 @@ class WorkersOnHosts:
             case "ended":
                 if host:
                     host.workers.discard(fields["rank"])
-                yield Ended(fields["rank"], fields["code"])
+                yield RankEnded(fields["rank"], fields["code"])
             case "heard":
                 self._last_seen[fields["worker"]] = time.monotonic()
                 yield WorkerMessage(fields["worker"], Message(fields["what"], fields["fields"], message.data))

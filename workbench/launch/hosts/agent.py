@@ -36,7 +36,7 @@ from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
 from workbench.launch.hosts.reach import Port, PortAddress, reach
 from workbench.launch.hosts.speed import answer_one, measure
-from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Stopped, Wrote
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, Started, Stopped, Wrote
 from workbench.launch.workers.local_workers import LocalWorkers
 from workbench.launch.workers.workers_here import WorkerMessage
 
@@ -186,7 +186,7 @@ class Agent:
                     self._send("wrote", data, rank=rank, stream=stream)
                 case Started(rank, pid):
                     self._send("started", rank=rank, pid=pid)
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._send("ended", rank=rank, code=code)
                 case Stopped(rank, why):
                     self._send("stopped", rank=rank, why=why)

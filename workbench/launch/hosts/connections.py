@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.launch.hosts.remote_shell import COMING, Here, Shell, agent_script, explain
+from workbench.launch.hosts.remote_shell import COMING, LocalShell, Shell, agent_script, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _CHUNK = 1 << 16
@@ -75,7 +75,7 @@ class Connections:
         self._killers: list[subprocess.Popen[bytes]] = []
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
-            here = isinstance(target.shell, Here)
+            here = isinstance(target.shell, LocalShell)
             process = processes.start_with_pipes(f"agent on {target.name}", command, apart=here)
             connection = self._open[target.name] = _Connection(target, process)
             self._selector.register(connection.outof, selectors.EVENT_READ, connection)

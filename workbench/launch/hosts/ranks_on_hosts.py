@@ -21,23 +21,32 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
 from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse, way_back
-from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Here, Srun, Ssh
+from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Stopped, Wrote
+from workbench.launch.ranks.events import (
+    HostLost,
+    LauncherEvent,
+    RankEnded,
+    Signalled,
+    Signals,
+    Started,
+    Stopped,
+    Wrote,
+)
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 
 _END_S = 3.0  # deadline of the agents' last words
 _SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
 
 
 @dataclass(frozen=True)
-class Plan:
+class HostPlan:
     """Where the ranks go.
 
     Args:
@@ -61,7 +70,7 @@ class Plan:
             LaunchError: there are too few slots.
 
         Example:
-            >>> plan = Plan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
+            >>> plan = HostPlan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
             >>> plan.ranks(3)
             {'a': [0, 1], 'b': [2]}
         """
@@ -107,7 +116,7 @@ def find_hosts(
     if listed or file or script:
         named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
-        return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
+        return [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
     around = allocation(n)
     shell = Srun(gpus=job_gpus(config.batch_job())) if around else Srun()
     return [Target(name, slots, shell) for name, slots in around]
@@ -120,14 +129,14 @@ def ranks_on(
     networks: Sequence[str] = (),
     gpus: str = "",
     folder: str = "",
-) -> tuple[Callable[[Task, Signals], Ranks], list[str]]:
+) -> tuple[Callable[[JobSpec, Signals], Ranks], list[str]]:
     """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
 
     Args:
         targets: the hosts.
         env: of the ranks.
         n: how many there are.
-        networks, gpus, folder: see :class:`Plan`.
+        networks, gpus, folder: see :class:`HostPlan`.
 
     Returns:
         It, and by rank the name of its host; no names if all are here.
@@ -135,9 +144,9 @@ def ranks_on(
     Raises:
         LaunchError: ``WORKBENCH_PORTS`` is no range.
     """
-    if all(isinstance(target.shell, Here) for target in targets):
+    if all(isinstance(target.shell, LocalShell) for target in targets):
         return RanksHere, []
-    plan = Plan(targets, networks, config.ports(env), gpus, folder)
+    plan = HostPlan(targets, networks, config.ports(env), gpus, folder)
     return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
 
@@ -150,7 +159,7 @@ class RanksOnHosts:
         signals: of this process; they come as events.
     """
 
-    def __init__(self, plan: Plan, task: Task, signals: Signals) -> None:
+    def __init__(self, plan: HostPlan, task: JobSpec, signals: Signals) -> None:
         self._plan, self._task, self._signals = plan, task, signals
         self._ranks = plan.ranks(task.n)
         self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
@@ -291,7 +300,7 @@ class RanksOnHosts:
             case "started":
                 yield Started(fields["rank"], fields["pid"])
             case "ended":
-                yield Ended(fields["rank"], fields["code"])
+                yield RankEnded(fields["rank"], fields["code"])
             case "stopped":
                 yield Stopped(fields["rank"], fields["why"])
             case "gone":
@@ -359,4 +368,4 @@ def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["Plan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]
+__all__ = ["HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]

@@ -23,7 +23,7 @@ from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
 from workbench.launch.hosts.reach import SMALL_ONLY, Port, PortAddress
-from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.hosts.remote_shell import LocalShell
 
 LIMIT_S = 30.0
 """So long a host may take, unless ``--start-timeout`` gives more."""
@@ -39,7 +39,7 @@ LOOPBACK = ("lo", "127.0.0.1")
 
 
 @dataclass(frozen=True)
-class Problem:
+class HostProblem:
     """What is wrong with a host.
 
     Args:
@@ -56,7 +56,7 @@ class Problem:
         """As it is told.
 
         Example:
-            >>> Problem("b", "no sshd listens there", "Start it.").line()
+            >>> HostProblem("b", "no sshd listens there", "Start it.").line()
             'b: no sshd listens there. Start it.'
         """
         return f"{self.host}: {self.what}. {self.cure}"
@@ -131,7 +131,7 @@ class _Rehearsal:
         self._begun = self._said = time.monotonic()
         self._names = [target.name for target in connections.targets]
         self._until = time.monotonic() + limit_s + len(self._names) / _HOSTS_PER_S
-        self._problems: list[Problem] = []
+        self._problems: list[HostProblem] = []
 
     def facts(self, words: Sequence[str]) -> dict[str, Any]:
         """What each host says about itself."""
@@ -189,7 +189,7 @@ class _Rehearsal:
                             f"Give {places[other][0]} the MTU of the whole way (ping -M do -s 1472 {address}; ip link)"
                         )
                     what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
-                    self._problems.append(Problem(other, what, f"{cure}, --network-interface by which network."))
+                    self._problems.append(HostProblem(other, what, f"{cure}, --network-interface by which network."))
         self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
         return [Endpoint(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
 
@@ -200,7 +200,7 @@ class _Rehearsal:
             if name in failures:
                 fields = failures[name].fields
                 what = fields.get("what") or fields.get("text", "")
-                self._problems.append(Problem(name, what.rstrip("."), fields.get("cure") or _CURES.get(answer, "")))
+                self._problems.append(HostProblem(name, what.rstrip("."), fields.get("cure") or _CURES.get(answer, "")))
         self._raise()
         return {name: answers[name] for name in questions}
 
@@ -220,7 +220,7 @@ class _Rehearsal:
             raise LaunchError(failure(self._problems, self._runs))
 
 
-def failure(problems: Sequence[Problem], runs: bool) -> str:
+def failure(problems: Sequence[HostProblem], runs: bool) -> str:
     """The text of a rehearsal's error.
 
     Args:
@@ -228,7 +228,7 @@ def failure(problems: Sequence[Problem], runs: bool) -> str:
         runs: the job does already, on other hosts.
 
     Example:
-        >>> failure([Problem("b", "no sshd listens there", "Start it.")], runs=True)
+        >>> failure([HostProblem("b", "no sshd listens there", "Start it.")], runs=True)
         'The rehearsal failed, and the job is not joined by new hosts: b: no sshd listens there. Start it.'
     """
     lines = [problem.line().rstrip() for problem in problems]
@@ -252,7 +252,7 @@ def way_back(connections: Connections, endpoints: Sequence[Endpoint], ports: tup
     """
     shells = {target.name: target.shell for target in connections.targets}
     for endpoint in endpoints:
-        if isinstance(shells[endpoint.name], Here) or source(endpoint.address) == endpoint.address != LOOPBACK[1]:
+        if isinstance(shells[endpoint.name], LocalShell) or source(endpoint.address) == endpoint.address != LOOPBACK[1]:
             return endpoint.address  # this machine is one of the hosts, and the others have reached it
     address = source(endpoints[0].address if len(endpoints) > 1 else _resolved(endpoints[0].name))
     if not address:
@@ -282,30 +282,32 @@ def _resolved(name: str) -> str:
         ) from None
 
 
-def differences(facts: Mapping[str, Any]) -> list[Problem]:
+def differences(facts: Mapping[str, Any]) -> list[HostProblem]:
     """In what hosts differ from the first one, or lack."""
-    problems: list[Problem] = []
+    problems: list[HostProblem] = []
     (first, its), *rest = facts.items()
     for name, other in rest:
         if other["machine"] == its["machine"]:
-            problems.append(Problem(name, f"it is the same machine as {first}", "Name it once, with all its slots."))
+            problems.append(
+                HostProblem(name, f"it is the same machine as {first}", "Name it once, with all its slots.")
+            )
         for what, mine, theirs in _pairs(its, other):
             if mine != theirs:
                 cure = "Make them the same on all hosts."
                 problems.append(
-                    Problem(name, f"{what} is {theirs or 'missing'}, but {mine or 'missing'} on {first}", cure)
+                    HostProblem(name, f"{what} is {theirs or 'missing'}, but {mine or 'missing'} on {first}", cure)
                 )
     for name, each in facts.items():
         for word, found in each["files"].items():
             if not found:
                 cure = f"It is looked for in {each['folder']}: share that folder between the hosts."
-                problems.append(Problem(name, f"there is no file {word}", cure))
+                problems.append(HostProblem(name, f"there is no file {word}", cure))
         for folder, free in each["space"].items():
             if free < _LEAST_BYTES:
                 what = f"{folder} is full: {free >> 20} MiB are free, and {_LEAST_BYTES >> 20} are needed"
                 cure = "Delete what is old there"
                 cure += ", or give a container more: --shm-size 1g." if folder == "/dev/shm" else "."
-                problems.append(Problem(name, what, cure))
+                problems.append(HostProblem(name, what, cure))
     return problems
 
 
@@ -355,7 +357,7 @@ def facing(
     interfaces: Mapping[str, Sequence[tuple[Any, ...]]],
     sources: Mapping[str, Mapping[str, str]],
     networks: Sequence[str] = (),
-) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+) -> tuple[dict[str, tuple[str, str]], list[HostProblem]]:
     """For each host the interface from which packets to all other hosts leave, IPv4 first.
 
     Args:
@@ -407,11 +409,11 @@ def _one_facing(
     )
 
 
-def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> Problem:
+def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> HostProblem:
     has = ", ".join(f"{interface} {address}" for interface, address, _ in listed) or "none"
     among = f" among {', '.join(networks)}" if networks else ""
     what = f"no one interface{among} leads to all other hosts (it has {has})"
-    return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
+    return HostProblem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["LIMIT_S", "Endpoint", "Problem", "differences", "facing", "rehearse", "suspicions", "way_back"]
+__all__ = ["LIMIT_S", "Endpoint", "HostProblem", "differences", "facing", "rehearse", "suspicions", "way_back"]

@@ -84,7 +84,7 @@ def _be_nanny(take: int, nanny_in: int) -> None:
         KernelNanny.main(**pickle.loads(text), pipe=os.fdopen(3, "w", 1))
 
 
-class Engine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
+class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """An engine that SIGTERM ends as SIGKILL does."""
 
     def init_signal(self) -> None:
@@ -99,7 +99,7 @@ def main() -> NoReturn:
     app.Kernel = kernel.Kernel
     code: Any = 1
     try:
-        Engine.launch_instance()
+        NotebookEngine.launch_instance()
         code = 0
     except SystemExit as error:
         code = error.code

@@ -26,7 +26,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RankEnded:
     """A rank's command has ended, with this exit code or minus the number of the signal that killed it."""
 
     rank: int
@@ -66,7 +66,7 @@ class HostLost:
     why: str
 
 
-LauncherEvent = Started | Ended | Stopped | Wrote | Signalled | HostLost
+LauncherEvent = Started | RankEnded | Stopped | Wrote | Signalled | HostLost
 
 
 class Signals:
@@ -183,4 +183,4 @@ class RankPipes:
         *lines, self._begun = (self._begun + data).split(b"\n")
         for line in lines:
             what, rank, number = line.split()
-            yield (Started if what == b"started" else Ended)(int(rank), int(number))
+            yield (Started if what == b"started" else RankEnded)(int(rank), int(number))

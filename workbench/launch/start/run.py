@@ -22,11 +22,11 @@ from typing import NoReturn
 from workbench.common.text import count, plural
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, signal_name
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import shared_memory
 from workbench.launch.start.ranks_here import Ranks, RanksHere
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.machine import make_room
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,12 +59,12 @@ class Outcome:
 
 
 def run(
-    task: Task,
+    task: JobSpec,
     printer: Printer,
     log: Callable[[str], None],
     verbose: bool = False,
     numbers: Iterable[int] = TERMINAL,
-    ranks: Callable[[Task, Signals], Ranks] = RanksHere,
+    ranks: Callable[[JobSpec, Signals], Ranks] = RanksHere,
 ) -> Outcome:
     """Start the ranks, print what they print, and return when all have ended.
 
@@ -95,7 +95,7 @@ def run(
 class _Run:
     """One run: the job's ranks, what they print, and the plan for its end."""
 
-    def __init__(self, task: Task, printer: Printer, ranks: Ranks) -> None:
+    def __init__(self, task: JobSpec, printer: Printer, ranks: Ranks) -> None:
         self._task, self._printer, self._ranks = task, printer, ranks
         self._ending = Ending(task.n)
         self._started: set[int] = set()
@@ -148,7 +148,7 @@ class _Run:
                 case Started(rank, _):
                     self._started.add(rank)
                     self._progressed = now
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._ending.ended(rank, code, now)
                 case HostLost():
                     self._lost_hosts.append(event)

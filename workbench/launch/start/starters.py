@@ -28,7 +28,7 @@ RENDEZVOUS_FILE = "rendezvous"
 
 
 @dataclass(frozen=True)
-class Task:
+class JobSpec:
     """What to start.
 
     Args:
@@ -85,7 +85,7 @@ def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) 
     return wanted.pop() if wanted else "auto"
 
 
-def processes(task: Task, folder: Path, log: Callable[[str], None]) -> list[Process]:
+def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[Process]:
     """What to start for a task.
 
     Args:
@@ -120,7 +120,7 @@ def idle_hosts(who: str) -> str:
     return f"This batch job has {n} hosts ({names}), but {who} on this one, {socket.gethostname()}." if n > 1 else ""
 
 
-def _common(task: Task, folder: Path) -> dict[str, str]:
+def _common(task: JobSpec, folder: Path) -> dict[str, str]:
     """The ranks' rendezvous: a folder in the job's, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
@@ -221,8 +221,8 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 
 __all__ = [
     "THREADS",
+    "JobSpec",
     "Process",
-    "Task",
     "check_command",
     "choose",
     "environment",

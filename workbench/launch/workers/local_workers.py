@@ -8,7 +8,7 @@ from typing import Any
 from workbench.common.messages import Message
 from workbench.launch.ranks import files
 from workbench.launch.ranks.events import LauncherEvent
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.environment import environment_here
 from workbench.launch.workers.workers_here import Placement, WorkerMessage, WorkersHere
 
@@ -29,7 +29,7 @@ class LocalWorkers:
     def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         slots = int(about["slots"])
         env = environment_here(about, slots)
-        task = Task(slots, about["command"], env, files=files.unlisted(about["files"], data))
+        task = JobSpec(slots, about["command"], env, files=files.unlisted(about["files"], data))
         self.pipes = WorkersHere(task, None, about["tag"], about["folder"])
         self.binding_line = self.pipes.binding_line
         self._host = str(about["host"])

@@ -24,7 +24,7 @@ _MOST_UNREAD = 64 << 20  # bytes that are kept for a worker that reads nothing
 
 
 @dataclass
-class _Connection:
+class _WorkerConnection:
     """A connection; ``worker`` is -1 until it has said who it is."""
 
     socket: socket.socket
@@ -57,7 +57,7 @@ class WorkerRegistry:
         self._listening.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
-        self._connections: dict[int, _Connection] = {}
+        self._connections: dict[int, _WorkerConnection] = {}
 
     def fileno(self) -> int:
         """Readable when there is something to hear, or room for what is still to be told."""
@@ -69,7 +69,7 @@ class WorkerRegistry:
             if key.fileobj is self._listening:
                 self._accept()
                 continue
-            connection: _Connection = key.data
+            connection: _WorkerConnection = key.data
             if events & selectors.EVENT_WRITE:
                 self._flush(connection)
             if events & selectors.EVENT_READ:
@@ -113,9 +113,9 @@ class WorkerRegistry:
             visitor.close()
             return
         visitor.setblocking(False)
-        self._selector.register(visitor, selectors.EVENT_READ, _Connection(visitor, last_seen=time.monotonic()))
+        self._selector.register(visitor, selectors.EVENT_READ, _WorkerConnection(visitor, last_seen=time.monotonic()))
 
-    def _read(self, connection: _Connection) -> Iterator[tuple[int, Message]]:
+    def _read(self, connection: _WorkerConnection) -> Iterator[tuple[int, Message]]:
         try:
             data = connection.socket.recv(1 << 16)
             messages = list(connection.decoder.feed(data))
@@ -135,7 +135,7 @@ class WorkerRegistry:
                 del self._connections[connection.worker]
                 yield connection.worker, Message(CUT, {})
 
-    def _introduce(self, connection: _Connection, message: Message) -> bool:
+    def _introduce(self, connection: _WorkerConnection, message: Message) -> bool:
         """Take who says first who it is. False for others, such as a child that was forked from a worker."""
         worker, pid = message.fields.get("worker"), message.fields.get("pid")
         if message.kind != "here" or type(worker) is not int or type(pid) is not int or worker in self._connections:
@@ -144,11 +144,11 @@ class WorkerRegistry:
         self._connections[worker] = connection
         return True
 
-    def _drop(self, connection: _Connection) -> None:
+    def _drop(self, connection: _WorkerConnection) -> None:
         self._selector.unregister(connection.socket)
         connection.socket.close()
 
-    def _flush(self, connection: _Connection) -> None:
+    def _flush(self, connection: _WorkerConnection) -> None:
         with contextlib.suppress(OSError):  # its end is read next
             while connection.pending:
                 connection.pending = connection.pending[connection.socket.send(connection.pending) :]

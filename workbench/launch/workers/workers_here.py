@@ -14,11 +14,11 @@ from typing import Protocol
 from workbench import config
 from workbench.common.messages import Message
 from workbench.launch.ranks import files, supervisor
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.binding import Binding, bind
 from workbench.launch.start.hosts import is_here
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.registry import NAME, WorkerRegistry
 
 
@@ -85,7 +85,7 @@ class WorkersHere:
         binding_line: which cores they are bound to.
     """
 
-    def __init__(self, task: Task, signals: Signals | None = None, tag: str = "", folder_name: str = "") -> None:
+    def __init__(self, task: JobSpec, signals: Signals | None = None, tag: str = "", folder_name: str = "") -> None:
         self._task = task
         self._binding = bind(max(1, task.n), config.settings(task.env).bind)
         self.binding_line = self._binding.line()
@@ -136,7 +136,7 @@ class WorkersHere:
         for name in self._processes.ended():
             worker = int(name.split()[-1])
             self.signal([worker], signal.SIGKILL)
-            ended = Ended(worker, -signal.SIGKILL)
+            ended = RankEnded(worker, -signal.SIGKILL)
             self._note(ended)
             yield ended
 
@@ -145,7 +145,7 @@ class WorkersHere:
             case Started(worker, pid):
                 self._pids[worker] = pid
                 self._processes.follow([pid])
-            case Ended(worker, _):
+            case RankEnded(worker, _):
                 self._pids.pop(worker, None)
                 self._processes.end(f"worker {worker}")
 

@@ -32,7 +32,7 @@ _OURS = str(Path(__file__).resolve().parents[2])  # the package
 _LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
 
 
-class _Call(threading.local):
+class _GraphCall(threading.local):
     """What this thread does for a graph, if it does."""
 
     line: str | None = None
@@ -40,11 +40,11 @@ class _Call(threading.local):
     more: Callable[[], bool] = staticmethod(lambda: False)
 
 
-_CALL = _Call()
+_CALL = _GraphCall()
 
 
 @contextmanager
-def called_at(line: str, library: str = "", more: Callable[[], bool] = _Call.more) -> Iterator[None]:
+def called_at(line: str, library: str = "", more: Callable[[], bool] = _GraphCall.more) -> Iterator[None]:
     """Within the block this thread acts for a graph of a framework.
 
     Args:

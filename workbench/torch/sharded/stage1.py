@@ -135,7 +135,7 @@ class Stage1Gradients(DenseGradients):
 
 
 class ShardedBuckets:
-    """The parts of all parameters that live in buckets; a :class:`~workbench.torch.gradients.grads.Reduction`.
+    """The parts of all parameters that live in buckets; a :class:`~workbench.torch.gradients.grads.BucketReduction`.
 
     Args:
         optimizer: the wrapped one; its parameters are replaced by shards.

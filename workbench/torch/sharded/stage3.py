@@ -135,9 +135,9 @@ class Unit:
     def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[FlatParameter]) -> None:
         self._model = weakref.proxy(home)
         self.flats = list(flats)
-        self._running: list[_Call] = []
+        self._running: list[_ForwardPass] = []
         self._passes: set[int] = set()  # backward passes that need the parameters
-        self._awaited: dict[_Call, int] = {}  # of how many inputs the gradients are still to come in these
+        self._awaited: dict[_ForwardPass, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
             # The first of all hooks before forward, so that others find the full parameters; and called after a forward
             # that failed, too, or they would stay.
@@ -154,7 +154,7 @@ class Unit:
         if not self._running:
             self._model.forget_failed_cell()
         inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
-        call = _Call(len(inputs))
+        call = _ForwardPass(len(inputs))
         self._running.append(call)
         self._unshard()
         for each in inputs.values() if torch.is_grad_enabled() else ():
@@ -164,7 +164,7 @@ class Unit:
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its forward pass has ended, be it with an error. Amid backward, of a checkpoint, that needs them still."""
         # Also called where another hook failed before _before.
-        call = self._running.pop() if self._running else _Call(0)
+        call = self._running.pop() if self._running else _ForwardPass(0)
         try:
             outputs = list(_with_gradients(output, type(module).__name__)) if torch.is_grad_enabled() else []
             if outputs:
@@ -173,7 +173,7 @@ class Unit:
             self._model.reshard(self.flats)
 
     @not_traced
-    def _before_backward(self, call: _Call, _: torch.Tensor) -> None:
+    def _before_backward(self, call: _ForwardPass, _: torch.Tensor) -> None:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
         self._model.backward.touch()
         self._passes.add(torch._C._current_graph_task_id())
@@ -182,7 +182,7 @@ class Unit:
         self._unshard()
 
     @not_traced
-    def _input_done(self, call: _Call, _: torch.Tensor) -> None:
+    def _input_done(self, call: _ForwardPass, _: torch.Tensor) -> None:
         """The gradient of an input is there. When all of one call's are, nothing of it is left to be computed."""
         left = self._awaited.get(call, 0) - 1
         if left > 0:
@@ -212,7 +212,7 @@ class Unit:
             flat.unshard()
 
 
-class _Call:
+class _ForwardPass:
     """A forward pass of a module, whose backward pass may come once, several times, or never."""
 
     def __init__(self, inputs: int) -> None:

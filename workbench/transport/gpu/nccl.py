@@ -20,7 +20,7 @@ from workbench.collectives.ring import part
 from workbench.core.backend.base import Array, Backend, Reduction, Traffic
 from workbench.core.backend.memory import PrivateMemory
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.background import Worker, background
+from workbench.transport.background import CallThread, background
 from workbench.transport.gpu.device import Gpu, address
 from workbench.transport.gpu.staged import StagedCollectives
 from workbench.transport.links import LinkCollectives
@@ -50,7 +50,7 @@ class Nccl:
 
         self.library: Any = nccl
         self.gpu, self._timeout_s, self._connect_timeout_s = gpu, timeout_s, connect_timeout_s
-        self._worker = Worker("workbench-nccl", begin=gpu.device.use)
+        self._worker = CallThread("workbench-nccl", begin=gpu.device.use)
         self._communicators: list[Any] = []
         gpu.watchers.append(self.check)
 

@@ -42,7 +42,7 @@ class Lane:
         number: of the lane.
     """
 
-    def __init__(self, wire: Wire, number: int) -> None:
+    def __init__(self, wire: LaneConnection, number: int) -> None:
         self.wire, self.number = wire, number
         self.inbox: queue.SimpleQueue[tuple[dict[str, Any], memoryview] | None] = queue.SimpleQueue()
         self.until = float("inf")  # no answer later than that
@@ -168,7 +168,7 @@ def kind_of(error: BaseException) -> str:
     return error.told_as if isinstance(error, TheirError) else type(error).__name__
 
 
-class Wire:
+class LaneConnection:
     """The connection, its lanes, and the thread that reads.
 
     Args:

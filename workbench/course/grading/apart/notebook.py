@@ -22,7 +22,7 @@ import numpy as np
 
 from workbench.course.grading import cells
 from workbench.course.grading.apart import confine
-from workbench.course.grading.apart.lanes import GoneError, Lane, TheirError, Unwound, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection, TheirError, Unwound
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
 from workbench.course.grading.apart.values import MOST_BYTES, NotDataError, Values
 from workbench.course.simulator.deadline import halt
@@ -50,7 +50,7 @@ class Notebook:
         self._given_up: list[threading.Thread] = []
         self._calls = 0
         self._records: set[str] = set()  # the judge's dataclasses that have come
-        self.wire = Wire(sock, Values(self._outgoing, self._incoming), self.answer, _place)
+        self.wire = LaneConnection(sock, Values(self._outgoing, self._incoming), self.answer, _place)
         self.control = self.wire.open(CONTROL)
 
     # --- values ---------------------------------------------------------------------------------------
@@ -259,7 +259,7 @@ def main() -> None:
     notebook.wire.listen(notebook.strange)
     _, asked = notebook.control.hear()
     os.chdir(sys.argv[2])
-    unbounded = confine.confine(Path(sys.argv[2]), confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(Path(sys.argv[2]), confine.ProcessLimits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

@@ -18,11 +18,11 @@ from typing import Any
 
 from workbench.cli.grade.reaper import descendants, end_descendants
 from workbench.config import cache_dir, child_environment
-from workbench.course.grading.apart.confine import Limits, readable
+from workbench.course.grading.apart.confine import ProcessLimits, readable
 from workbench.course.grading.apart.disk import Disk
-from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection
 from workbench.course.grading.apart.values import ProtocolError
-from workbench.course.grading.apart.worker import LearnersFunction, Worker
+from workbench.course.grading.apart.worker import LearnersFunction, NotebookWorker
 from workbench.errors import WorkbenchError
 
 CONTROL = 0
@@ -44,7 +44,7 @@ class Confined:
         module: what it runs.
         folder: where it works.
         sandbox: with bubblewrap.
-        limits: see :class:`Limits`.
+        limits: see :class:`ProcessLimits`.
 
     Attributes:
         sock: this end of the connection.
@@ -53,7 +53,7 @@ class Confined:
     """
 
     def __init__(self, module: str, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
-        self.limits, self.ended, self.spare = Limits(**limits), "", list[int]()
+        self.limits, self.ended, self.spare = ProcessLimits(**limits), "", list[int]()
         self.sock, theirs = socket.socketpair()
         Path(folder).mkdir(exist_ok=True)
         # Empty: in an earlier process's folder there may be a numpy.py, or a sitecustomize.py, of a learner's.
@@ -126,8 +126,10 @@ class NotebookProcess(Confined):
         super().__init__("workbench.course.grading.apart.notebook", folder, sandbox, limits)
         self.functions: dict[str, Any] = {}
         self.unbounded = ""
-        self.worker = Worker()
-        self.worker.wire = self.wire = Wire(self.sock, self.worker.values, self.worker.answer, lambda error: "")
+        self.worker = NotebookWorker()
+        self.worker.wire = self.wire = LaneConnection(
+            self.sock, self.worker.values, self.worker.answer, lambda error: ""
+        )
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
         self._heard = 0
         self.wire.listen(self._strange)

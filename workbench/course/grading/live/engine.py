@@ -30,7 +30,7 @@ from workbench.transport.host.single import connect
 _FIELDS = ("name", "dtype", "root", "prescale", "postscale", "splits", "group", "group_size", "absent", "shape", "user")
 
 
-class Wire:
+class JudgeConnection:
     """A rank's connection to the judge: messages of data, from any thread.
 
     Args:
@@ -78,7 +78,7 @@ class RemoteEngine:
 
     failures = 0
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JudgeConnection) -> None:
         self._wire, self._owner, self.waits = wire, _Judge(wire), Waits()
         self._numbering, self._number = threading.Lock(), 0
         self._under_way: dict[int, Entry] = {}
@@ -143,7 +143,7 @@ class RemoteEngine:
 class _Judge(Owner):
     """Finishes handles, and is told what a rank waits for: it knows who waits for whom."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JudgeConnection) -> None:
         self._wire = wire
 
     def long_wait(self, handle: Handle, waiter: threading.Lock, timeout_s: float) -> bool:

@@ -22,7 +22,7 @@ from workbench.config import changed_environment
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.values import NotDataError, Values, receive, send
 from workbench.course.grading.cells import told
-from workbench.course.grading.live.engine import RemoteEngine, Wire, context
+from workbench.course.grading.live.engine import JudgeConnection, RemoteEngine, context
 from workbench.course.grading.live.start import Start
 from workbench.course.training.trial import TRAININGS, one_rank
 
@@ -65,7 +65,7 @@ def _plain(value: Any) -> Any:
         return {"odd": type(value).__name__}
 
 
-def _trained(wire: Wire, source: str, name: str) -> None:
+def _trained(wire: JudgeConnection, source: str, name: str) -> None:
     """Run a rank's part, and say what was seen."""
     from workbench.job.context import HOLDER
 
@@ -93,9 +93,9 @@ def _rank(sock: socket.socket, folder: Path, asked: dict[str, Any]) -> None:
     try:
         folder.mkdir()
         os.chdir(folder)
-        confine.confine(folder, confine.Limits(**asked["limits"]))
+        confine.confine(folder, confine.ProcessLimits(**asked["limits"]))
         with changed_environment(HOME=str(folder), TMPDIR=str(folder), MPLCONFIGDIR=str(folder)):
-            _trained(Wire(sock, VALUES), asked["source"], asked["function"])
+            _trained(JudgeConnection(sock, VALUES), asked["source"], asked["function"])
     finally:
         if os.getpid() == owner:
             sock.close()
@@ -109,7 +109,7 @@ def main() -> None:
     asked, _ = receive(sock)
     os.chdir(folder)
     hide()
-    unbounded = confine.confine(folder, confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(folder, confine.ProcessLimits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

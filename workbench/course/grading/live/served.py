@@ -18,7 +18,7 @@ from workbench.core.pending import Entry
 from workbench.core.verbs import verb
 from workbench.course.grading.apart.lanes import named
 from workbench.course.grading.apart.values import NotDataError, ProtocolError
-from workbench.course.grading.live.engine import Wire
+from workbench.course.grading.live.engine import JudgeConnection
 from workbench.errors import CollectiveError, PeerLostError, WorkbenchError
 from workbench.job.context import HOLDER
 
@@ -34,7 +34,7 @@ _MOST_PASSES, _MOST_KEPT = 100_000, 1 << 28
 _LONGEST_NAME, _MOST_ELEMENTS, _MOST_UNDER_WAY = 4096, 1 << 25, 10_000
 
 
-class Served:
+class ServedRank:
     """Serves one rank, on the thread of the judge's rank of that number.
 
     Args:
@@ -45,7 +45,7 @@ class Served:
         sent: by training pass, what it has handed over after the pass began, for others to get.
     """
 
-    def __init__(self, wire: Wire, size: int) -> None:
+    def __init__(self, wire: JudgeConnection, size: int) -> None:
         self.wire, self._size = wire, size
         self.sent: list[list[Array]] = []
         self._room = _MOST_KEPT

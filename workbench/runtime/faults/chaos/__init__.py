@@ -69,7 +69,7 @@ class Record:
         return 0
 
 
-class Player:
+class FaultInjector:
     """Carries out a plan, on one rank.
 
     Args:
@@ -82,7 +82,7 @@ class Player:
 
     Example:
         >>> said = []
-        >>> player = Player(parse("at=delay:in-commit:0:2"), said.append)
+        >>> player = FaultInjector(parse("at=delay:in-commit:0:2"), said.append)
         >>> player.begins(rank=0, size=1)
         >>> player.passes("in commit"), said
         (None, [])
@@ -179,9 +179,9 @@ def log(text: str) -> None:
 
 
 @functools.cache
-def player(text: str, pid: int) -> Player:
+def player(text: str, pid: int) -> FaultInjector:
     """This process's: one for a plan, so that what has happened is known in the next epoch."""
-    return Player(parse(text), log)
+    return FaultInjector(parse(text), log)
 
 
 class Member(Protocol):
@@ -191,7 +191,7 @@ class Member(Protocol):
     size: int
 
 
-def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> Player:
+def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> FaultInjector:
     """The ranks have found each other, and connect: ``in join``. What else they pass is told to the player.
 
     Args:
@@ -205,7 +205,7 @@ def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.so
     return mine
 
 
-def enter(mine: Player, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> None:
+def enter(mine: FaultInjector, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> None:
     """The player's rank, and its connections, are those of this epoch now."""
     mine.begins(bootstrap.rank, bootstrap.size, getattr(bootstrap, "epoch", 0))
     mine.cut = lambda: cut(sockets())
@@ -240,7 +240,7 @@ class _Observer(Observer):
         return self._inner.activity(batch, what)
 
 
-def watch(engine: Engine, mine: Player) -> Callable[[], None]:
+def watch(engine: Engine, mine: FaultInjector) -> Callable[[], None]:
     """Have an engine tell of the states that its rank passes; returns what ends that."""
 
     def passes(state: str) -> None:
@@ -278,4 +278,4 @@ def cut(sockets: Sequence[socket.socket]) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-__all__ = ["Player", "Record", "begin", "cut", "enter", "log", "player", "watch"]
+__all__ = ["FaultInjector", "Record", "begin", "cut", "enter", "log", "player", "watch"]
