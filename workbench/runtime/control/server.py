@@ -83,6 +83,7 @@ class ControlServer(threading.Thread):
         self._last: dict[int, int] = {}  # rank → number of its last sealed message
         self._introduced: set[int] = set()  # ranks that wait for the others at the end of init(), or are beyond it
         self._ended = False
+        # For all of this state: rank 0's engine, and whoever reports a lost rank, change it on threads of their own.
         self._lock = threading.RLock()
         self.own: Callable[[Decision], None] = lambda decision: None
         self._inquiry: Inquiry | None = None
@@ -136,6 +137,8 @@ class ControlServer(threading.Thread):
         now = time.monotonic()
         with self._lock:
             self._polls = self._inquiry is not None or self._urgent(now)
+        # Without the lock, or rank 0's own events would wait for those of others. So what was decided before this wait
+        # may be out of date after it; receive() ends the wait where that matters.
         ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._polls else self._beat_at - now)
         with self._lock:
             now = time.monotonic()
@@ -189,6 +192,9 @@ class ControlServer(threading.Thread):
         if report and self._inquiry is None:  # else the ranks still answer an earlier one
             self._inquiry = Inquiry(report, now + _ANSWER_S, self._coordinator.size)
             failed += self._coordinator.decide([Response("", Kind.STACKS)])
+            if log.isEnabledFor(logging.DEBUG):
+                for name in self._coordinator.waiting():
+                    log.debug("%s", self._coordinator.story(name))
         return out + failed
 
     def release(self, together: bool) -> None:
