@@ -111,7 +111,7 @@ class Engine(threading.Thread):
         """
         self.gate(entries)
         self.waits.submits(self.ident)
-        for entry in entries:
+        for entry in entries:  # before the table has them: from then on the engine's thread may finish the handles
             entry.handle.owner, entry.handle.request = self._runner, entry.request
         self._pending.add(entries)
         if at_once:
@@ -161,6 +161,7 @@ class Engine(threading.Thread):
             broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
             self._end(self._control.verdict() or broke)
         finally:
+            # Handles first: whoever waits on this rank learns why. Then what the other ranks wait for. The planes last.
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
             self._send_events()
             self._control.send(Left(self._control.rank, clean=self._clean))

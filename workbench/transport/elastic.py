@@ -244,7 +244,7 @@ class ElasticBootstrap:
             else:
                 changed(float(fields["timestamp"]), int(fields["what"]))
 
-        with self._lock:
+        with self._lock:  # or news that comes between the next two lines would overtake older ones
             self._notify = notify
             for message in self._news:
                 notify(message)
@@ -255,7 +255,7 @@ class ElasticBootstrap:
             if message.kind == "epoch":
                 if self._is_mine(fields):
                     self.epoch = fields["epoch"]
-                    self._written.clear()
+                    self._written.clear()  # what is written in the new epoch comes after this message, on this thread
             elif message.kind == "wrote":
                 if fields["epoch"] == self.epoch:
                     self._written[fields["name"]] = message.data

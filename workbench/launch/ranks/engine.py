@@ -77,7 +77,7 @@ def _be_nanny(take: int, nanny_in: int) -> None:
     os.setsid()  # Ctrl-C is for the engine
     os.dup2(take, 0)  # the engine's is empty
     os.dup2(nanny_in, 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # what it inherits would keep the engine's pipes open after its end
     with os.fdopen(0, "rb") as pipe:
         text = pipe.read()
     if text:

@@ -92,6 +92,7 @@ class Signals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # Handlers first: _note would else write into a descriptor that may be another file's by then.
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self.pipe)

@@ -59,6 +59,7 @@ class SigintLater:
         """
         if self._before is None or threading.get_ident() != _MAIN:
             return
+        # The script's handler first: what comes from here on reaches it, and what came before is handed over below.
         before, self._before = self._before, None
         _set(_SIGINT, before)
         came, self.came = self.came, None

@@ -73,6 +73,8 @@ class CallerRuns(OwnThread):
             except BaseException as error:  # noqa: BLE001 - the engine's thread raises it
                 self._failed = error
             finally:
+                # The turn before the bell, or the engine's thread would wake only to wait for it. Both before SIGINT,
+                # which may raise.
                 self._caller = None
                 self._turn.give()
                 if self._failed is not None or not self.engine.settled():

@@ -27,7 +27,9 @@ from workbench.transport.shm.process_memory import works
 log = logging.getLogger("workbench")
 
 HEADER_BYTES = 8 << 10
-_BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128  # where they stand in the header
+# Offsets in the header. The counts, which others poll, begin on a cache line of their own; the bell, which each barrier
+# writes, would else take that line away from them.
+_BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128
 _MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
 _LOOKS = 50  # before the first sleep, with the core offered to others in between: some 30 µs
 _TICK_S = 0.01  # a rank that dies here is noticed so late
@@ -86,11 +88,13 @@ class Node:
             DeadlineError: not all came in time.
             RuntimeError: one of them has given up.
         """
+        # Data, then counts, then bell, then the call that wakes. Who sees the count may read the data. Who looks at
+        # the bell before the count does not sleep through this; a tick at most, where stores change their order.
         mine = self._counts[self.rank]
         self._order()
         for rank in members:
             if rank != self.rank:
-                mine[rank] += 1
+                mine[rank] += 1  # aligned, and written by this rank alone: others see the old count or the new one
         bell = self._bells[self.rank]
         bell[0] = (bell[0] + 1) & 0x7FFFFFFF
         futex.wake(self._arenas[self.rank].address + _BELL)
@@ -98,6 +102,7 @@ class Node:
             if rank != self.rank:
                 self._await(rank, mine[rank])
         self._order()
+        # After the wait: a rank that gives up amid it has its flag by now, and before it writes into its arrays again.
         if gone := [rank for rank in members if self._gone[rank][0]]:
             raise RuntimeError(f"local rank {gone[0]} has given up this collective")
 
@@ -110,7 +115,7 @@ class Node:
     def exchange(self, members: Sequence[int], value: int) -> list[int]:
         """As :meth:`allgather`, with the second barrier."""
         values = self.allgather(members, value)
-        self.barrier(members)
+        self.barrier(members)  # all have read: the slot of the header may hold the next value
         return values
 
     def give_up(self) -> None:
@@ -119,6 +124,8 @@ class Node:
             return
         self._gone[self.rank][0] = 1
         self._order()
+        # First the flag, or another rank could accept what it reads in pages that this one no longer shares. The header
+        # stays shared: the flag is in it.
         try:
             self.own.detach(HEADER_BYTES)
         except OSError as error:
