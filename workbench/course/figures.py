@@ -105,7 +105,7 @@ class SpeedupTable(Protocol):
 
     @property
     def rows(self) -> Sequence[_Row]:
-        """By number of engines."""
+        ...
 
 
 def speedup(table: SpeedupTable) -> Figure:

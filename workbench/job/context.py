@@ -134,7 +134,6 @@ class Context:
 
     @property
     def rank(self) -> int:
-        """This rank."""
         return self.world.rank
 
     @property

@@ -110,11 +110,9 @@ class RayPlaces:
         self._board.wait_for(self.asked.n, _CAME_S, lambda: _failed(served))
 
     def left_s(self) -> float | None:
-        """There is no limit."""
         return None
 
     def short_s(self) -> float:
-        """None is due."""
         return 0.0
 
     def ended(self) -> str:
@@ -128,7 +126,6 @@ class RayPlaces:
         return not self.ended() and len(self._board.executors()) == self.asked.n
 
     def line(self) -> str:
-        """For whoever uses it."""
         if over := self.ended():
             return over
         names = ", ".join(target.name for target in self.targets)

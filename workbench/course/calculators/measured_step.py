@@ -53,7 +53,6 @@ class StepComparison:
 
     @property
     def table(self) -> RankTable:
-        """For reading."""
         lines = [
             (
                 units.nbytes(row.step.training.bucket_bytes) if row.step.training.bucket_bytes else "none",
@@ -117,7 +116,6 @@ def calculated(found: Measured, ranks: int, bucket_bytes: int) -> StepTimes:
 
 
 def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured, float]:
-    """Measure, and train."""
     import workbench.torch as hvd
     from workbench.course.training.own_ranks import batch, network, trained
 

@@ -49,7 +49,6 @@ class TracedFunction:
 
     @property
     def name(self) -> str:
-        """``Class.function``."""
         return self.path.partition(":")[2]
 
     @property

@@ -41,7 +41,6 @@ class Passed:
 
     @property
     def name(self) -> str:
-        """``Class.function``."""
         return self.path.partition(":")[2]
 
 

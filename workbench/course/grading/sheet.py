@@ -229,7 +229,6 @@ class Sheet:
             self._timer.cancel()
 
     def _count(self, process: NotebookProcess, limit_s: float) -> None:
-        """From now on."""
         self._timer.cancel()
         self._timer = threading.Timer(limit_s, self._end, [process, f"did not end within {limit_s:.3g} s"])
         self._timer.start()

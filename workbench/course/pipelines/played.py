@@ -45,7 +45,6 @@ class PlayedSchedule:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
         return self.run.size
 
     @property

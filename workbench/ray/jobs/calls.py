@@ -39,12 +39,10 @@ class Failure:
 
     @property
     def gone(self) -> bool:
-        """Has its process ended?"""
         return not isinstance(self.error, ray.exceptions.RayTaskError)
 
     @property
     def cause(self) -> BaseException:
-        """What was raised there."""
         return getattr(self.error, "cause", None) or self.error
 
     @property

@@ -88,7 +88,6 @@ class StaticAdapter:
 
     @property
     def workers(self) -> list[Any]:
-        """The actors, by rank."""
         return self._strategy.workers if self._strategy else []
 
     def _choose(self) -> ColocatedStrategy | PGStrategy:

@@ -54,7 +54,6 @@ class Steps:
 
     @property
     def number(self) -> int:
-        """Of steps."""
         if self.given is not None:
             return self.given
         most, least = math.ceil(self.rows / self.size), self.rows // self.size
@@ -63,7 +62,6 @@ class Steps:
 
     @property
     def sizes(self) -> list[int]:
-        """Of this rank's batches."""
         return self._sizes(self.rank)
 
     @property

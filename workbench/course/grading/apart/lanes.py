@@ -78,7 +78,6 @@ class Lane:
             self.say("raise", self.told(error))
 
     def say(self, op: str, fields: dict[str, Any]) -> None:
-        """Send one message."""
         blobs = bytearray()
         packed = {name: self.wire.values.pack(value, blobs) for name, value in fields.items()}
         self.wire.send({"lane": self.number, "op": op, "f": packed}, blobs)
@@ -202,7 +201,6 @@ class LaneConnection:
             raise GoneError(self.why) from None
 
     def open(self, number: int) -> Lane:
-        """A new lane."""
         self._lanes[number] = lane = Lane(self, number)
         return lane
 
@@ -247,7 +245,6 @@ class LaneConnection:
             self.end(why)
 
     def end(self, why: str) -> None:
-        """The connection is over."""
         if why:
             self.why = f"The process with the notebook has written to its grader's connection: {why}"
         self.gone.set()

@@ -89,7 +89,6 @@ class Confined:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     def stop(self, why: str = "") -> None:

@@ -199,7 +199,6 @@ class NotebookWorker:
     # --- calls ----------------------------------------------------------------------------------------
 
     def lane(self) -> Lane:
-        """This thread's."""
         lane: Lane | None = getattr(self._mine, "lane", None)
         if lane is None or lane.wire is not self.wire:
             with self._counting:
