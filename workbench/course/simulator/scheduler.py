@@ -1,6 +1,6 @@
 """Ranks as threads of this process, one at a time, on a virtual clock: every run is the same.
 
-Only the rank with the token (the baton) runs, until it has to wait for another rank. Then the baton is given to the
+Only the rank with the token runs, until it has to wait for another rank. Then the token is given to the
 ready rank with the lowest clock. If all ranks wait, that is a deadlock; the error shows the line of each rank.
 
 The clock. A message of m bytes takes α + β·m seconds, one at a time into a rank and one at a time out of it. A large
@@ -90,7 +90,7 @@ def simulate(
 
 
 class SimulatedWorld:
-    """All ranks, and the baton. Only the thread that holds it touches anything."""
+    """All ranks, and the token. Only the thread that holds it touches anything."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class SimulatedWorld:
         self._over = threading.Event()
         self._error: BaseException | None = None
 
-    # --- the baton ----------------------------------------------------------------------------------
+    # --- the token ----------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
         """See :func:`simulate`."""
