@@ -177,7 +177,7 @@ def show(name: str, times: bool = False) -> Any:
         print(error)
         return drawing.wait_for(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        print(judge.told(error))
+        print(judge.described(error))
         return None
     return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
 
@@ -186,7 +186,7 @@ def _steps(name: str, function: Callable[..., Any], coded: Coded) -> Any:
     """A run with coded inputs, as a grid that is played."""
     run = replay(function, coded, coded.n, coded.length, deadline_s=judge.DEADLINE_S)
     if run.error is not None:
-        print(run.error if isinstance(run.error, DeadlockError) else judge.told(run.error))
+        print(run.error if isinstance(run.error, DeadlockError) else judge.described(run.error))
     return play(grid(run, name)) if run.steps else None
 
 

@@ -21,7 +21,7 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed here is no row
 
-    def say(**event: Any) -> None:
+    def report(**event: Any) -> None:
         out.write(json.dumps(event) + "\n")
         out.flush()
 
@@ -29,7 +29,7 @@ def main() -> None:
     most = asked["limits"].get("memory", ProcessLimits.memory)  # what learners' functions send is kept here
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     asked["stops"] = {int(cell): stop for cell, stop in asked["stops"].items()}
-    Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, say).run()
+    Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, report).run()
     os._exit(0)
 
 

@@ -56,9 +56,9 @@ class Lane:
             GoneError: there is no other side any more.
             Exception: what the other side has raised.
         """
-        self.say(op, fields)
+        self.send(op, fields)
         while True:
-            op, fields = self.hear()
+            op, fields = self.receive()
             if op == "return":
                 return fields
             if op == "raise":
@@ -70,19 +70,19 @@ class Lane:
         try:
             found = self.wire.handle(self, op, fields)
         except Exception as error:  # noqa: BLE001 - the asker's to handle
-            self.say("raise", self.told(error))
+            self.send("raise", self.error_fields(error))
             return
         try:
-            self.say("return", found)
+            self.send("return", found)
         except NotDataError as error:
-            self.say("raise", self.told(error))
+            self.send("raise", self.error_fields(error))
 
-    def say(self, op: str, fields: dict[str, Any]) -> None:
+    def send(self, op: str, fields: dict[str, Any]) -> None:
         blobs = bytearray()
         packed = {name: self.wire.values.pack(value, blobs) for name, value in fields.items()}
         self.wire.send({"lane": self.number, "op": op, "f": packed}, blobs)
 
-    def hear(self) -> tuple[str, dict[str, Any]]:
+    def receive(self) -> tuple[str, dict[str, Any]]:
         """The next message of this lane.
 
         Raises:
@@ -105,7 +105,7 @@ class Lane:
 
     # --- exceptions, as data --------------------------------------------------------------------------
 
-    def told(self, error: BaseException) -> dict[str, Any]:
+    def error_fields(self, error: BaseException) -> dict[str, Any]:
         """An exception as fields; its own kind of text is kept, not the object."""
         self.known[id(error)] = error
         try:

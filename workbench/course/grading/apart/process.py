@@ -130,14 +130,14 @@ class NotebookProcess(Confined):
             self.sock, self.worker.values, self.worker.answer, lambda error: ""
         )
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
-        self._heard = 0
+        self._event_count = 0
         self.wire.listen(self._strange)
 
     def _strange(self, number: int, op: str, fields: dict[str, Any], blobs: memoryview) -> None:
         if number != CONTROL:
             return  # of a call that was given up
-        self._heard += 1
-        if self._heard > _MOST_EVENTS:
+        self._event_count += 1
+        if self._event_count > _MOST_EVENTS:
             raise ProtocolError("More messages than a notebook can have statements.")
         try:
             self._events.put((op, {name: self.worker.values.unpack(one, blobs) for name, one in fields.items()}))
@@ -153,7 +153,7 @@ class NotebookProcess(Confined):
         control = Lane(self.wire, CONTROL)
         limits = {name: getattr(self.limits, name) for name in ("memory", "file", "processes", "cpu_s")}
         with suppress(GoneError):
-            control.say("run", {"cells": list(cells), "stops": dict(stops), "limits": limits})
+            control.send("run", {"cells": list(cells), "stops": dict(stops), "limits": limits})
         event = self.event(_START_S)
         if event is None or event[0] != "confined":
             raise StartError(f"the process that runs it did not start: {self.last_words() or 'it ended'}")

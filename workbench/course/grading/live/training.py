@@ -134,11 +134,11 @@ def _one(served: Sequence[ServedRank], starts: Sequence[Start], until: float) ->
 
     rank = api.rank()
     start = starts[rank]
-    served[rank].wire.say("start", **vars(start))
+    served[rank].wire.send("start", **vars(start))
     return _read(served[rank].run(until), start)
 
 
-def _read(told: Any, start: Start) -> Seen:
+def _read(found: Any, start: Start) -> Seen:
     """What a rank says that it has seen, as far as it can be that.
 
     Raises:
@@ -147,16 +147,16 @@ def _read(told: Any, start: Start) -> Seen:
     digits = TRAININGS[start.training].data()
     try:
         seen = Seen(
-            rank=int(told["rank"]),
-            size=int(told["size"]),
-            batches=[_numbers(one, len(digits.train_x)) for one in told["batches"][:_MOST_PASSES]],
+            rank=int(found["rank"]),
+            size=int(found["size"]),
+            batches=[_numbers(one, len(digits.train_x)) for one in found["batches"][:_MOST_PASSES]],
             samples=len(digits.train_x),
             epochs=TRAININGS[start.training].epochs,
-            reported=_reported(told["reported"]),
-            files=[str(one) for one in told["files"][:_MOST_LINES]],
-            lines=[str(one) for one in told["lines"][:_MOST_LINES]],
-            device=None if told["device"] is None else int(told["device"]),
-            **{name: _weights(told[name]) for name in ("start", "state", "gradient", "end")},
+            reported=_reported(found["reported"]),
+            files=[str(one) for one in found["files"][:_MOST_LINES]],
+            lines=[str(one) for one in found["lines"][:_MOST_LINES]],
+            device=None if found["device"] is None else int(found["device"]),
+            **{name: _weights(found[name]) for name in ("start", "state", "gradient", "end")},
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"What a rank has seen cannot be read: {error!r}.") from None
