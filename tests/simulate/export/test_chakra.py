@@ -49,7 +49,7 @@ def buckets(policy: Policy) -> list[Bucket]:
 
 
 def schema() -> tuple[Any, Any]:
-    """``GlobalMetadata`` and ``TraceNode`` of et_def.proto, as protobuf's own classes."""
+    """``GlobalMetadata`` and ``Node`` of et_def.proto, as protobuf's own classes."""
     pytest.importorskip("google.protobuf")
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
@@ -86,7 +86,7 @@ def schema() -> tuple[Any, Any]:
         "GlobalMetadata", [("version", 1, kinds.TYPE_STRING, "", False, False), (attributes[0], 2, *attributes[1:])]
     )
     message(
-        "TraceNode",
+        "Node",
         [
             ("id", 1, kinds.TYPE_UINT64, "", False, False),
             ("name", 2, kinds.TYPE_STRING, "", False, False),
