@@ -126,7 +126,7 @@ def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
 
     find = client._build_targets
 
-    def find_or_say(targets: Any) -> Any:
+    def find_or_explain(targets: Any) -> Any:
         try:
             return find(targets)
         except (KeyError, IndexError, NoEnginesRegistered):
@@ -135,7 +135,7 @@ def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
                 raise
             raise PeerLostError(gone(lost, where(lost))) from None
 
-    client._build_targets = find_or_say
+    client._build_targets = find_or_explain
 
 
 def gone(ranks: Sequence[int], where: str = "") -> str:

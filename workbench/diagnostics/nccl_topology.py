@@ -136,9 +136,9 @@ def _nvlink(cards: Sequence[GpuCard]) -> str:
     if not any(card.links for card in cards):
         return "none; the GPUs talk over PCIe" if len(cards) > 1 else "none"
     pairs = {f"{one.number}–{two.number}": _between(one, two) for one, two in combinations(cards, 2)}
-    parts = [f"GPU {', '.join(same)}: {count(links, 'link')}" for links, same in _alike(pairs) if links]
+    parts = [f"GPU {', '.join(same)}: {count(links, 'link')}" for links, same in _same(pairs) if links]
     others = {str(card.number): _elsewhere(card) for card in cards}
-    parts += [f"GPU {', '.join(same)}: {text}" for text, same in _alike(others) if text]
+    parts += [f"GPU {', '.join(same)}: {text}" for text, same in _same(others) if text]
     return "; ".join(parts)
 
 
@@ -159,10 +159,10 @@ def _rdma(topology: GpuTopology) -> str:
     without = ", ".join(str(card.number) for card in topology.cards if not card.direct)
     yes = f"yes, but not to GPU {without}" if without else "yes"
     said = {net.name: f"({net.gbits:g} Gb/s) {yes if net.direct else 'no'}" for net in topology.nets}
-    return "; ".join(f"{', '.join(names)} {text}" for text, names in _alike(said))
+    return "; ".join(f"{', '.join(names)} {text}" for text, names in _same(said))
 
 
-def _alike(values: Mapping[str, _V]) -> Iterable[tuple[_V, list[str]]]:
+def _same(values: Mapping[str, _V]) -> Iterable[tuple[_V, list[str]]]:
     """Each value with the names that have it, in order."""
     found: dict[_V, list[str]] = {}
     for name, value in values.items():

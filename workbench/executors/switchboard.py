@@ -69,7 +69,7 @@ class Switchboard:
     Args:
         address: of this machine, at which executors reach it.
         ports: the first free one from one to the other is listened at; any free one if both are 0.
-        told: gets what somebody tells who is no executor, but was given the invitation; see ``workbench/ray``.
+        on_message: gets what somebody tells who is no executor, but was given the invitation; see ``workbench/ray``.
 
     Raises:
         LaunchError: no port is free there.
@@ -89,9 +89,9 @@ class Switchboard:
     """
 
     def __init__(
-        self, address: str, ports: tuple[int, int] = (0, 0), told: Callable[[bytes], None] | None = None
+        self, address: str, ports: tuple[int, int] = (0, 0), on_message: Callable[[bytes], None] | None = None
     ) -> None:
-        self._told = told
+        self._on_message = on_message
         try:
             self._listener = listen(address, ports)
         except OSError as error:
@@ -209,8 +209,8 @@ class Switchboard:
             call.channel = channel
             call.came.set()
         else:
-            if message is not None and message.kind == "tell" and self._told is not None:
-                self._told(message.data)
+            if message is not None and message.kind == "tell" and self._on_message is not None:
+                self._on_message(message.data)
                 channel.send("heard")
             channel.close()
 

@@ -122,7 +122,7 @@ def described(args: argparse.Namespace) -> JobDescription:
     if not command or (args.command[0] != "--" and command[0].startswith("-")):
         raise LaunchError("First options, then a command: workbench k8s mpijob --np 4 --image IMAGE -- python train.py")
     names = [name.replace("-", "_") for name in ("np", *_NUMBERS, *_WORDS, "ttl")]
-    told = {name: getattr(args, name) for name in names}
+    given = {name: getattr(args, name) for name in names}
     env, selector, annotations = (_pairs(name, getattr(args, name.replace("-", "_"))) for name in _PAIRS)
     return JobDescription(
         command,
@@ -132,7 +132,7 @@ def described(args: argparse.Namespace) -> JobDescription:
         tolerations=args.toleration,
         volumes=args.volume,
         pull_secrets=args.pull_secret,
-        **told,
+        **given,
     )
 
 

@@ -28,7 +28,7 @@ from workbench.launch.hosts.remote_shell import LocalShell
 LIMIT_S = 30.0
 """So long a host may take, unless ``--start-timeout`` gives more."""
 _HOSTS_PER_S = 50
-_SAY_AFTER_S = 3.0  # who is still waited for
+_REPORT_AFTER_S = 3.0  # who is still waited for
 _REACH_S = 2.0
 _LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
 _CLOCKS_S = 30.0
@@ -128,7 +128,7 @@ def _by_name(host: str, interfaces: Sequence[Sequence[str]], networks: Sequence[
 class _Rehearsal:
     def __init__(self, connections: Connections, limit_s: float, log: Callable[[str], None], runs: bool) -> None:
         self._connections, self._log, self._runs = connections, log, runs
-        self._begun = self._said = time.monotonic()
+        self._begun = self._reported_at = time.monotonic()
         self._names = [target.name for target in connections.targets]
         self._until = time.monotonic() + limit_s + len(self._names) / _HOSTS_PER_S
         self._problems: list[HostProblem] = []
@@ -207,8 +207,8 @@ class _Rehearsal:
     def _waiting(self, missing: Mapping[str, str]) -> None:
         """Say who is waited for: soon, then ever less often."""
         now = time.monotonic()
-        if missing and now - self._said > max(_SAY_AFTER_S, self._said - self._begun):
-            self._said = now
+        if missing and now - self._reported_at > max(_REPORT_AFTER_S, self._reported_at - self._begun):
+            self._reported_at = now
             names = sorted(missing)
             more = f" and {len(names) - _MOST_LINES} more" if len(names) > _MOST_LINES else ""
             states = "; ".join(f"{name}: {missing[name]}" for name in names[:_MOST_LINES])

@@ -113,8 +113,8 @@ def _write(part: Any, store: Store, path: str, files: int) -> None:
 def _cause(error: BaseException) -> str:
     """The line that says most: Spark wraps what a file system says into errors of its own."""
     lines = [line.strip().removeprefix("Caused by: ") for line in str(error).splitlines()]
-    told = [line for line in lines if "No space left" in line or "denied" in line or "Exception: " in line]
-    return first_line(next((line for line in told if "No space" in line or "denied" in line), (told or lines)[-1]))
+    causes = [line for line in lines if "No space left" in line or "denied" in line or "Exception: " in line]
+    return first_line(next((line for line in causes if "No space" in line or "denied" in line), (causes or lines)[-1]))
 
 
 def _described(
