@@ -58,7 +58,7 @@ class Slow:
         self.closed: list[bool] = []
         self.lengths: list[int] = []
 
-    def allreduce(self, array: np.ndarray, reduction: object, places: object = ()) -> Traffic:
+    def allreduce(self, array: np.ndarray, reduction: object, offsets: object = ()) -> Traffic:
         """Wait as a backend does: with ticks."""
         self.lengths.append(len(array))
         self.entered.set()

@@ -75,10 +75,10 @@ def plan_by_place(pieces: Iterable[tuple[Hashable, int, Piece]], limit_bytes: in
         pieces: (place, bytes of an element, piece), in the order of the model.
         limit_bytes: see :func:`plan_buckets`.
     """
-    alike: dict[tuple[Hashable, int], list[Piece]] = {}
+    by_kind: dict[tuple[Hashable, int], list[Piece]] = {}
     for place, itemsize, piece in pieces:
-        alike.setdefault((place, itemsize), []).append(piece)
-    return [bucket for (_, itemsize), those in alike.items() for bucket in plan_buckets(those, limit_bytes, itemsize)]
+        by_kind.setdefault((place, itemsize), []).append(piece)
+    return [bucket for (_, itemsize), those in by_kind.items() for bucket in plan_buckets(those, limit_bytes, itemsize)]
 
 
 def plan_buckets(pieces: Sequence[Piece], limit_bytes: int, itemsize: int = 4) -> list[Bucket]:

@@ -111,11 +111,11 @@ class Engine(threading.Thread):
         """
         self.gate(entries)
         self.waits.submits(self.ident)
-        for entry in entries:
+        for entry in entries:  # before the table has them: from then on the engine's thread may finish the handles
             entry.handle.owner, entry.handle.request = self._runner, entry.request
         self._pending.add(entries)
         if at_once:
-            self._batching.hurry = True
+            self._batching.flush_now = True
             self._runner.will_wait()
         elif not self._batching.open:
             self._runner.wake()
@@ -124,10 +124,10 @@ class Engine(threading.Thread):
         """The handles of what has been submitted under the names of these, and is not done."""
         return self._pending.handles(entries)
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Announce without delay what has not been announced; False if there is nothing."""
-        self._batching.hurry |= bool(self._batching.held or self._pending.new)
-        return self._batching.hurry
+        self._batching.flush_now |= bool(self._batching.held or self._pending.new)
+        return self._batching.flush_now
 
     def report(self, event: Event) -> None:
         """Tell the coordinator of it."""
@@ -161,8 +161,9 @@ class Engine(threading.Thread):
             broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
             self._end(self._control.verdict() or broke)
         finally:
+            # Handles first: whoever waits on this rank learns why. Then what the other ranks wait for. The planes last.
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
-            self._tell()
+            self._send_events()
             self._control.send(Left(self._control.rank, clean=self._clean))
             self.sets.close(self._clean)
             self._control.close()
@@ -182,7 +183,7 @@ class Engine(threading.Thread):
             CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
         """
         if not self._batching.held:
-            self._tell()
+            self._send_events()
         self._control.pump()
         self._check()
         if not self._running:
@@ -244,6 +245,6 @@ class Engine(threading.Thread):
         for entry in self._pending.close(error):
             entry.handle.finish(error=error)
 
-    def _tell(self) -> None:
+    def _send_events(self) -> None:
         for event in self._pending.drain_events():
             self._control.send(event)

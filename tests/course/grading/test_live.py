@@ -11,7 +11,7 @@ from submissions import graded, state
 from wrong_answers import wrong_answers
 
 from workbench.course.grading.live import verdict
-from workbench.course.grading.live.training import Training
+from workbench.course.grading.live.training import JudgedTraining
 from workbench.course.grading.sheet import first_red
 from workbench.course.judging import judge
 from workbench.course.tasks import names, task
@@ -224,7 +224,7 @@ FOLDERS = (
 @pytest.mark.slow
 def test_ranks_have_no_folder_in_common(tmp_path: Path) -> None:
     """What one rank writes, another cannot read: it has to be sent."""
-    training = Training(*own(FOLDERS, "10.convert"), str(tmp_path / "work"), False, {})
+    training = JudgedTraining(*own(FOLDERS, "10.convert"), str(tmp_path / "work"), False, {})
     try:
         if "files" in training.unbounded:
             pytest.skip("this kernel has no Landlock")
