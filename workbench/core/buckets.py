@@ -1,7 +1,8 @@
 """The layout of buckets: which gradients share an array. Shared by all frameworks; knows no tensors.
 
 A *bucket* is one array in the backend's memory (:mod:`workbench.training.memory`). Each gradient is a view of a part
-of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked.
+of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked. In the first step there
+are none: the order in which gradients become ready is seen then, and the buckets follow it.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ class Request:
             if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
         offset: of the array in this rank's shared memory; -1 if it is not there.
-        priority: below 0 it may wait for the data plane, and what has a higher priority overtakes it.
+        priority: 0 for most. A negative one may wait while others are moved, and the highest of those goes first.
         user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``. After a
             cell that failed also the steps that it has made.
     """

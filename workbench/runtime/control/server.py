@@ -1,7 +1,8 @@
 """Rank 0's end of the control plane: events come in, the coordinator decides, the same bytes go to all ranks.
 
 Event-driven: the thread sleeps until a message comes or something is due. Messages are sealed with the job's secret;
-between processes of one user on one machine only the first one is (``authentication.py``). Other peers are cut off.
+between processes of one user on one machine only the first one is (``channel.py``). Other peers are cut off. On rank 0
+this thread and the engine's both ask the coordinator, one at a time, under a lock.
 """
 
 from __future__ import annotations
