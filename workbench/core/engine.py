@@ -16,7 +16,7 @@ The steps, and why they come in this order:
 6. *Check* last whether the job has ended: what was decided before its end is done by then.
 
 One thread at a time does this work, and touches the backend after ``init()``: the engine's own, which sleeps until
-something is submitted or a decision comes; or, with ``runtime/steady/caller_runs.py``, the one that waits for the result.
+something is submitted or a decision comes; with ``runtime/steady/caller_runs.py`` also one that waits for a result.
 """
 
 from __future__ import annotations
