@@ -205,7 +205,7 @@ def test_a_steady_step_compares_nothing_and_copies_to_no_stage(ways: tuple[list[
     called = {one.name for one in steady}
     assert {"SteadyCoordinator._advance", "reduce_across", "GradBucket.take", "Engine._announce"} <= called
     assert called.isdisjoint({"respond", "CountingCoordinator._announce"})
-    assert "self._in_place(array, reduction, places)" in listing(steady, "reduction")
+    assert "self._in_place(array, reduction, offsets)" in listing(steady, "reduction")
 
 
 @pytest.mark.parallel

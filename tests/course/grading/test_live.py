@@ -89,7 +89,7 @@ def test_wrong_answers_fail_as_they_do_in_one_process(name: str, function: Any, 
 SERIAL = (
     head("13.capstone")
     + """import gc
-    from workbench.course.training.behaviour import Recorder
+    from workbench.course.training.behaviour import BehaviourRecorder
     hvd.init()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
@@ -107,7 +107,7 @@ SERIAL = (
             {}
     with torch.no_grad():
         guesses = model(torch.from_numpy(digits.test_x).double()).argmax(dim=1)
-    [one for one in gc.get_objects() if isinstance(one, Recorder)][0].seen.batches[:] = mine
+    [one for one in gc.get_objects() if isinstance(one, BehaviourRecorder)][0].seen.batches[:] = mine
     return float((guesses == torch.from_numpy(digits.test_y)).double().mean())
 """
 )
