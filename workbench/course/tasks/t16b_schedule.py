@@ -16,7 +16,7 @@ from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
 from workbench.course.schedules.played import PlayedSteps, on_the_network, play, waits
-from workbench.course.tasks.paper_cluster.t16a_step_time import Network, explained, line, models, number, shown
+from workbench.course.tasks.t16a_step_time import Network, explained, line, models, number, shown
 from workbench.observe.drawing_kit import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction
