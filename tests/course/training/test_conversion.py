@@ -16,6 +16,7 @@ from workbench.course.training.behaviour import LIGHTS, Recorder, Seen, title
 from workbench.course.training.conversion import Watched, difference, table, turned_green, watch
 from workbench.errors import RankFailedError
 
+pytestmark = pytest.mark.usefixtures("warm_torch")
 STEPS = sorted((ROOT / "lessons" / "steps").glob("*.py"))
 
 
