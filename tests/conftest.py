@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from fork_server import FRAMEWORKS, TORCH, ForkServer
+from fork_server import TENSORFLOW, TORCH, ForkServer
 from running import Runner
 
 pytest_plugins = ["durations", "rings", "servers"]
@@ -116,9 +116,9 @@ def torch_forks() -> Iterator[ForkServer]:
 
 
 @pytest.fixture(scope="session")
-def framework_forks() -> Iterator[ForkServer]:
-    """The same for TensorFlow and JAX, of which the first takes five seconds."""
-    server = ForkServer(FRAMEWORKS)
+def tensorflow_forks() -> Iterator[ForkServer]:
+    """The same for TensorFlow, which takes five seconds."""
+    server = ForkServer(TENSORFLOW)
     yield server
     server.close()
 
@@ -135,8 +135,8 @@ def warm_torch(torch_forks: ForkServer) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def warm_frameworks(framework_forks: ForkServer) -> Iterator[None]:
-    """The same with TensorFlow and JAX, too."""
+def warm_tensorflow(tensorflow_forks: ForkServer) -> Iterator[None]:
+    """The same with TensorFlow, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys, "executable", framework_forks.python)
+        patch.setattr(sys, "executable", tensorflow_forks.python)
         yield

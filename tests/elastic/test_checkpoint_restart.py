@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 pytest.importorskip("mpi4py")
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers" / "checkpoint_training.py")
-pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def began(job: Job, n: int) -> set[tuple[int, int]]:

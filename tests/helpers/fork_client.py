@@ -1,6 +1,6 @@
 """Python, as far as one sees from outside: it asks a fork server for a fork that runs its words, and ends as that ends.
 
-``python -I -S fork_client.py SOCKET PYTHON WORDS…``; see fork_server.py.
+``python -I -S fork_client.py SOCKET PYTHON FIXED WORDS…``; see fork_server.py.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import sys
 _PASSED_ON = ("SIGHUP", "SIGINT", "SIGQUIT", "SIGABRT", "SIGTERM", "SIGUSR1", "SIGUSR2", "SIGCONT")
 
 
-def main(address: str, real: str, *words: str) -> None:
+def main(address: str, real: str, fixed: str, *words: str) -> None:
     """Become the real Python, or stand before a fork."""
+    pairs = [pair.split("=") for pair in fixed.split(",") if pair]
+    if any(os.environ.get(name, value) != value for name, value in pairs):
+        os.execv(real, [real, *words])
     if not words or (words[0].startswith("-") and words[0] not in ("-m", "-c")):
         os.execv(real, [real, *words])
     import json

@@ -12,13 +12,15 @@ When the client closes the connection before that, the fork and whatever is in i
 own environment, folder, session and signals, as a new process has; only the modules are there already.
 
 ``ForkServer.python`` is a command that stands for Python wherever one is started: it asks for a fork that runs its
-words, gives it its own open files, passes signals on, and ends as the fork ends (fork_client.py). What the words before
-a script, ``-m`` or ``-c`` ask for, ``-I`` for example, a fork cannot have: there it becomes the real Python.
+words, gives it its own open files, passes signals on, and ends as the fork ends (fork_client.py). It becomes the real
+Python where a fork would not do: with words like ``-I`` before the script, ``-m`` or ``-c``, and where the environment
+says other than the server's did about what an import fixes.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import gc
 import io
@@ -30,13 +32,15 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 TORCH = ("numpy", "torch", "torch.utils.data")
-FRAMEWORKS = (*TORCH, "tensorflow", "jax")
+TENSORFLOW = (*TORCH, "tensorflow")  # imports keras, too
+_FIXED = ("KERAS_BACKEND=tensorflow", "TF_USE_LEGACY_KERAS=", "JAX_ENABLE_X64=")
 _NOTEBOOKS = (*TORCH, "ipykernel.kernelapp", "ipyparallel", "ipyparallel.engine.app", "nbval.plugin", "pytest")
 _NOTEBOOKS += ("pytest_timeout", "workbench.cluster", "workbench.course.exercise", "workbench.data", "workbench.torch")
 
@@ -80,7 +84,6 @@ def python(asked: Mapping[str, Any]) -> None:
     """``python SCRIPT``, ``python -m MODULE`` or ``python -c CODE``; it ends as Python does."""
     import faulthandler
     import importlib
-    import runpy
 
     words, env = asked["words"], asked["env"]
     os.umask(asked["umask"])
@@ -97,26 +100,42 @@ def python(asked: Mapping[str, Any]) -> None:
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()
     importlib.invalidate_caches()
-    main = sys.modules["__main__"] = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
     first = words[0] if words[0].startswith("-") else os.path.realpath(words[0])
     own = os.path.dirname(first) if first == os.path.realpath(words[0]) else os.getcwd() if first == "-m" else ""
     sys.path[:0] = [own, *filter(None, env.get("PYTHONPATH", "").split(os.pathsep))]
+    code = 0
     try:
-        if first == "-m":
-            sys.argv[:] = ["-m", *words[2:]]
-            runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
-        elif first == "-c":
-            sys.argv[:] = ["-c", *words[2:]]
-            exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
-        else:
-            sys.argv[:] = list(words)
-            main.__dict__.update(__file__=words[0], __cached__=None)
-            code = compile(Path(words[0]).read_bytes(), words[0], "exec", dont_inherit=True)
-            exec(code, main.__dict__)
-    except BaseException:
-        sys.excepthook = _without_this_file(sys.excepthook)
-        raise
+        _run_main(first, words)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else int(error.code is not None)
+        if isinstance(error.code, str):
+            print(error.code, file=sys.stderr)
+    except BaseException as error:  # noqa: BLE001 - as any program ends that raises
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+            trace = trace.tb_next
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    finally:
+        _end(code)
+
+
+def _run_main(first: str, words: Sequence[str]) -> None:
+    """What Python's words ask for, in the module ``__main__``."""
+    import runpy
+
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if first == "-m":
+        sys.argv[:] = ["-m", *words[2:]]
+        runpy._run_module_as_main(words[1])  # type: ignore[attr-defined]
+    elif first == "-c":
+        sys.argv[:] = ["-c", *words[2:]]
+        exec(compile(words[1], "<string>", "exec", dont_inherit=True), main.__dict__)
+    else:
+        sys.argv[:] = list(words)
+        main.__dict__.update(__file__=words[0], __cached__=None)
+        exec(compile(Path(words[0]).read_bytes(), words[0], "exec", dont_inherit=True), main.__dict__)
 
 
 def _streams(env: Mapping[str, str]) -> Iterator[io.TextIOWrapper]:
@@ -127,17 +146,6 @@ def _streams(env: Mapping[str, str]) -> Iterator[io.TextIOWrapper]:
         raw = open(number, "wb", buffering=0 if at_once else -1, closefd=False)  # noqa: SIM115 - as above
         lines = number == 2 or os.isatty(number)
         yield io.TextIOWrapper(raw, "utf-8", errors, line_buffering=lines, write_through=at_once)  # type: ignore[type-var]
-
-
-def _without_this_file(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """The hook is not shown our frames, which an exception has passed last."""
-
-    def shown(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
-            trace = trace.tb_next
-        hook(kind, error.with_traceback(trace), trace)
-
-    return shown
 
 
 _RUNS: dict[str, Callable[[Sequence[str], str], int]] = {"nbval": nbval, "kernel": kernel}
@@ -210,6 +218,7 @@ class ForkServer:
     def __init__(self, modules: Sequence[str] = _NOTEBOOKS) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="wb-forks-")
         self._address = f"{self._folder.name}/socket"
+        self._modules = modules
         self.python = str(self._stand_in())
         command = [sys.executable, str(Path(__file__).resolve()), self._address, *modules]
         env = {name: text for name, text in os.environ.items() if name != "PYTHONPATH"} | {
@@ -234,7 +243,8 @@ class ForkServer:
                 (folder / each.name).symlink_to(each)
         client = Path(__file__).with_name("fork_client.py").resolve()
         python = folder / "python"
-        python.write_text(f'#!/bin/sh\nexec {real} -I -S {client} {self._address} {real} "$@"\n')
+        fixed = ",".join(_FIXED if "tensorflow" in self._modules else ())
+        python.write_text(f'#!/bin/sh\nexec {real} -I -S {client} {self._address} {real} "{fixed}" "$@"\n')
         python.chmod(0o755)
         return python
 
@@ -306,7 +316,7 @@ class _Server:
                         break
                 elif key.fileobj is self._wake:
                     self._reap()
-                else:  # the client has closed
+                elif key.fd in self._ready.get_map():  # the client has closed, and its fork has not ended meanwhile
                     _kill(key.data)
                     self._ready.unregister(key.fileobj)
         return self._python
@@ -386,15 +396,27 @@ def _place(files: Sequence[int], numbers: Sequence[int]) -> None:
 
 
 def _end(code: int) -> None:
-    """As at the end of any program, but for the modules, which need not be taken apart."""
+    """As at the end of any program, but for the modules: to take them apart would copy all that the forks share."""
     import atexit
 
+    with contextlib.suppress(BaseException):
+        threading._shutdown()  # type: ignore[attr-defined]
     with contextlib.suppress(BaseException):
         atexit._run_exitfuncs()
     with contextlib.suppress(BaseException):
         sys.stdout.flush()
         sys.stderr.flush()
-    os._exit(code)
+    if code < 0:
+        signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    mpi = sys.modules.get("mpi4py.MPI")
+    if mpi is None:
+        os._exit(code)
+    import mpi4py
+
+    if mpi4py.rc.finalize is not False and mpi.Is_initialized() and not mpi.Is_finalized():
+        mpi.Finalize()  # mpi4py does so where Python ends
+    ctypes.PyDLL(None).exit(code)  # MPICH takes leave of mpiexec where a process ends, and that has not
 
 
 def _kill(pid: int) -> None:
