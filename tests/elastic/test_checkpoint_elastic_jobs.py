@@ -15,7 +15,7 @@ from elastic_jobs import Job
 from workbench.elastic import read_checkpoint
 from workbench.elastic.checkpoint_files import whole
 
-pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(200)]
 TRAIN = """
 import sys, time
 import numpy as np

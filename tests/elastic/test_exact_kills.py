@@ -15,7 +15,7 @@ import pytest
 from elastic_jobs import LAUNCHER, Job
 
 pytest.importorskip("torch")
-pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.timeout(200)]
+pytestmark = pytest.mark.timeout(200)
 SCRIPT = Path(__file__).parent / "scripts" / "exact_training.py"
 STEPS = 150
 

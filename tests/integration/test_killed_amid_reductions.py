@@ -16,7 +16,7 @@ import pytest
 if TYPE_CHECKING:
     from running import Job, Runner
 
-pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel]
 
 SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "reduces_for_ever.py")
 SOON_S = 20.0  # between the end of the first rank and the end of the job

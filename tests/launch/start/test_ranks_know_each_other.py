@@ -14,12 +14,7 @@ from thorough import once_more
 if TYPE_CHECKING:
     from running import Job, Runner
 
-pytestmark = [
-    pytest.mark.usefixtures("warm_torch"),
-    pytest.mark.integration,
-    pytest.mark.parallel,
-    pytest.mark.timeout(120),
-]
+pytestmark = [pytest.mark.integration, pytest.mark.parallel, pytest.mark.timeout(120)]
 
 MPI, GLOO, ELASTIC = ["--mpi"], ["--gloo"], ["--min-np", "2"]
 BOTH_WAYS = pytest.mark.parametrize("way", [MPI, once_more(GLOO)], ids=str)
