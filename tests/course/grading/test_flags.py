@@ -28,7 +28,7 @@ FUNCTION = '@exercise("03.ring_allreduce")\ndef f(comm, x):\n    return {}'
     [
         ("from workbench.course.tasks.t03_ring_allreduce import ring_allreduce as g", "ring_allreduce"),
         (
-            "from workbench.course.tasks.algorithms import t03_ring_allreduce as t\ng = t.ring_allreduce",
+            "from workbench.course.tasks import t03_ring_allreduce as t\ng = t.ring_allreduce",
             "ring_allreduce",
         ),
         ("import workbench.course.tasks.t03_ring_allreduce as t\ng = t.TASKS[1].reference", "reference"),
