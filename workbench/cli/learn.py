@@ -125,7 +125,7 @@ def _look_for(command: str) -> None:
     """
     if missing := [name for name in _NEEDS[command] if not find_spec(name)]:
         raise LaunchError(
-            f"`workbench {command}` needs {', '.join(missing)}: pip install 'data-parallel-workbench[torch,lessons]'"
+            f"`workbench {command}` needs {', '.join(missing)}: pip install 'data-parallel-workbench[torch,lessons,lab,mpich]'"
         )
 
 
