@@ -1,4 +1,4 @@
-"""Which form of which verb each framework has, and why not: the table in README.md. ``make verbs`` prints it.
+"""Which form of which verb each framework has, and why not: ``make verbs`` prints the table of docs/reference/verbs.md.
 
 The forms are those of ``workbench/core/verbs.py``; what a framework has stands in the ``__all__`` of its files,
 which are read and not imported.
