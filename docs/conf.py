@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 project = "workbench"
@@ -40,6 +41,7 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_favicon = "_static/icon.svg"
 html_css_files = ["player.css", "predictions.css", "site.css"]
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 html_js_files = ["player.js", "form.js", "judge.js", "predictions.js", "site.js"]  # in this order
 html_extra_path = ["llms.txt"]
 html_copy_source = False  # no page's source, so no solution's, lies beside the pages
