@@ -68,7 +68,7 @@ def table() -> Iterator[str]:
                 reasons.append(why)
             cells.append(str(reasons.index(why) + 1))
         rows.setdefault((name.replace("grouped_", "", 1).lstrip("abcdefghijklmnopqrstuvwxyz"), *cells), []).append(name)
-    yield f"| | {' | '.join(FILES)} |"
+    yield f"| verb | {' | '.join(FILES)} |"
     yield f"|---|{':-:|' * len(FILES)}"
     for (_, *cells), names in rows.items():
         yield f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |"

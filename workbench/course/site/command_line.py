@@ -39,7 +39,7 @@ def _body(command: argparse.ArgumentParser, said: str) -> Iterator[str]:
         rows = [each for each in group._group_actions if each.help != argparse.SUPPRESS]
         rows = [each for each in rows if not isinstance(each, argparse._HelpAction | argparse._SubParsersAction)]
         if rows:
-            yield f"| {(group.title or 'options').removeprefix('positional ')} | |\n|---|---|"
+            yield f"| {(group.title or 'options').removeprefix('positional ')} | meaning |\n|---|---|"
             yield from (_row(command, each) for each in rows)
             yield ""
     if command.epilog:
