@@ -1,4 +1,4 @@
-# Every target sets itself up first: .ci/setup makes .venv once and then costs a few milliseconds.
+# Every target sets itself up first: .ci/setup makes .venv with what the target needs, once, and then costs milliseconds.
 # Its choices are variables: make setup EXTRAS=torch,jax,dev MPI=system PYTHON=python3.12 TORCH_BACKEND=cpu
 
 SHELL := bash
@@ -10,73 +10,80 @@ help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo; sed -n 's/^#   \([A-Z_]*=.*\)/  \1/p' .ci/setup
 
-setup: ## make .venv: pinned packages, this project, and mpiexec (choices below)
+setup: ## make .venv with everything: pinned packages, this project, and mpiexec (choices below)
 	@.ci/setup
 
-demo: setup ## what it is about, in a minute
+.NOTPARALLEL: # there is one .venv
+.PHONY: for-lessons for-lab for-checks for-tests
+for-lessons: ; @NEEDS=torch,lessons .ci/setup
+for-lab: ; @NEEDS=torch,lessons,lab .ci/setup
+for-checks: ; @NEEDS=torch,dev .ci/setup
+for-tests: ; @NEEDS=everything .ci/setup
+
+demo: for-lessons ## what it is about, in a minute
 	@.venv/bin/python -m workbench.course.demo $(ARGS)
 
-practical: setup ## the practical session: 1 and 2 ranks side by side
+practical: for-lessons ## the practical session: 1 and 2 ranks side by side
 	@.venv/bin/python benchmarks/practical.py $(ARGS)
 
-bench: setup ## every peer in the same run, some minutes: tables and a picture in benchmarks/results
+bench: for-tests ## every peer in the same run, some minutes: tables and a picture in benchmarks/results
 	@.venv/bin/python benchmarks/bench.py $(ARGS)
 
-bench-full: setup ## … with all sizes and 2 and 4 ranks, an hour at most
+bench-full: for-tests ## … with all sizes and 2 and 4 ranks, an hour at most
 	@.venv/bin/python benchmarks/bench.py --full $(ARGS)
 	@.venv/bin/python benchmarks/bench.py --frameworks
 
-bench-history: setup ## what the last commits' benchmarks say, row by row, and which row got worse
+bench-history: for-tests ## what the last commits' benchmarks say, row by row, and which row got worse
 	@.venv/bin/python benchmarks/history.py $(ARGS)
 
-bench-gpu: setup ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
+bench-gpu: for-tests ## what only a GPU can show, some minutes: right results, bandwidth, overhead; to benchmarks/results
 	@.venv/bin/python benchmarks/gpu_report.py $(ARGS)
 
-setup-tests: setup ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers
+setup-tests: for-tests ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers
 	@.ci/system
 
-quick: setup ## style, types, and the tests that start no process: a minute and a half
+quick: for-tests ## style, types, and the tests that start no process: a minute and a half
 	@.ci/quick $(ARGS)
 
-test: setup ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
+test: for-tests ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)
 	@.ci/test $(ARGS)
 
-test-all: setup ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
+test-all: for-tests ## … with more ranks, other ways, mixtures and longer rounds, more than an hour
 	@.ci/test --all $(ARGS)
 
-test-gpu: setup ## the tests that need a GPU and cupy; without them it says so and is done
+test-gpu: for-tests ## the tests that need a GPU and cupy; without them it says so and is done
 	@.venv/bin/python -m pytest tests/gpu -m gpu $(ARGS)
 
 test-engines: check ## clusters of Spark and Ray on this machine, and the chart as pods; installs them, and Java
-	@EXTRAS=torch,tensorflow,jax,lessons,site,dev,spark,ray,kubernetes .ci/setup
+	@EXTRAS=+torch,tensorflow,jax,lessons,site,dev,spark,ray,kubernetes .ci/setup
 	@.ci/system engines
 	@.ci/test -n 1 --dist loadfile -m 'engines or pods' $(ARGS)
 
 legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own, .venv-legacy
 	@.ci/test-legacy $(ARGS)
 
-coverage: setup ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
+coverage: for-tests ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
 	@.ci/coverage $(ARGS)
 
-verbs: setup ## which form of which verb each framework has: the table in docs/reference/verbs.md
+verbs: for-tests ## which form of which verb each framework has: the table in docs/reference/verbs.md
 	@.venv/bin/python .ci/verbs.py
 
-house: setup ## rooms, floors, arrows and lines of the package (ARGS=--arrows lists them)
+house: for-checks ## rooms, floors, arrows and lines of the package (ARGS=--arrows lists them)
 	@.venv/bin/python .ci/house.py $(ARGS)
 
-check: setup ## style, layout and types
+check: for-checks ## style, layout and types
 	@.ci/check
 
-fix: setup ## format, and mend what ruff can mend
+fix: for-checks ## format, and mend what ruff can mend
 	@ruff format . && ruff check --fix .
 
-lab: setup ## JupyterLab on the notebooks, for this machine and you alone
+lab: for-lab ## JupyterLab on the notebooks, for this machine and you alone
 	@.ci/lab $(ARGS)
 
-lessons: setup ## build notebooks/, exercises/ and solutions/ from lessons/
+lessons: for-tests ## build notebooks/, exercises/ and solutions/ from lessons/
 	@.venv/bin/python -m workbench.course.build $(ARGS)
 
-site: setup ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --no-frameworks: half the time)
+site: for-tests ## static pages from the built lessons, in build/site (ARGS=--instructors: with the solutions; --no-frameworks: half the time)
 	@.venv/bin/python -m workbench.course.site $(ARGS)
 
 lock: ## resolve pyproject.toml into requirements.lock (UPGRADE=1: to the newest versions)

@@ -31,8 +31,6 @@ lend_pip_settings() {
     lend extra-index-url UV_INDEX ' '
     lend trusted-host UV_INSECURE_HOST ' '
     lend cert SSL_CERT_FILE ' '
-    # As pip does. Else every rank compiles torch at its first import, and at each one where Python may write no cache.
-    export UV_COMPILE_BYTECODE="${UV_COMPILE_BYTECODE-1}"
     # pip takes the best version of all indexes, uv by default the best of the first that knows the name.
     [ -z "${UV_INDEX-}" ] || export UV_INDEX_STRATEGY="${UV_INDEX_STRATEGY-unsafe-best-match}"
 }

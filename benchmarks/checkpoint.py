@@ -91,9 +91,9 @@ def rank(model: str, folder: str, seconds: float, rounds: int) -> None:
     state.sync()
     written: list[float] = []
     handed: list[float] = []
-    hand_over = checkpoints.hear
+    hand_over = checkpoints.receive
 
-    def hear(*words: Any) -> None:
+    def receive(*words: Any) -> None:
         before = time.perf_counter()
         hand_over(*words)
         handed.append(time.perf_counter() - before)
@@ -106,7 +106,7 @@ def rank(model: str, folder: str, seconds: float, rounds: int) -> None:
         write(*words)
         cpu.append(time.thread_time() - before)
 
-    checkpoints.hear = hear  # type: ignore[method-assign]
+    checkpoints.receive = receive  # type: ignore[method-assign]
     checkpoints._write = counted  # type: ignore[method-assign]
 
     def step() -> None:

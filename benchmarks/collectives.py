@@ -119,7 +119,7 @@ def make(comm: MPI.Intracomm, nbytes: int, plane: Backend | None, real: Any) -> 
     }
     if plane:
         there: Array = plane.shared.allocate(nbytes).view(np.float32)
-        places = comm.allgather(plane.shared.place(there))
+        places = comm.allgather(plane.shared.offset(there))
         made[ALONE] = Peer(there, lambda: plane.collectives.allreduce(there, Reduction("sum", "float32"), places))
     if real:
         made[peers.horovod_name()] = horovods(array, real)

@@ -481,10 +481,10 @@ reveal(
 
 # %%
 from workbench import cluster
-from workbench.course.judging.real_ranks import Engines
+from workbench.course.judging.real_ranks import ClusterRanks
 
 engines = cluster.up(n=4)
-ranks = Engines(engines)
+ranks = ClusterRanks(engines)
 
 
 # %%

@@ -33,7 +33,7 @@ from workbench import cluster
 from workbench.course import drawing, figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.tasks.algorithms.t07_fusion import finish_time
+from workbench.course.tasks.t07_fusion import finish_time
 
 # %% [markdown]
 # ## What a message costs

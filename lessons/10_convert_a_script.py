@@ -250,7 +250,7 @@ from workbench import data
 from workbench.course import drawing
 from workbench.course.exercise import check, exercise, hint, show, solution
 from workbench.course.simulator import DeadlockError, simulate
-from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
+from workbench.course.tasks.t10_conversion import checkpoint_hangs
 from workbench.course.training.trial import Job, make_model, train_alone
 from workbench.data.sampler import ShardedSampler
 

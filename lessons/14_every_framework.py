@@ -22,7 +22,7 @@
 # - train one model in all four, and show that it is the training of one process,
 # - do it in a framework that nobody has prepared, with two verbs.
 #
-# **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax, all of which `make setup` installs.
+# **Needs:** two cores, no GPU; PyTorch, TensorFlow, Keras and JAX with optax: `make setup EXTRAS=+tensorflow,jax`.
 # **Takes** 10 minutes to read, 10 to do. **Before:** lesson 10.
 
 # %% [markdown]
@@ -54,7 +54,9 @@
 
 # %%
 from workbench import cluster
+from workbench.common.extras import need
 
+need("This lesson", "tensorflow", "keras", "jax", "optax", install="make setup EXTRAS=+tensorflow,jax")
 engines = cluster.up(n=2)
 
 # %% [markdown]

@@ -7,12 +7,14 @@ import gc
 import os
 import resource
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
+from fork_server import TENSORFLOW, TORCH, ForkServer
 from running import Runner
 
 pytest_plugins = ["durations", "rings", "servers"]
@@ -103,3 +105,38 @@ def jobs(tmp_path: Path) -> Iterator[Runner]:
     runner = Runner(tmp_path)
     yield runner
     runner.stop()
+
+
+@pytest.fixture(scope="session")
+def torch_forks() -> Iterator[ForkServer]:
+    """Where a process with torch costs a twentieth of a second instead of two."""
+    server = ForkServer(TORCH)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="session")
+def tensorflow_forks() -> Iterator[ForkServer]:
+    """The same for TensorFlow, which takes five seconds."""
+    server = ForkServer(TENSORFLOW)
+    yield server
+    server.close()
+
+
+@pytest.fixture(scope="module")
+def warm_torch(torch_forks: ForkServer) -> Iterator[None]:
+    """Where ``sys.executable`` is started here, by a test or by the product, it has imported torch already.
+
+    For tests of what runs in ranks; not for those of how a process starts, and of what the system says of it.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", torch_forks.python)
+        yield
+
+
+@pytest.fixture(scope="module")
+def warm_tensorflow(tensorflow_forks: ForkServer) -> Iterator[None]:
+    """The same with TensorFlow, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", tensorflow_forks.python)
+        yield

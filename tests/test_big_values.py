@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from big_values import filled, wrong
 
-from workbench.elastic.checkpoint_files import Piece, read_header, write_part
+from workbench.elastic.checkpoint_files import ArrayPiece, read_header, write_part
 from workbench.elastic.checkpoint_values import encode
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_messages_of_any_length_around_31_and_32_bits_arrive(jobs: Runner, way: 
 def test_a_checkpoint_holds_them(tmp_path: Path, length: int) -> None:
     """What a part of a checkpoint holds is what was in the array, to the last byte."""
     _, arrays = encode({"x": filled(length, 1)})
-    write_part(tmp_path / "part", "token", [Piece(0, 0, length)], arrays)
+    write_part(tmp_path / "part", "token", [ArrayPiece(0, 0, length)], arrays)
     offset: Any = read_header(tmp_path / "part")[2]
     try:
         assert wrong(np.memmap(tmp_path / "part", np.uint8, "r", offset)) == 0

@@ -168,6 +168,36 @@ except ModuleNotFoundError as error:
     assert extra in PROJECT["optional-dependencies"]
 
 
+IMPORTS = """
+import ast, json, sys
+from pathlib import Path
+import anywidget, ipykernel, ipywidgets, matplotlib.figure, workbench.course.demo
+from workbench.data import digits
+statements = {"import workbench.torch", "digits()"}
+for name in sys.argv[1:]:
+    cells = [each for each in json.loads(Path(name).read_text())["cells"] if each["cell_type"] == "code"]
+    for cell in cells:
+        code = "".join("pass" + line[len(line.rstrip()) :] if line[0] in "%!" else line for line in cell["source"])
+        found = [each for each in ast.walk(ast.parse(code)) if isinstance(each, ast.Import | ast.ImportFrom)]
+        statements |= {ast.unparse(each) for each in found}
+for statement in sorted(statements - {"import nano", "import this"}):
+    exec(statement)
+print(len(statements))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_what_the_demo_installs_is_enough_for_the_lessons(built: Path, tmp_path: Path) -> None:
+    """``make demo`` installs all that lessons import, and their figures and widgets, but for the other frameworks."""
+    pytest.importorskip("torch")
+    (extras,) = re.findall(r"^for-lessons: ; @NEEDS=(\S+) ", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    names = [each for extra in extras.split(",") for each in PROJECT["optional-dependencies"][extra]]
+    python = environment(built, tmp_path / "learner", [*PROJECT["dependencies"], *names])
+    lessons = [path for path in sorted((ROOT / "notebooks").glob("*.ipynb")) if path.stem != "14_every_framework"]
+    assert int(run([python, "-c", IMPORTS, *lessons], tmp_path)) > 100
+
+
 @pytest.fixture(scope="module")
 def user_s_python(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The Python of somebody who trains with torch."""

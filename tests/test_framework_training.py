@@ -20,7 +20,12 @@ if TYPE_CHECKING:
     from running import Job, Runner
 
 DEADLINE_S = 580.0
-pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(DEADLINE_S + 20)]
+pytestmark = [
+    pytest.mark.usefixtures("warm_tensorflow"),
+    pytest.mark.parallel,
+    pytest.mark.slow,
+    pytest.mark.timeout(DEADLINE_S + 20),
+]
 
 TRAINING = Path(__file__).resolve().parent / "frameworks" / "training"
 SCRIPTS = TRAINING / "scripts"

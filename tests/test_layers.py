@@ -114,8 +114,19 @@ CONSTANT = {
         "MxnetBridge",
         "NumpyKind",
     ),
-    *("Owner", "ParamSpec", "Path", "Plain", "Policy", "Struct", "TensorFlowBridge", "TensorKind", "TypeVar", "Verb"),
-    *("_Arrays", "_Call"),
+    *(
+        "Owner",
+        "ParamSpec",
+        "Path",
+        "PlainFormat",
+        "Policy",
+        "Struct",
+        "TensorFlowBridge",
+        "TensorKind",
+        "TypeVar",
+        "Verb",
+    ),
+    *("_GraphCall", "_HostArrays"),
 }
 MADE = {"list", "dict", "set", "deque", "defaultdict", "Counter", "count", "local", "Lock", "RLock", "Event"}
 

@@ -192,7 +192,7 @@ def test_python_bounds_agree() -> None:
 
 
 INSTALLERS = ["pyproject.toml", "requirements.lock", "requirements.hashes", "environment.yml", "Makefile"]
-INSTALLERS += [f".ci/{name}" for name in ("setup", "setup-legacy", "installer.sh", "legacy.txt")]
+INSTALLERS += [f".ci/{name}" for name in ("setup", "setup-legacy", "sizes.py", "installer.sh", "legacy.txt")]
 
 
 @pytest.mark.parametrize("name", INSTALLERS)
@@ -239,7 +239,7 @@ class Checkout:
             (root / name).write_text(text)
             (root / name).chmod(0o755)
         keep = {name: value for name, value in os.environ.items() if not re.match("PIP_|UV_|VIRTUAL_ENV|MAKE", name)}
-        for choice in ("EXTRAS", "MPI", "PYTHON", "TORCH_BACKEND"):
+        for choice in ("EXTRAS", "NEEDS", "MPI", "PYTHON", "TORCH_BACKEND"):
             keep.pop(choice, None)
         self.environment = keep | {
             "PATH": f"{root}:/usr/bin:/bin",
@@ -291,12 +291,55 @@ def test_extras_that_the_setup_installs_exist(checkout: Checkout) -> None:
 
 def test_setup_remembers_choices(checkout: Checkout) -> None:
     """Choices hold until others are made: a plain set-up after ``MPI=system EXTRAS=dev`` keeps both."""
-    assert ".[torch,tensorflow,jax,lessons,site,dev,mpich]" in checkout.installed()
+    assert ".[torch,tensorflow,jax,lessons,lab,site,dev,mpich]" in checkout.installed()
     assert ".[dev] " in checkout.installed(MPI="system", EXTRAS="dev")
     assert checkout.setup() == (0, [])
     (checkout.root / "requirements.lock").write_text("torch==1.0\n")
     assert ".[dev] " in checkout.installed()
     assert ".[dev,mpich] " in checkout.installed(MPI="wheel")
+
+
+def test_each_target_adds_what_it_needs(checkout: Checkout) -> None:
+    """From the small set to the large one; what is there stays, and a target that needs less starts no program."""
+    assert ".[torch,lessons,mpich] " in checkout.installed(NEEDS="torch,lessons")
+    assert checkout.setup(NEEDS="torch,lessons") == (0, [])
+    assert ".[torch,lessons,lab,mpich] " in checkout.installed(NEEDS="torch,lab")
+    assert ".[torch,lessons,lab,tensorflow,jax,site,dev,mpich] " in checkout.installed(NEEDS="everything")
+    assert checkout.setup(NEEDS="torch,lessons") == checkout.setup() == (0, [])
+
+
+def test_what_was_chosen_holds_for_all_targets(checkout: Checkout) -> None:
+    """EXTRAS leaves out what a target would add, a plus adds to it, and a target without its tools says which."""
+    assert ".[torch,lessons,mpich] " in checkout.installed(EXTRAS="torch,lessons", NEEDS="everything")
+    assert checkout.setup(NEEDS="torch,lessons") == checkout.setup() == (0, [])
+    assert checkout.setup(NEEDS="torch,dev") == (1, [])
+    assert ".[torch,lessons,dev,mpich] " in checkout.installed(EXTRAS="+dev,torch")
+    for needs in ("everything", "torch,lessons,lab"):
+        assert checkout.setup(NEEDS=needs) == (0, [])
+
+
+def test_an_addition_that_fails_takes_nothing(checkout: Checkout) -> None:
+    """A target that finds no network leaves to the others what they had."""
+    checkout.setup(NEEDS="torch,lessons")
+    assert checkout.setup(NEEDS="everything", FAKE_FAILURE="1")[0] != 0
+    assert ".[torch,lessons,mpich] " in checkout.installed(NEEDS="torch,lessons")
+
+
+def test_the_extras_that_targets_name_exist() -> None:
+    """Each word of a NEEDS or an added EXTRAS in the Makefile is an extra of pyproject's."""
+    said = re.findall(r"@(?:NEEDS=|EXTRAS=\+)(\S+) \.ci/setup", (ROOT / "Makefile").read_text())
+    assert "everything" in said
+    assert set(",".join(said).split(",")) - {"everything"} <= set(EXTRAS)
+
+
+def test_setup_says_how_large_it_is(tmp_path: Path) -> None:
+    """The sum of the files' sizes, each once, whatever links there are."""
+    venv.create(tmp_path / "env")
+    (tmp_path / "env" / "large").write_bytes(bytes(5_000_000))
+    (tmp_path / "env" / "same").hardlink_to(tmp_path / "env" / "large")
+    (tmp_path / "env" / "link").symlink_to(tmp_path / "env" / "large")
+    command = [tmp_path / "env" / "bin" / "python", ROOT / ".ci" / "sizes.py"]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "5 MB\n"
 
 
 def test_the_former_name_goes_before_the_new_one_comes(checkout: Checkout) -> None:
@@ -364,7 +407,7 @@ def test_setup_uses_pip_where_uv_is_not_to_be_had(checkout: Checkout) -> None:
     """Without uv the same packages come through pip, under the same pins."""
     call = checkout.installed(FAKE_UV="")
     assert call.startswith("python -m pip install --constraint requirements.lock")
-    assert call.endswith("--editable .[torch,tensorflow,jax,lessons,site,dev,mpich]")
+    assert call.endswith("--editable .[torch,tensorflow,jax,lessons,lab,site,dev,mpich]")
 
 
 def test_every_installation_is_constrained(checkout: Checkout) -> None:

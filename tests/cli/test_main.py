@@ -694,7 +694,7 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
     """Where no mpiexec fits there is one process per rank with torchrun's variables, and one line says why."""
     monkeypatch.setattr(mpi, "candidates", list)
     said: list[str] = []
-    task = starters.Task(3, ["python", "x.py"], {})
+    task = starters.JobSpec(3, ["python", "x.py"], {})
     found = starters.processes(task, tmp_path, said.append)
     assert [each.name for each in found] == ["rank 0", "rank 1", "rank 2"]
     assert len(said) == 1
@@ -708,12 +708,12 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
         assert process.command[-2:] == ["python", "x.py"]
     assert len({process.env["MASTER_PORT"] for process in found}) == 1
     with pytest.raises(LaunchError, match="No mpiexec"):
-        starters.processes(starters.Task(3, ["python"], {}, starter="mpi"), tmp_path, said.append)
+        starters.processes(starters.JobSpec(3, ["python"], {}, starter="mpi"), tmp_path, said.append)
 
 
 def test_ranks_without_mpi_have_a_secret_and_a_private_place(tmp_path: Path) -> None:
     """Each job its own, in the environment and never in a command; another launcher's is not handed on."""
-    found = [starters.processes(starters.Task(2, ["python"], {}, starter="gloo"), tmp_path, print) for _ in range(2)]
+    found = [starters.processes(starters.JobSpec(2, ["python"], {}, starter="gloo"), tmp_path, print) for _ in range(2)]
     secrets = [{config.secret(process.env) for process in job} for job in found]
     assert [len(each) for each in secrets] == [1, 1]
     assert secrets[0] != secrets[1]
@@ -730,7 +730,7 @@ def test_shared_memory_goes_with_both_launchers(tmp_path: Path, name: str) -> No
     assert starters.choose(None, True, env) == "gloo"
     assert starters.choose(True, None, env) == "mpi"
     assert starters.choose(None, None, env) == "auto"
-    (process,) = starters.processes(starters.Task(1, ["python"], env, starter="gloo"), tmp_path, print)
+    (process,) = starters.processes(starters.JobSpec(1, ["python"], env, starter="gloo"), tmp_path, print)
     assert config.settings(env | process.env).backend == "shm"
     for wrong, use_mpi in (("gloo", True), ("mpi", False)):
         with pytest.raises(LaunchError, match="exclude each other"):

@@ -10,7 +10,7 @@ import pytest
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Reservation, ShortTime
 from workbench.launch.hosts.connections import Target
-from workbench.launch.hosts.ranks_on_hosts import Plan
+from workbench.launch.hosts.ranks_on_hosts import HostPlan
 from workbench.launch.hosts.remote_shell import Srun
 
 TARGETS = [Target("a", 1, Srun()), Target("b", 1, Srun())]
@@ -54,7 +54,7 @@ def job(squeue: Path, limit: str, left: str) -> Reservation:
 def test_a_job_is_nearly_over_at_its_end_and_not_at_its_start(limit: str, left: str, short: bool, squeue: Path) -> None:
     """With five minutes left, or with half its time where that is less."""
     held = job(squeue, limit, left)
-    first, *more = OnHosts(2, Plan(TARGETS), held).notes(engines=None)  # type: ignore[arg-type]  # not looked at
+    first, *more = OnHosts(2, HostPlan(TARGETS), held).notes(engines=None)  # type: ignore[arg-type]  # not looked at
     assert first.startswith("Slurm job 7 on a, b: "), first
     assert more == ([OVER_SOON] if short else [])
 

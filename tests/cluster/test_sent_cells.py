@@ -97,11 +97,11 @@ def test_who_is_busy_hears_of_those_that_have_answered(monkeypatch: pytest.Monke
     numbers = engine(client.requests[0][1])
     assert numbers.sent == {0: 1, 1: 0, 2: 0}
     assert {name for name, _ in client.news} == {"a"}
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [])
     monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
     client.spin()
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert (numbers.sent, numbers.idle) == ({0: 1, 1: 1, 2: 0}, [1, 2])
 
 
@@ -130,7 +130,7 @@ def test_what_a_call_that_was_interrupted_did_not_send_is_not_on_its_way(monkeyp
     client.spin()
     assert engine(client.requests[-1][1]).sent == {0: 3, 1: 1, 2: 1}
     numbers = CellNumbers(engine=0)
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert numbers.sent == {0: 3, 1: 0, 2: 0}
 
 
@@ -152,7 +152,7 @@ def test_what_could_not_be_sent_is_not_on_its_way(monkeypatch: pytest.MonkeyPatc
         client.call(0, 1, 2)
     client.spin()
     numbers = CellNumbers(engine=0)
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert (numbers.sent, numbers.idle) == ({0: 1, 1: 0, 2: 0}, [1, 2])
     failing.clear()
     client.call(1)
@@ -172,11 +172,11 @@ def test_one_request_of_a_broadcast_view_has_a_number_for_each_engine(monkeypatc
     assert not engine(said, 2).numbered
     client.spin()
     numbers = engine(said, 0)
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert numbers.idle == [2]
     client._futures["request 1_b"].set_result(None)
     client.spin()
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert numbers.idle == [1, 2]
 
 
@@ -225,5 +225,5 @@ def test_who_runs_another_call(monkeypatch: pytest.MonkeyPatch) -> None:
     client.requests[0][2].set_result(None)
     client.spin()
     numbers = engine(first)
-    numbers.hear(client.news[-1][1])
+    numbers.receive(client.news[-1][1])
     assert numbers.elsewhere() == []

@@ -27,17 +27,20 @@ def test_a_stopped_engine_is_named_once(monkeypatch: pytest.MonkeyPatch) -> None
         )
         os.kill(process.pid, signal.SIGSTOP)
         while not said:
-            watch.look([0, 1, 2])
+            watch.look({0: 1, 1: 1, 2: 1})
             time.sleep(0.01)
-        watch.look([0, 1, 2])
+        watch.look({0: 1, 1: 1, 2: 1})
         (line,) = said
         assert line.startswith(f"engine 1 does not run: its process {process.pid} is stopped")
         assert f"kill -CONT {process.pid}" in line
+        watch.look({0: 1, 1: 2, 2: 1})
+        watch.look({0: 1, 1: 2, 2: 1})
+        assert said == [line, line], "the next cell has an output of its own"
         os.kill(process.pid, signal.SIGCONT)
-        while len(said) == 1:
-            watch.look([0, 1, 2])
+        while len(said) == 2:
+            watch.look({0: 1, 1: 2, 2: 1})
             time.sleep(0.01)
-        assert said[1:] == ["engine 1 goes on"]
+        assert said[2:] == ["engine 1 goes on"]
     finally:
         process.kill()
         process.wait()
@@ -50,10 +53,10 @@ def test_a_stop_of_a_moment_is_not_worth_a_word() -> None:
     try:
         watch = StoppedEngines(lambda each: why_stopped(process.pid), said.append)
         os.kill(process.pid, signal.SIGSTOP)
-        watch.look([0])
+        watch.look({0: 1})
         os.kill(process.pid, signal.SIGCONT)
-        watch.look([0])
-        watch.look([])
+        watch.look({0: 1})
+        watch.look({})
         assert said == []
     finally:
         process.kill()

@@ -25,7 +25,7 @@ def test_a_version_is_never_ahead_of_what_it_stands_for() -> None:
     """Else rank 0 would take old numbers for new ones, and refuse the new ones as known already."""
     numbers = Watched()
     for version in (1, 2, 3):
-        numbers.hear({"version": version, "sent": [[0, version]], "idle": [version], "running": []})
+        numbers.receive({"version": version, "sent": [[0, version]], "idle": [version], "running": []})
     assert len(numbers.seen) == 9
     assert all(sent >= version and (not version or idle >= [version]) for version, sent, idle in numbers.seen)
 
@@ -33,7 +33,7 @@ def test_a_version_is_never_ahead_of_what_it_stands_for() -> None:
 def test_what_was_overtaken_changes_nothing() -> None:
     """A request that waited in the queue knows less than what the control channel has brought since."""
     numbers = CellNumbers(engine=0)
-    numbers.hear({"version": 8, "sent": [[0, 3], [1, 5]], "idle": [1], "running": []})
+    numbers.receive({"version": 8, "sent": [[0, 3], [1, 5]], "idle": [1], "running": []})
     numbers.begin(
         {"version": 7, "call": 6, "numbers": [[0, 3]], "sent": [[0, 3], [1, 4]], "idle": [], "running": [[1, 6]]}
     )

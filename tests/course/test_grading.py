@@ -13,7 +13,7 @@ import pytest
 from submissions import living, write
 
 from workbench.cli.grade.grade import Grading, How
-from workbench.cli.grade.results import NotebookResult, State, as_csv, table
+from workbench.cli.grade.results import ExerciseState, NotebookResult, as_csv, table
 from workbench.cli.grade.submissions import notebooks, read
 from workbench.course import build
 from workbench.course.grading.cells import exercises_in
@@ -205,7 +205,7 @@ def test_a_notebook_has_a_deadline(tmp_path: Path) -> None:
     begun = time.monotonic()
     sheet = graded(write(tmp_path / "kim.ipynb", *cells), 12, 3)
     assert time.monotonic() - begun < 32
-    assert sheet.exercises["03.ring_allreduce"].state is State.NOT_JUDGED
+    assert sheet.exercises["03.ring_allreduce"].state is ExerciseState.NOT_JUDGED
     assert "12 s were over" in sheet.exercises["03.ring_allreduce"].text
     assert not sheet.complete
 

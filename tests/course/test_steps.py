@@ -16,6 +16,7 @@ from workbench.course.training.behaviour import LIGHTS, title
 from workbench.course.training.conversion import Watched, watch
 
 STEPS = sorted((ROOT / "lessons" / "steps").glob("*.py"))
+pytestmark = pytest.mark.usefixtures("warm_torch")
 DEADLINE_S = 100.0
 # The first and the last are run as a learner runs them; the others differ from them in the lines that are watched.
 SCRIPTS = [each if each in (STEPS[0], STEPS[-1]) else pytest.param(each, marks=pytest.mark.thorough) for each in STEPS]
@@ -64,7 +65,7 @@ def test_runs_alone(script: Path, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def seen() -> list[Watched]:
+def seen(warm_torch: None) -> list[Watched]:
     """All steps on two ranks."""
     return watch(STEPS, n=2)
 

@@ -19,7 +19,7 @@ from crds import refused
 from pod_rules import broken
 from running import environment
 
-from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.description import JobDescription
 from workbench.cli.jobs.forms import MANIFESTS, as_yaml
 from workbench.common.ports import listen
 from workbench.errors import LaunchError
@@ -71,10 +71,10 @@ LACKS = {"trainjob": {"min_np", "priority", "ttl"}, "jobset": {"min_np"}}
 CASES = [(kind, name) for kind in MANIFESTS for name, told in JOBS.items() if not LACKS.get(kind, set()) & told.keys()]
 
 
-def job(name: str) -> Job:
+def job(name: str) -> JobDescription:
     """A job of the matrix."""
     told: dict[str, Any] = JOBS[name]
-    return Job(COMMAND, **{"image": IMAGE, **told})
+    return JobDescription(COMMAND, **{"image": IMAGE, **told})
 
 
 def made(kind: str, name: str) -> dict[str, Any]:
@@ -228,14 +228,14 @@ def test_a_time_to_live_is_told() -> None:
 def test_what_a_server_would_refuse_is_refused_before(told: dict[str, Any], said: str) -> None:
     """With a sentence that names the value."""
     with pytest.raises(LaunchError, match=said):
-        Job(COMMAND, image=IMAGE, **told)
+        JobDescription(COMMAND, image=IMAGE, **told)
 
 
 @pytest.mark.parametrize("kind", ["trainjob", "jobset"])
 def test_torchrun_s_variables_are_not_the_job_s(kind: str) -> None:
     """They would be twice in a list that has each name once, or be refused by the Trainer."""
     with pytest.raises(LaunchError, match="env has PET_NNODES"):
-        MANIFESTS[kind](Job(COMMAND, image=IMAGE, env={"PET_NNODES": "3"}))
+        MANIFESTS[kind](JobDescription(COMMAND, image=IMAGE, env={"PET_NNODES": "3"}))
 
 
 def expanded(text: str) -> str:
@@ -325,7 +325,7 @@ def test_the_rules_find_what_is_wrong() -> None:
 def test_a_jobset_s_pods_are_one_job() -> None:
     """Two processes with the variables and the words of its two pods train on four ranks: torchrun's are enough."""
     pytest.importorskip("torch")
-    wanted = Job([sys.executable, str(SCRIPT)], np=4, slots=2, image=IMAGE)
+    wanted = JobDescription([sys.executable, str(SCRIPT)], np=4, slots=2, image=IMAGE)
     spec = pods_of(MANIFESTS["jobset"](wanted))["worker"]
     (container,) = spec["containers"]
     with listen("127.0.0.1") as free:

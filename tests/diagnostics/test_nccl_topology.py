@@ -12,7 +12,7 @@ import pytest
 
 from workbench.diagnostics import nccl_topology
 from workbench.diagnostics.finding import Severity
-from workbench.diagnostics.nccl_topology import Card, Net, describe, look, parse, probe
+from workbench.diagnostics.nccl_topology import GpuCard, Net, describe, look, parse, probe
 from workbench.errors import LaunchError
 
 ONE = [("u0", "H200")]
@@ -70,7 +70,7 @@ SWITCHED = system(
 def test_two_gpus_side_by_side() -> None:
     """Links to another GPU's place become links to its number, in either case of letters; no RDMA over a plain card."""
     found = parse(BRIDGED)
-    assert found.cards == (Card(0, {1: 12}), Card(1, {0: 12}))
+    assert found.cards == (GpuCard(0, {1: 12}), GpuCard(1, {0: 12}))
     assert found.nets == (Net("eth0", 10.0, False),)
     assert lines(BRIDGED) == ["NVLink: GPU 0–1: 12 links", "GPUDirect: RDMA: eth0 (10 Gb/s) no"]
 

@@ -26,7 +26,7 @@ from workbench.elastic import (
     checkpoint_write,
     read_checkpoint,
 )
-from workbench.elastic.checkpoint_files import directory_of, read_manifest, whole
+from workbench.elastic.checkpoint_files import complete, directory_of, read_manifest
 from workbench.elastic.state import State
 from workbench.errors import CheckpointError, CollectiveError
 from workbench.job import api
@@ -152,9 +152,9 @@ def test_a_state_without_a_folder_writes_nothing() -> None:
 def test_nothing_new_is_not_written_again(tmp_path: Path) -> None:
     """A job that starts, finds its training done and ends leaves the folder as it was."""
     train(tmp_path, 2, steps=4)
-    before = whole(tmp_path)
+    before = complete(tmp_path)
     train(tmp_path, 2, steps=4)
-    assert whole(tmp_path) == before
+    assert complete(tmp_path) == before
 
 
 # --- when ---------------------------------------------------------------------------------------------
@@ -169,10 +169,10 @@ def test_every_and_keep(tmp_path: Path) -> None:
         state.commit()
         checkpoints.wait()
         assert checkpoints.newest == (step // 3 or None)
-    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in whole(tmp_path)] == [6, 9]
+    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in complete(tmp_path)] == [6, 9]
     state.finish()
     assert read_checkpoint(tmp_path) == {"step": 10}
-    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in whole(tmp_path)] == [9, 10]
+    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in complete(tmp_path)] == [9, 10]
 
 
 @pytest.mark.parametrize("wrong", [{"every": 0}, {"keep": 0}, {"keep": -1}], ids=str)
@@ -234,7 +234,7 @@ def test_what_is_not_plain_is_refused_at_once(tmp_path: Path) -> None:
         state.checkpoint(tmp_path)
     state.commit()
     state.finish()
-    assert whole(tmp_path) == []
+    assert complete(tmp_path) == []
 
 
 def test_a_state_of_one_s_own_is_told_what_to_write(tmp_path: Path) -> None:
@@ -399,7 +399,7 @@ def test_a_rank_without_a_folder_is_missed(tmp_path: Path, caplog: pytest.LogCap
 
 def test_ranks_that_change_keep_rank_0_from_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a reset the part of a rank that has gone is given up soon, and that is no failure of the disk."""
-    monkeypatch.setattr(checkpoint_write, "_HURRY_S", 0.1)
+    monkeypatch.setattr(checkpoint_write, "_CUT_SHORT_S", 0.1)
     monkeypatch.setattr(api, "size", lambda: 2)
     monkeypatch.setattr(api, "is_initialized", lambda: True)
     state = alone(step=1)
@@ -428,7 +428,7 @@ def test_a_commit_at_which_ranks_leave_is_written(tmp_path: Path, slow_disk: thr
         state.commit()
     state._on_leave()
     assert read_checkpoint(tmp_path) == {"step": 3}
-    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in whole(tmp_path)] == [1, 3]
+    assert [read_manifest(directory_of(tmp_path, n))["commit"] for n in complete(tmp_path)] == [1, 3]
 
 
 # --- one job at a time --------------------------------------------------------------------------------

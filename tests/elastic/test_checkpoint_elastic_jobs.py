@@ -13,7 +13,7 @@ import pytest
 from elastic_jobs import Job
 
 from workbench.elastic import read_checkpoint
-from workbench.elastic.checkpoint_files import whole
+from workbench.elastic.checkpoint_files import complete
 
 pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(200)]
 TRAIN = """
@@ -77,7 +77,7 @@ def jobs(tmp_path: Path) -> Iterator[list[Saving]]:
 def written_from(folder: Path, number: int, job: Saving, limit_s: float = 60.0) -> None:
     """Wait until a checkpoint of this number or a later one is whole."""
     until = time.monotonic() + limit_s
-    while not (folder.exists() and (whole(folder) or [0])[-1] >= number):
+    while not (folder.exists() and (complete(folder) or [0])[-1] >= number):
         assert time.monotonic() < until, job.text()
         assert job.process.poll() is None, job.text()
         time.sleep(0.02)
@@ -91,7 +91,7 @@ def test_ranks_are_killed_and_checkpoints_go_on(jobs: list[Saving], tmp_path: Pa
     written_from(folder, 2, job)
     for which in (min, max):
         job.kill(which(job.ranks()))
-        newest = whole(folder)[-1]
+        newest = complete(folder)[-1]
         written_from(folder, newest + 3, job)
     assert job.process.wait(120) == 0, job.text()
     assert job.text().count(f"done {steps}") >= 2, job.text()
@@ -125,7 +125,7 @@ def test_all_ranks_are_asked_to_leave(jobs: list[Saving], tmp_path: Path) -> Non
     jobs.append(job)
     job.wait_for("begins with 2 at 0", times=2)
     time.sleep(0.5)
-    assert whole(folder) == []
+    assert complete(folder) == []
     job.process.send_signal(signal.SIGTERM)
     assert job.process.wait(60) == 128 + signal.SIGTERM, job.text()
     step = read_checkpoint(folder)["step"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from workbench.elastic.checkpoint import newest_whole
-from workbench.elastic.checkpoint_files import MANIFEST, DamagedError, directory_of, divided, read_whole, whole
+from workbench.elastic.checkpoint import newest_complete
+from workbench.elastic.checkpoint_files import MANIFEST, DamagedError, complete, directory_of, divided, read_complete
 from workbench.elastic.checkpoint_values import NUMPY
 from workbench.elastic.checkpoint_write import Attempt, prune, write
 from workbench.errors import CheckpointError
@@ -72,7 +72,7 @@ def test_what_n_ranks_wrote_comes_back(n: int, tmp_path: Path) -> None:
     """Equal bytes for any number of writers; each has written its share of the bytes and no more."""
     state = state_of(3)
     assert write_all(tmp_path, 7, [state] * n) == []
-    values, manifest = read_whole(directory_of(tmp_path, 7), (NUMPY,))
+    values, manifest = read_complete(directory_of(tmp_path, 7), (NUMPY,))
     assert same(values, state)
     assert (manifest["number"], manifest["ranks"], len(manifest["files"])) == (7, n, n)
     sizes = [file["bytes"] for file in manifest["files"]]
@@ -87,7 +87,7 @@ def test_where_ranks_differ_rank_0_counts(tmp_path: Path) -> None:
         each["model"]["w"][500:] += rank
         each["step"] = rank
     assert write_all(tmp_path, 1, copies) == []
-    values, _ = read_whole(directory_of(tmp_path, 1), (NUMPY,))
+    values, _ = read_complete(directory_of(tmp_path, 1), (NUMPY,))
     assert same(values, copies[0])
 
 
@@ -97,7 +97,7 @@ def test_ranks_with_other_arrays_are_refused(tmp_path: Path) -> None:
     (error,) = write_all(tmp_path, 2, [state_of(2), state_of(2, numbers=5)])
     assert "part-1-of-2" in str(error)
     assert "shape (5,)) is model['w'] (<f8, shape (1001,)) on rank 0" in str(error)
-    assert whole(tmp_path) == [1]
+    assert complete(tmp_path) == [1]
 
 
 def test_a_rank_that_cannot_write_says_so_at_once(tmp_path: Path) -> None:
@@ -105,14 +105,14 @@ def test_a_rank_that_cannot_write_says_so_at_once(tmp_path: Path) -> None:
     raised = write_all(tmp_path, 1, [{"x": 1}, {"x": object()}])
     assert len(raised) == 2
     assert any("Rank 1 could not write its part: 'x' is of type object" in str(error) for error in raised)
-    assert whole(tmp_path) == []
+    assert complete(tmp_path) == []
 
 
 def test_a_rank_that_writes_nothing_is_named(tmp_path: Path) -> None:
     """After the patience, with what to look at."""
     with pytest.raises(CheckpointError, match=r"parts of ranks \[1, 2\] did not appear .* state.checkpoint\(\)"):
         write(tmp_path, Attempt(1, 1, 3, "ab"), 0, {"x": np.ones(9)}, (NUMPY,), 0.3, threading.Event())
-    assert whole(tmp_path) == []
+    assert complete(tmp_path) == []
 
 
 def test_a_part_of_an_earlier_attempt_is_none_of_a_later_one(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_part_of_an_earlier_attempt_is_none_of_a_later_one(tmp_path: Path) -> 
         write(tmp_path, late, 0, state_of(1), (NUMPY,), 0.1, threading.Event())
     assert write_all(tmp_path, 1, [state_of(2)] * 2) == []
     write(tmp_path, late, 1, state_of(1), (NUMPY,), 1.0, threading.Event())
-    assert same(read_whole(directory_of(tmp_path, 1), (NUMPY,))[0], state_of(2))
+    assert same(read_complete(directory_of(tmp_path, 1), (NUMPY,))[0], state_of(2))
 
 
 # --- damage -------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def files_of_2(folder: Path) -> list[Path]:
 
 def newest_step(folder: Path) -> int:
     """The newest that can be read; its bytes are those that were written."""
-    found = newest_whole(folder, (NUMPY,))
+    found = newest_complete(folder, (NUMPY,))
     assert found is not None
     step: int = found[0]["step"]
     assert repr(found[0]) == repr(small(step))
@@ -168,7 +168,7 @@ def test_each_byte_is_watched(which: int, two: Path, caplog: pytest.LogCaptureFi
         changed[place] ^= 1 << int(random.integers(8))
         path.write_bytes(changed)
         with pytest.raises(DamagedError) as caught:
-            read_whole(directory_of(two, 2), (NUMPY,))
+            read_complete(directory_of(two, 2), (NUMPY,))
         assert str(caught.value).startswith(f"{path} ") or which == 0, f"byte {place}: {caught.value}"
     caplog.clear()
     with caplog.at_level(logging.WARNING, "workbench"):
@@ -188,7 +188,7 @@ def test_each_length_is_watched(which: int, two: Path) -> None:
     for length in range(len(before)):
         path.write_bytes(before[:length])
         with pytest.raises(DamagedError):
-            read_whole(directory_of(two, 2), (NUMPY,))
+            read_complete(directory_of(two, 2), (NUMPY,))
     path.write_bytes(before + b"\n")
     assert newest_step(two) == 1
 
@@ -213,7 +213,7 @@ def test_a_part_of_another_checkpoint_is_refused(two: Path) -> None:
     path = files_of_2(two)[1]
     shutil.copy(next(directory_of(two, 1).glob("part-0*")), path)
     with pytest.raises(DamagedError, match=r"part-0-of-2-\w+ is of another checkpoint"):
-        read_whole(directory_of(two, 2), (NUMPY,))
+        read_complete(directory_of(two, 2), (NUMPY,))
 
 
 def test_all_damaged_is_an_error(two: Path) -> None:
@@ -221,7 +221,7 @@ def test_all_damaged_is_an_error(two: Path) -> None:
     for number in (1, 2):
         next(directory_of(two, number).glob("part-1*")).write_bytes(b"")
     with pytest.raises(CheckpointError, match=r"(?s)No checkpoint in .* is whole.*0002/part-1.*0001/part-1"):
-        newest_whole(two, (NUMPY,))
+        newest_complete(two, (NUMPY,))
 
 
 @pytest.mark.parametrize("name", ["../../secret", "/etc/passwd", "part-0-of-1-aa/../../x"])
@@ -234,7 +234,7 @@ def test_a_manifest_names_no_file_elsewhere(name: str, tmp_path: Path) -> None:
     files = [{"name": name, "bytes": 4, "header": ""}]
     write_manifest(directory, {"number": 1, "values": {}, "arrays": [], "files": files, "pieces": []})
     with pytest.raises(DamagedError, match="names a file"):
-        read_whole(directory, (NUMPY,))
+        read_complete(directory, (NUMPY,))
 
 
 # --- deleting -----------------------------------------------------------------------------------------
@@ -249,6 +249,6 @@ def test_the_newest_are_kept(keep: int, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "checkpoint-old").mkdir()
     prune(tmp_path, keep)
-    assert whole(tmp_path) == [1, 2, 4, 5][-keep:]
+    assert complete(tmp_path) == [1, 2, 4, 5][-keep:]
     left = sorted(path.name for path in tmp_path.iterdir())
-    assert left == sorted([*(f"checkpoint-{n:08d}" for n in whole(tmp_path)), "checkpoint-old", "notes.txt"])
+    assert left == sorted([*(f"checkpoint-{n:08d}" for n in complete(tmp_path)), "checkpoint-old", "notes.txt"])

@@ -18,8 +18,8 @@ import numpy as np
 import pytest
 
 from workbench.elastic import ObjectState, checkpoint, read_checkpoint
-from workbench.elastic.checkpoint import newest_whole
-from workbench.elastic.checkpoint_files import directory_of, numbers, part_name, whole
+from workbench.elastic.checkpoint import newest_complete
+from workbench.elastic.checkpoint_files import complete, directory_of, numbers, part_name
 from workbench.elastic.checkpoint_values import NUMPY
 from workbench.elastic.checkpoint_write import Attempt, write
 from workbench.errors import CheckpointError
@@ -30,7 +30,7 @@ KILLS = 30
 
 def is_written_to(folder: Path) -> bool:
     """Has a checkpoint been begun that is newer than all whole ones?"""
-    return max(numbers(folder), default=0) > max(whole(folder), default=0)
+    return max(numbers(folder), default=0) > max(complete(folder), default=0)
 
 
 def said_until_killed(folder: Path, ranks: int, after_s: float, amid: bool) -> list[str]:
@@ -77,7 +77,7 @@ def test_kill_9_leaves_the_last_whole_one(ranks: int, tmp_path: Path) -> None:
         began, *announced = said_until_killed(tmp_path, ranks, moments.uniform(0.0, 0.4), amid=bool(kill % 2))
         assert began == f"from {before}", "each job goes on from what the one before has left"
         newest = max([int(line.split()[1]) for line in announced], default=0)
-        found = newest_whole(tmp_path, (NUMPY,))
+        found = newest_complete(tmp_path, (NUMPY,))
         if found is None:
             assert newest == 0
             continue
@@ -112,7 +112,7 @@ def test_a_rank_that_is_killed_amid_its_part(tmp_path: Path) -> None:
     assert left.stat().st_size > 0
     with pytest.raises(CheckpointError, match=r"parts of ranks \[1\] did not appear"):
         write(tmp_path, Attempt(2, 2, 2, "bb"), 0, state, (NUMPY,), 0.3, threading.Event())
-    assert whole(tmp_path) == [1]
+    assert complete(tmp_path) == [1]
 
 
 # --- a full disk --------------------------------------------------------------------------------------

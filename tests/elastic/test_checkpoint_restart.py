@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from thorough import once_more
 
-from workbench.elastic.checkpoint_files import directory_of, read_manifest, whole
+from workbench.elastic.checkpoint_files import complete, directory_of, read_manifest
 
 if TYPE_CHECKING:
     from running import Job, Runner
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytest.importorskip("torch")
 pytest.importorskip("mpi4py")
 SCRIPT = str(Path(__file__).resolve().parents[1] / "helpers" / "checkpoint_training.py")
-pytestmark = [pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel, pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def began(job: Job, n: int) -> set[tuple[int, int]]:
@@ -43,7 +43,7 @@ def test_each_start_goes_on_with_other_ranks(kind: str, jobs: Runner, tmp_path: 
         job = jobs.mpiexec(n, SCRIPT, folder, str(until), kind, deadline_s=90.0)
         assert job.code == 0, job.report()
         assert began(job, n) == {(step, step)}, job.report()
-        manifest = read_manifest(directory_of(Path(folder), whole(Path(folder))[-1]))
+        manifest = read_manifest(directory_of(Path(folder), complete(Path(folder))[-1]))
         assert manifest["ranks"] == n
         step = until
     undisturbed = jobs.mpiexec(2, SCRIPT, str(tmp_path / "whole"), "10", kind, deadline_s=90.0)

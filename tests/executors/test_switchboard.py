@@ -18,7 +18,7 @@ from workbench.common.secret.handshake import MOST, connect
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
 from workbench.executors import executor
-from workbench.executors.channel import Channel
+from workbench.executors.channel import ExecutorChannel
 from workbench.executors.client import LOST
 from workbench.executors.executor import PURPOSE, About, Invitation, serve
 from workbench.executors.switchboard import Switchboard
@@ -200,9 +200,9 @@ def test_nothing_can_be_added_to_a_connection(board: Switchboard) -> None:
     """Who has the connection but not its key ends it, and starts nothing."""
     place = board.invitation
     sock, key = connect(place.address, place.port, derived(place.secret, PURPOSE), time.monotonic() + 10.0)
-    Channel(sock, key, listened=False).send("here", host="a", machine="a", pid=1, label="task 0", gpus=[])
+    ExecutorChannel(sock, key, listened=False).send("here", host="a", machine="a", pid=1, label="task 0", gpus=[])
     board.wait_for(1, timeout_s=10.0)
-    Channel(sock, bytes(32), listened=False).send("here", host="b", machine="b", pid=1, label="task 1", gpus=[])
+    ExecutorChannel(sock, bytes(32), listened=False).send("here", host="b", machine="b", pid=1, label="task 1", gpus=[])
     assert eventually(lambda: board.hosts() == [])
     sock.close()
 

@@ -161,10 +161,10 @@ def buffers_can_be_reduced(rank: Rank) -> None:
             assert (view == sum(range(1, backend.size + 1))).all()
 
 
-def places(backend: Backend, array: np.ndarray) -> list[int]:
+def offsets(backend: Backend, array: np.ndarray) -> list[int]:
     """Every rank's place of its array; empty if one of them has none, as in a response."""
     found = np.zeros(backend.size, np.int64)
-    found[backend.rank] = backend.shared.place(array)
+    found[backend.rank] = backend.shared.offset(array)
     backend.collectives.allgather(found, [1] * backend.size)
     return [] if -1 in found else found.tolist()
 
@@ -172,7 +172,7 @@ def places(backend: Backend, array: np.ndarray) -> list[int]:
 def memory_of_the_backend_is_reduced(rank: Rank) -> None:
     """What the backend allocates is memory like other memory, and is reduced and scattered where it lies."""
     backend, n = rank.backend, rank.backend.size
-    assert backend.shared.place(np.ones(3)) == -1
+    assert backend.shared.offset(np.ones(3)) == -1
     for length in (0, 1, n + 1, 40_001, 700_000):
         memory = backend.shared.allocate(4 * length)
         assert (memory.ndim, memory.dtype, memory.flags.c_contiguous, memory.flags.writeable) == (
@@ -184,11 +184,11 @@ def memory_of_the_backend_is_reduced(rank: Rank) -> None:
         assert len(memory) == 4 * length
         array, expected = memory.view(np.float32), reduced(n, length, "sum", "float32")
         array[:] = numbers(backend.rank, length, "float32")
-        backend.collectives.allreduce(array, Reduction("sum", "float32"), places(backend, array))
+        backend.collectives.allreduce(array, Reduction("sum", "float32"), offsets(backend, array))
         np.testing.assert_array_equal(array, expected)
         array[:] = numbers(backend.rank, length, "float32")
         lengths = [length // n + (i < length % n) for i in range(n)]
-        backend.collectives.reducescatter(array, lengths, Reduction("sum", "float32"), places(backend, array))
+        backend.collectives.reducescatter(array, lengths, Reduction("sum", "float32"), offsets(backend, array))
         part = slice(sum(lengths[: backend.rank]), sum(lengths[: backend.rank + 1]))
         np.testing.assert_array_equal(array[part], expected[part])
 
@@ -197,9 +197,9 @@ def what_one_rank_offers_all_reach(rank: Rank) -> None:
     """Memory offered by a rank is one memory for all of them, or is reached by none."""
     backend = rank.backend
     for owner in range(backend.size):
-        place = np.array([backend.shared.offer(8 * backend.size) if backend.rank == owner else 0])
-        backend.collectives.broadcast(place, owner)
-        memory = backend.shared.reach(owner, int(place[0]), 8 * backend.size)
+        offset = np.array([backend.shared.offer(8 * backend.size) if backend.rank == owner else 0])
+        backend.collectives.broadcast(offset, owner)
+        memory = backend.shared.reach(owner, int(offset[0]), 8 * backend.size)
         reached = np.array([memory is not None], np.int64)
         backend.collectives.allreduce(reached, Reduction("sum", "int64"))
         assert reached[0] in (0, backend.size)

@@ -70,7 +70,7 @@ def placed(backend: Backend, array: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """A copy of the array in memory that all can reach, and the places of all ranks' copies."""
     copy: Any = backend.shared.allocate(array.nbytes).view(array.dtype)
     copy[:] = array
-    places = np.zeros(backend.size, np.int64)
-    places[backend.rank] = backend.shared.place(copy)
-    backend.collectives.allgather(places, [1] * backend.size)
-    return copy, places.tolist()
+    offsets = np.zeros(backend.size, np.int64)
+    offsets[backend.rank] = backend.shared.offset(copy)
+    backend.collectives.allgather(offsets, [1] * backend.size)
+    return copy, offsets.tolist()

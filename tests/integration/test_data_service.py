@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 DEADLINE_S = 240.0
 pytestmark = [
+    pytest.mark.usefixtures("warm_tensorflow"),
     pytest.mark.integration,
     pytest.mark.parallel,
     pytest.mark.slow,

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from running import Job, Runner
 
 pytestmark = [
+    pytest.mark.usefixtures("warm_tensorflow"),
     pytest.mark.integration,
     pytest.mark.parallel,
     pytest.mark.slow,

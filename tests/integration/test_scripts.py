@@ -17,7 +17,7 @@ from thorough import once_more
 if TYPE_CHECKING:
     from running import Job, Runner
 
-pytestmark = [pytest.mark.integration, pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.integration, pytest.mark.parallel]
 
 SCRIPTS = Path(__file__).resolve().parent / "scripts"
 SOON_S = 20.0  # between the end of the first rank and the end of the job

@@ -11,7 +11,7 @@ import torch
 if TYPE_CHECKING:
     from running import Runner
 
-pytestmark = [pytest.mark.parallel]
+pytestmark = [pytest.mark.usefixtures("warm_torch"), pytest.mark.parallel]
 SCRIPT = Path(__file__).resolve().parent / "scripts" / "zero_checkpoint.py"
 
 

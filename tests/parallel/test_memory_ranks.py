@@ -149,7 +149,7 @@ def test_empty(n: int) -> None:
         array[...] = i % 2
         assert array.flags.c_contiguous
         assert array.flags.writeable
-        assert (HOLDER.get().sets.everybody.shared.place(array) >= 0) == (array.size > 0)
+        assert (HOLDER.get().sets.everybody.shared.offset(array) >= 0) == (array.size > 0)
     assert all((array == i % 2).all() for i, array in enumerate(arrays))
     start = workbench.empty(10**6).ctypes.data
     assert all(workbench.empty(10**6).ctypes.data == start for _ in range(5))

@@ -6,19 +6,19 @@ from functools import cache
 
 import pytest
 
-from workbench.simulate.held_out import NVLINK, PCIE, Constants, Row, byteps_gain, fit_tcp_line, rdma_gain, table
+from workbench.simulate.held_out import NVLINK, PCIE, Constants, HeldOutRow, byteps_gain, fit_tcp_line, rdma_gain, table
 from workbench.simulate.machines import Wire
 
 pytestmark = pytest.mark.long
 
 
 @cache
-def rows() -> dict[str, Row]:
+def rows() -> dict[str, HeldOutRow]:
     """The table by its figures; it takes seconds."""
     return {row.figure: row for row in table()}
 
 
-def moved(**constants: float) -> dict[str, Row]:
+def moved(**constants: float) -> dict[str, HeldOutRow]:
     """The table with other constants."""
     return {row.figure: row for row in table(Constants(**constants))}
 

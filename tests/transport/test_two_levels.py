@@ -12,7 +12,7 @@ from running import environment
 from workbench.config import Settings
 from workbench.errors import LaunchError
 from workbench.launch.start import mpi
-from workbench.transport.hierarchical import Machines, hierarchical_backend
+from workbench.transport.hierarchical import MachineMap, hierarchical_backend
 
 RANKS = str(Path(__file__).with_name("two_levels_ranks.py"))
 
@@ -48,4 +48,4 @@ def test_a_wire_that_there_is_not() -> None:
 @pytest.mark.parametrize(("nodes", "in_a_row"), [("aabb", True), ("abab", False), ("abb", True), ("aba", False)])
 def test_machines_in_a_row(nodes: str, in_a_row: bool) -> None:
     """Only then one piece of the array is a machine's in an allgather."""
-    assert Machines(nodes, 0).in_a_row == in_a_row
+    assert MachineMap(nodes, 0).in_a_row == in_a_row

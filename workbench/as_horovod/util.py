@@ -45,7 +45,7 @@ def check_extension(ext_name: str, ext_env_var: str, pkg_path: str, *args: str) 
 def extension_available(ext_base_name: str, verbose: bool = False) -> bool:
     """Can ``horovod.<name>`` be imported?"""
     found = find_spec(ext_base_name) is not None and find_spec(f"workbench.{ext_base_name}") is not None
-    return _told(f"part for {ext_base_name}", found, verbose)
+    return _reported(f"part for {ext_base_name}", found, verbose)
 
 
 @functools.cache
@@ -58,35 +58,35 @@ def gpu_available(ext_base_name: str, verbose: bool = False) -> bool:
         import tensorflow
 
         found = bool(tensorflow.config.list_physical_devices("GPU"))
-    return _told(f"GPU for {ext_base_name}", found, verbose)
+    return _reported(f"GPU for {ext_base_name}", found, verbose)
 
 
 def mpi_built(verbose: bool = False) -> bool:
     """Is mpi4py installed?"""
-    return _told("MPI", built.mpi_built(), verbose)
+    return _reported("MPI", built.mpi_built(), verbose)
 
 
 def gloo_built(verbose: bool = False) -> bool:
     """Does torch bring Gloo?"""
-    return _told("Gloo", built.gloo_built(), verbose)
+    return _reported("Gloo", built.gloo_built(), verbose)
 
 
 def nccl_built(verbose: bool = False) -> int:
     """NCCL's version as a number; 0 without NCCL."""
-    return _told("NCCL", built.nccl_built(), verbose)
+    return _reported("NCCL", built.nccl_built(), verbose)
 
 
 def ddl_built(verbose: bool = False) -> bool:
     """Is there IBM's DDL? Never."""
-    return _told("DDL", built.ddl_built(), verbose)
+    return _reported("DDL", built.ddl_built(), verbose)
 
 
 def ccl_built(verbose: bool = False) -> bool:
     """Is there Intel's oneCCL? Never."""
-    return _told("CCL", built.ccl_built(), verbose)
+    return _reported("CCL", built.ccl_built(), verbose)
 
 
-def _told(what: str, found: T, verbose: bool) -> T:
+def _reported(what: str, found: T, verbose: bool) -> T:
     if verbose:
         print(f"{what}: {found}")
     return found

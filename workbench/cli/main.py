@@ -21,11 +21,11 @@ from workbench.cli.grade import command as grade
 from workbench.cli.grade.results import print_lines
 from workbench.cli.jobs import command as k8s
 from workbench.errors import LaunchError
-from workbench.launch.ranks.output import Printer, say
+from workbench.launch.ranks.output import Printer, log
 
 if TYPE_CHECKING:
     from workbench.launch.hosts.connections import Target
-    from workbench.launch.start.starters import Task
+    from workbench.launch.start.starters import JobSpec
 
 _RUN = """\
 Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
@@ -127,12 +127,12 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         os.getcwd()
     except OSError as error:
-        say(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
+        log(f"The working directory cannot be used: {error.strerror}. Was it deleted? Go to another one first: cd")
         return 1
     try:
         code: int = args.handle(args)
     except (LaunchError, ValueError) as error:
-        say(str(error))
+        log(str(error))
         return 1
     except BrokenPipeError:
         code = 141
@@ -213,7 +213,7 @@ def _slurm(args: argparse.Namespace) -> int:
     if min(args.nodes, args.tasks_per_node) < 1 or min(args.gpus_per_task, args.gpus_per_node, args.cpus_per_task) < 0:
         raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
     if args.gpus_per_task:
-        say(
+        log(
             "--gpus-per-task: each rank sees its own GPU alone, so GPUs of a host exchange nothing directly (P2P, CUDA "
             f"IPC). --gpus-per-node {args.gpus_per_task * args.tasks_per_node} gives as many and lets them."
         )
@@ -227,9 +227,9 @@ def _slurm(args: argparse.Namespace) -> int:
         raise LaunchError(f"{args.file} cannot be written: {error.strerror}.") from None
     if not args.submit:
         print_lines([text.rstrip()])
-        say(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
+        log(f"written to {args.file}; sbatch {args.file} submits it, and so does --submit")
         return 0
-    state = batch.follow(batch.submit([args.file], say), say, sys.stdout.write)
+    state = batch.follow(batch.submit([args.file], log), log, sys.stdout.write)
     return int(state != "COMPLETED")
 
 
@@ -251,19 +251,19 @@ def _run(args: argparse.Namespace) -> int:
     from workbench.launch.start.run import run
 
     for line in flags.warnings(args):
-        say(line)
+        log(line)
     if args.sync:
         from workbench.launch.sync import sync
 
-        sync(targets, os.getcwd(), say, bool(args.verbose))
+        sync(targets, os.getcwd(), log, bool(args.verbose))
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     ranks, labels = ranks_on(targets, task.env, n, networks, args.gpus or "")
     timestamps, folder = bool(args.prefix_output_with_timestamp), args.output_filename or ""
     printer = Printer(sys.stdout, sys.stderr, n, timestamps, folder, labels)
-    with with_chaos(args.chaos, task, False, say) as task:
-        outcome = run(task, printer, say, bool(args.verbose), ranks=ranks)
+    with with_chaos(args.chaos, task, False, log) as task:
+        outcome = run(task, printer, log, bool(args.verbose), ranks=ranks)
     if outcome.text:
-        say(outcome.text)
+        log(outcome.text)
     return outcome.code
 
 
@@ -272,10 +272,10 @@ def _run_elastic(args: argparse.Namespace) -> int:
     from workbench.launch.elastic.command import run_elastic
 
     n, targets = _targets(args)
-    with with_chaos(args.chaos, _task(args, n, targets), True, say) as task:
-        outcome = run_elastic(args, task, targets, say)
+    with with_chaos(args.chaos, _task(args, n, targets), True, log) as task:
+        outcome = run_elastic(args, task, targets, log)
     if outcome.text:
-        say(outcome.text)
+        log(outcome.text)
     return outcome.code
 
 
@@ -295,16 +295,16 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     return n, targets
 
 
-def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> Task:
+def _task(args: argparse.Namespace, n: int, targets: Sequence[Target]) -> JobSpec:
     """What to start; checks what was typed."""
-    from workbench.launch.hosts.remote_shell import Here
-    from workbench.launch.start.starters import Task, check_command, choose, environment
+    from workbench.launch.hosts.remote_shell import LocalShell
+    from workbench.launch.start.starters import JobSpec, check_command, choose, environment
 
-    here = all(isinstance(target.shell, Here) for target in targets)
+    here = all(isinstance(target.shell, LocalShell) for target in targets)
     env = environment(n, bool(args.as_horovod), _pinned(n, args.gpus or "") if here else {})
     env = with_flags(env, flags.variables(args))
     check_command(flags.command(args), env)
-    return Task(
+    return JobSpec(
         n=n,
         command=flags.command(args),
         env=env,

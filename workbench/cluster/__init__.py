@@ -109,31 +109,31 @@ def up(
     """
     if config.launch().size > 1:
         raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
-    say = speaker(quiet)
-    place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), say, release)
+    log = speaker(quiet)
+    place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
     for old in list(RUNNING):
         if places.fits(old._asked, place, gpus) and old.healthy():
             for line in [old._place.describe("already running"), *places.time_left(old._place)]:
-                say(line)
+                log(line)
             return old
-        say(f"stopping the cluster of {count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
+        log(f"stopping the cluster of {count(old.n, 'rank')}{'' if old.healthy() else ', which has lost ranks'}")
         old.down()
     if sync and isinstance(place, OnHosts):
-        copy_folder(place.plan.targets, os.getcwd(), say)
+        copy_folder(place.plan.targets, os.getcwd(), log)
     make_room(4 * place.n + 128, f"{count(place.n, 'engine')} and their hub need")
-    cluster = _made_for(place, say)
+    cluster = _made_for(place, log)
     cluster._start_or_stop(timeout_s)
     RUNNING.append(cluster)
     cells.ready_magics(cluster.view, cluster._engines.host_lost)
     for line in [place.describe("ready"), *place.notes(cluster._engines)]:
-        say(line)
+        log(line)
     return cluster
 
 
-def _made_for(place: places.AnyPlace, say: Callable[[str], None]) -> Cluster:
+def _made_for(place: places.AnyPlace, log: Callable[[str], None]) -> Cluster:
     if isinstance(place, Here | OnHosts):
-        return Cluster(place, say)
-    return ElasticCluster(place, say)
+        return Cluster(place, log)
+    return ElasticCluster(place, log)
 
 
 def down() -> None:

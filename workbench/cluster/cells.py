@@ -102,9 +102,9 @@ def message(found: Sequence[Failure], where: Where = nowhere) -> list[str]:
     own = [failure for failure in found if failure[1] not in TRAVELLING]
     causes = own or list(found)
     first = causes[0]
-    alike = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
-    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in alike}
-    lines = [f"{_ranks(alike)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
+    same = [rank for rank, name, text, _ in causes if (name, text) == first[1:3]]
+    others = {rank: _first_line(name, text) for rank, name, text, _ in found if rank not in same}
+    lines = [f"{_ranks(same)}:", *(_users(first[3]) or f"{first[1]}: {first[2]}").splitlines()]
     return [*lines, "", *by_rank(others)] if others else lines
 
 
@@ -126,7 +126,7 @@ def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
 
     find = client._build_targets
 
-    def find_or_say(targets: Any) -> Any:
+    def find_or_explain(targets: Any) -> Any:
         try:
             return find(targets)
         except (KeyError, IndexError, NoEnginesRegistered):
@@ -135,7 +135,7 @@ def name_the_gone(client: Any, n: int, where: Where = nowhere) -> None:
                 raise
             raise PeerLostError(gone(lost, where(lost))) from None
 
-    client._build_targets = find_or_say
+    client._build_targets = find_or_explain
 
 
 def gone(ranks: Sequence[int], where: str = "") -> str:

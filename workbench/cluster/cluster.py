@@ -40,8 +40,8 @@ class Cluster:
         [0, 1]
     """
 
-    def __init__(self, place: places.AnyPlace, say: Callable[[str], None] = print) -> None:
-        self.n, self._asked, self._place, self._say = place.n, place, place, say
+    def __init__(self, place: places.AnyPlace, log: Callable[[str], None] = print) -> None:
+        self.n, self._asked, self._place, self._log = place.n, place, place, log
         self._new_job()
 
     def _new_job(self) -> None:
@@ -116,25 +116,25 @@ class Cluster:
         """
         if self._job.stopped():
             raise LaunchError("the cluster was stopped: call cluster.up().")
-        say = speaker(quiet)
+        log = speaker(quiet)
         well = not self._gone() and self.healthy()
-        if well and InPlaceRecovery(self.client, self.n, self._gone, say, self.mpi).run():
+        if well and InPlaceRecovery(self.client, self.n, self._gone, log, self.mpi).run():
             return
         if gone := self._gone():
-            say(self._engines.describe_lost(gone))
+            log(self._engines.describe_lost(gone))
         elif "controller" in self._job.ended():
-            say(cells.HUB_GONE)
-        self._place = self._place.after_loss(self._engines, say)
-        self._start_anew(timeout_s, say)
+            log(cells.HUB_GONE)
+        self._place = self._place.after_loss(self._engines, log)
+        self._start_anew(timeout_s, log)
 
-    def _start_anew(self, timeout_s: float, say: Callable[[str], None]) -> None:
+    def _start_anew(self, timeout_s: float, log: Callable[[str], None]) -> None:
         """End all engines, and start as many as the place says."""
         begun = time.monotonic()
         self._stop()
         self._new_job()
         self._start_or_stop(timeout_s)
         cells.ready_magics(self.view, self._engines.host_lost)
-        say(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
+        log(f"{count(self.n, 'engine')} started anew in {time.monotonic() - begun:.0f} s: run the cells again")
 
     def _gone(self) -> list[int]:
         """Ranks whose process is no more."""
@@ -184,7 +184,7 @@ class Cluster:
         profile = self._job.folder / "profile"
         engines.warn_if_readable()
         profile.mkdir()  # by now, for the engines do not wait for the controller to make it
-        self._engines.start(profile, deadline, self._say)
+        self._engines.start(profile, deadline, self._log)
         self._connect(profile, profile / "security" / "ipcontroller-client.json", deadline)
         self._job.wait("all engines had registered", self._registered, deadline)
         self._verify(deadline)
@@ -200,7 +200,7 @@ class Cluster:
         home = {"profile_dir": str(profile), "ipython_dir": str(self._job.folder)}
         self.client = Client(str(connection_file), timeout=_left_s(deadline), **home)
         cells.name_the_gone(self.client, self.n, self._engines.host_lost)
-        SentCells(self.client, StoppedEngines(self._why_stopped, self._say).look)
+        SentCells(self.client, StoppedEngines(self._why_stopped, self._log).look)
 
     def _why_stopped(self, engine: int) -> str | None:
         """Why an engine's process does not run; "" if it does, or is not known yet, and None if it has ended."""

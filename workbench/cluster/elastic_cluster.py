@@ -28,8 +28,8 @@ from workbench.cluster.answers import first_answers
 from workbench.cluster.cluster import Cluster, speaker
 from workbench.cluster.elastic.engines import ElasticEngines, ElasticHere
 from workbench.cluster.elastic.forgiving import Forgiving
-from workbench.cluster.elastic.history import History
-from workbench.cluster.elastic.watch import Change
+from workbench.cluster.elastic.history import CellHistory
+from workbench.cluster.elastic.watch import MembershipChange
 from workbench.cluster.recovery import unknown
 from workbench.common.text import count, first_line, numbered
 from workbench.elastic import notebook
@@ -49,17 +49,17 @@ class ElasticCluster(Cluster):
     _engines: ElasticEngines
     _place: ElasticHere
 
-    def __init__(self, place: ElasticHere, say: Callable[[str], None] = print) -> None:
+    def __init__(self, place: ElasticHere, log: Callable[[str], None] = print) -> None:
         self._lock = threading.RLock()  # ipyparallel tells of results on a thread of its own
-        super().__init__(place, say)
+        super().__init__(place, log)
 
     def _new_job(self) -> None:
-        self._history, self._joining, self._called = History(), list[Any](), list[Any]()
+        self._history, self._joining, self._called = CellHistory(), list[Any](), list[Any]()
         self._newcomers: dict[int, int] = {}  # which cell is the next that each has to run
         super()._new_job()
 
     @property
-    def changes(self) -> list[Change]:
+    def changes(self) -> list[MembershipChange]:
         """The engines that were lost or have left, and the epochs that have begun, oldest first."""
         return list(self._engines.watch.changes)
 
@@ -141,7 +141,7 @@ class ElasticCluster(Cluster):
     def _connect(self, profile: Path, connection_file: Path, deadline: float) -> None:
         super()._connect(profile, connection_file, deadline)
         watch, self._forgiving = self._engines.watch, Forgiving(self.client, self._newcomers)
-        watch.say, watch.on_due, watch.on_hub_gone = self._say, self._begin_epoch, self._lose_hub
+        watch.log, watch.on_due, watch.on_hub_gone = self._log, self._begin_epoch, self._lose_hub
 
     def _process(self, engine: int) -> int:
         return self._engines.watch.pid(engine) if engine in self._engines.watch.living() else 0
@@ -201,7 +201,7 @@ class ElasticCluster(Cluster):
     def _lose_hub(self) -> None:
         """No cell waits for answers that cannot come."""
         self._forgiving.fail_all(f"{cells.HUB_GONE}: call engines.rescue() in a cell without %%px.")
-        self._say(cells.HUB_GONE)
+        self._log(cells.HUB_GONE)
 
     def _call_back(self) -> None:
         """Have engines that could not begin an epoch with the others come again: then the next one is due."""
@@ -214,9 +214,9 @@ class ElasticCluster(Cluster):
 
     def _ask_to_join(self, engine: int) -> list[Any]:
         with contextlib.suppress(*unknown()):  # it may be dying
-            told = self.client[engine].apply_async(notebook.join_again, self._engines.watch.epoch)
-            self._forgiving.answer_for_the_dead(told)
-            return [told]
+            joining = self.client[engine].apply_async(notebook.join_again, self._engines.watch.epoch)
+            self._forgiving.answer_for_the_dead(joining)
+            return [joining]
         return []
 
     def _begin_epoch(self) -> None:
@@ -229,8 +229,8 @@ class ElasticCluster(Cluster):
             if watch.due():
                 for each in watch.ranks():
                     self._joining += self._ask_to_join(each)
-                for told in list(self._joining):
-                    told.add_done_callback(lambda done: self._begun())
+                for joining in list(self._joining):
+                    joining.add_done_callback(lambda done: self._begun())
 
     def _begun(self) -> None:
         """Another epoch may be due by now; unless nobody is in a job."""
@@ -265,7 +265,7 @@ class ElasticCluster(Cluster):
             with contextlib.suppress(*unknown()):  # it may be dying, or all engines end
                 cells, failed, self._newcomers[engine] = self._history.finished(self._newcomers[engine])
                 for cell in failed:
-                    self._say(f"engine {engine} leaves out a cell that has failed: {first_line(cell.strip(), 60)}")
+                    self._log(f"engine {engine} leaves out a cell that has failed: {first_line(cell.strip(), 60)}")
                 job = bool(self._engines.watch.ranks()) or not self.ready()
                 if cells:
                     result = self.client[engine].apply_async(notebook.catch_up, cells, job)
@@ -281,26 +281,26 @@ class ElasticCluster(Cluster):
                         result = one.apply_async(notebook.take_part, cell, job)
                     self._forgiving.answer_for_the_dead(result)
                     self._history.joins(number, result)
-                    result.add_done_callback(lambda done: self._tell(engine, done))
+                    result.add_done_callback(lambda done: self._log_failure(engine, done))
             self._newcomers.pop(engine, None)
 
     def _repeated(self, engine: int, done: Any) -> None:
-        self._tell(engine, done)
+        self._log_failure(engine, done)
         if done.exception() is None:
             self._repeat(engine)
         else:
             with self._lock:
                 self._newcomers.pop(engine, None)
 
-    def _tell(self, engine: int, done: Any) -> None:
+    def _log_failure(self, engine: int, done: Any) -> None:
         """What a newcomer could not do."""
         error = done.exception()
         found = done.result() if error is None else []
         watch = self._engines.watch
         if error is not None and watch.is_alive() and engine in watch.living():
-            self._say(f"engine {engine}: {error}")
+            self._log(f"engine {engine}: {error}")
         for line, why in found if isinstance(found, list) else []:
-            self._say(f"engine {engine}: {line}  # {why}")
+            self._log(f"engine {engine}: {line}  # {why}")
 
     def _settle(self, new: Collection[int], ended: Collection[int], deadline: float) -> None:
         """Where nothing runs: wait until newcomers belong to the job, and end those that are to leave."""
@@ -308,9 +308,9 @@ class ElasticCluster(Cluster):
         while time.monotonic() < deadline:
             with self._lock:
                 self._called = [each for each in self._called if not each.ready()]
-                told, catching_up = list(self._joining), self._called or set(new) & set(self._newcomers)
-            if all(each.ready() for each in told):
-                if not catching_up and not (watch.due() and _in_a_job(told)):
+                joining, catching_up = list(self._joining), self._called or set(new) & set(self._newcomers)
+            if all(each.ready() for each in joining):
+                if not catching_up and not (watch.due() and _in_a_job(joining)):
                     break
                 self._begin_epoch()
             time.sleep(_LOOK_S)
@@ -335,11 +335,11 @@ class ElasticCluster(Cluster):
         """What has not come to an end by the deadline."""
         with self._lock:
             catching_up = sorted(set(new) & set(self._newcomers))
-            told = [each for each in self._joining if not each.ready()]
+            joining = [each for each in self._joining if not each.ready()]
         lines = [f"{numbered(catching_up, 'engine')} did not run all earlier cells within {timeout_s:g} s"] * bool(
             catching_up
         )
-        if told or (catching_up and self._engines.watch.why_waiting()):
+        if joining or (catching_up and self._engines.watch.why_waiting()):
             lines.append(f"the next epoch has not begun: {self._engines.watch.why_waiting() or 'engines are busy'}")
         return lines
 

@@ -22,7 +22,7 @@ from workbench.launch.start.gpus import Gpu, Pins
 from workbench.launch.start.starters import idle_hosts
 
 _NOTICE = re.compile(r"\[KernelNanny\.(\d+)\] Notifying Hub that our parent has shut down")
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 class Engines(Protocol):
@@ -36,7 +36,7 @@ class Engines(Protocol):
     job: ProcessTree
     mpi: bool
 
-    def start(self, profile: Path, deadline: float, say: Say) -> None:
+    def start(self, profile: Path, deadline: float, log: Log) -> None:
         """Start the controller and the engines, and return when the controller listens.
 
         Raises:
@@ -80,7 +80,7 @@ class Here:
         """Engines that can be started here."""
         return EnginesHere(self)
 
-    def after_loss(self, engines: Engines, say: Say) -> Here:
+    def after_loss(self, engines: Engines, log: Log) -> Here:
         """The place to start them anew."""
         return self
 
@@ -160,11 +160,11 @@ class EnginesHere(OfThisMachine):
         self.job.env |= {"IPYTHONDIR": str(self.job.folder)} | mpi.session_folder(str(self.job.folder))
         self.job.env |= engine_commands.signing() | dict(place.pins.env) | self.binding.env
 
-    def start(self, profile: Path, deadline: float, say: Say) -> None:
+    def start(self, profile: Path, deadline: float, log: Log) -> None:
         """The engines start at once, and wait for the controller's file."""
         self.job.start("controller", engine_commands.controller(profile))
-        bound, log = bool(self.binding.shares), self.job.log("engines")
-        self.job.start("engines", engine_commands.engines(self._place.mpiexec, profile, log, bound))
+        bound, log_file = bool(self.binding.shares), self.job.log("engines")
+        self.job.start("engines", engine_commands.engines(self._place.mpiexec, profile, log_file, bound))
         hub = profile / "security" / "ipcontroller-engine.json"
         self.job.wait("the controller listened", lambda: engine_commands.listens(hub), deadline)
         engine_commands.let_in(profile, hub)
@@ -186,4 +186,4 @@ class EnginesHere(OfThisMachine):
         return f"{are(list(gone))} gone; rank {first[1]} was the first"
 
 
-__all__ = ["Engines", "EnginesHere", "Here", "OfThisMachine", "Say", "crowded"]
+__all__ = ["Engines", "EnginesHere", "Here", "Log", "OfThisMachine", "crowded"]

@@ -26,21 +26,21 @@ from typing import Any
 
 import workbench.config
 from workbench.cluster import engine_commands
-from workbench.cluster.engines_here import Engines, Say
+from workbench.cluster.engines_here import Engines, Log
 from workbench.cluster.recovery import are
 from workbench.cluster.reservation import Held, ShortTime
 from workbench.common.messages import Message
 from workbench.common.text import count, numbered
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
-from workbench.launch.hosts.ranks_on_hosts import Plan, RanksOnHosts
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, RanksOnHosts
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.ending import shell_code
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signals, Stopped, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signals, Stopped, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Gpu
-from workbench.launch.start.starters import Task, choose
+from workbench.launch.start.starters import JobSpec, choose
 
 _LOOK_S = 0.25
 _ANSWER_S = 8.0
@@ -60,7 +60,7 @@ class OnHosts:
     """
 
     n: int
-    plan: Plan
+    plan: HostPlan
     reservation: Held | None = None
     modules: tuple[str, ...] = ()
     gpus: tuple[Gpu | str, ...] = ()
@@ -69,7 +69,7 @@ class OnHosts:
         """Engines that can be started there."""
         return EnginesOnHosts(self)
 
-    def after_loss(self, engines: Engines, say: Say) -> OnHosts:
+    def after_loss(self, engines: Engines, log: Log) -> OnHosts:
         """The place to start them anew: without hosts that do not answer; the others take their ranks.
 
         Raises:
@@ -86,7 +86,7 @@ class OnHosts:
             raise LaunchError(f"No host answers: {', '.join(lost)}. Are they up, and on this network?")
         slots = max(-(-self.n // len(left)), *(target.slots for target in left))
         silent = f"host {lost[0]} does" if len(lost) == 1 else f"hosts {', '.join(lost)} do"
-        say(f"{silent} not answer: the ranks go to {', '.join(target.name for target in left)}")
+        log(f"{silent} not answer: the ranks go to {', '.join(target.name for target in left)}")
         return replace(self, plan=replace(self.plan, targets=[replace(target, slots=slots) for target in left]))
 
     def notes(self, engines: Engines) -> list[str]:
@@ -126,7 +126,7 @@ class EnginesOnHosts:
         env = workbench.config.without_launcher(mpi.environment(1)) | {"PYTHONUNBUFFERED": "1"}
         env |= engine_commands.loaded(place.modules, env)
         self.mpi = choose(None, None, env) == "mpi"
-        self._task = Task(place.n, engine_commands.engine_on_host(self.mpi), env, "mpi" if self.mpi else "gloo")
+        self._task = JobSpec(place.n, engine_commands.engine_on_host(self.mpi), env, "mpi" if self.mpi else "gloo")
         self.job = ProcessTree(env | engine_commands.signing())
         self.job.env["IPYTHONDIR"] = str(self.job.folder)
         self._ranks: RanksOnHosts | None = None
@@ -136,20 +136,20 @@ class EnginesOnHosts:
         self._stopped: dict[int, str] = {}
         self._lost: dict[str, HostLost] = {}
         self._hub = Path()
-        self._say: Say = print
+        self._log: Log = print
 
-    def start(self, profile: Path, deadline: float, say: Say) -> None:
+    def start(self, profile: Path, deadline: float, log: Log) -> None:
         """Agents and rehearsal; then the controller, at the address that all hosts reach; then the engines."""
-        self._say = say
+        self._log = log
         self._ranks = ranks = RanksOnHosts(self._place.plan, self._task, self._signals)
         atexit.register(self.stop)  # a kernel that ends without down() says goodbye to its agents
-        ranks.rehearse(say)
+        ranks.rehearse(log)
         address, ports = ranks.way_back(), engine_commands.free_ports(ranks.way_back(), self._place.plan.ports)
         self.job.start("controller", engine_commands.controller(profile, address, ports))
         self._hub = profile / "security" / "ipcontroller-engine.json"
         self.job.wait("the controller listened", self._listens, deadline)
         ranks.give({engine_commands.READY: self._hub.read_bytes()})
-        ranks.start(say, verbose=False)
+        ranks.start(log, verbose=False)
         self._thread.start()
 
     def _listens(self) -> bool:
@@ -186,11 +186,9 @@ class EnginesOnHosts:
         with_host = {rank for lost in self._lost.values() for rank in lost.ranks}
         lines = []
         for why in dict.fromkeys(lost.why for lost in self._lost.values()):
-            alike = sorted((lost for lost in self._lost.values() if lost.why == why), key=lambda lost: lost.ranks)
-            ranks = sorted(rank for lost in alike for rank in lost.ranks)
-            hosts_lost = (
-                f"host {alike[0].host}" if len(alike) == 1 else f"hosts {', '.join(each.host for each in alike)}"
-            )
+            same = sorted((lost for lost in self._lost.values() if lost.why == why), key=lambda lost: lost.ranks)
+            ranks = sorted(rank for lost in same for rank in lost.ranks)
+            hosts_lost = f"host {same[0].host}" if len(same) == 1 else f"hosts {', '.join(each.host for each in same)}"
             lines.append(f"{are(ranks)} gone with {hosts_lost}: {why}")
         hosts = self._hosts()
         for rank in gone:
@@ -230,8 +228,8 @@ class EnginesOnHosts:
     def report(self) -> str:
         """Of the controller, the agents, and the last lines of the engines."""
         parts = [self.job.report(), self._ranks.report() if self._ranks else ""]
-        log = self.job.log(_LOG)
-        lines = log.read_text(errors="replace").splitlines()[-_LINES:] if log.exists() else []
+        log_file = self.job.log(_LOG)
+        lines = log_file.read_text(errors="replace").splitlines()[-_LINES:] if log_file.exists() else []
         return "\n".join([*filter(None, parts), *(f"  | {line}" for line in lines)])
 
     def stop(self) -> None:
@@ -252,14 +250,14 @@ class EnginesOnHosts:
 
     def _attend(self) -> None:
         assert self._ranks
-        warn = ShortTime(self._place.reservation, self._say) if self._place.reservation else None
+        warn = ShortTime(self._place.reservation, self._log) if self._place.reservation else None
         while not self._over.is_set():
             try:
                 self._take(self._ranks.wait(_LOOK_S))
                 if warn:
                     warn.tick()
             except Exception as error:  # noqa: BLE001 - a full disk, say: the agents are still to be heard
-                self._say(f"the engines' hosts: {error}")
+                self._log(f"the engines' hosts: {error}")
                 self._over.wait(1.0)
 
     def _take(self, events: Iterable[LauncherEvent]) -> None:
@@ -268,7 +266,7 @@ class EnginesOnHosts:
                 case Wrote(_, _, data):
                     with self.job.log(_LOG).open("ab") as log:
                         log.write(data)
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._codes[rank] = code
                 case Stopped(rank, why):
                     self._stopped[rank] = why
@@ -282,7 +280,7 @@ class EnginesOnHosts:
         self._lost[lost.host] = lost = replace(lost, why=over) if over else lost
         if self._thread.is_alive() and not said:
             ranks = numbered(lost.ranks, "rank")
-            self._say(over or f"host {lost.host} was lost with {ranks}: {lost.why}; call engines.rescue()")
+            self._log(over or f"host {lost.host} was lost with {ranks}: {lost.why}; call engines.rescue()")
         if engine_commands.listens(self._hub):
             unregister(json.loads(self._hub.read_text()), lost.ranks)
 

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from workbench import config
 from workbench.cluster import reservation
 from workbench.cluster.elastic.engines import ElasticHere
-from workbench.cluster.engines_here import Here, Say
+from workbench.cluster.engines_here import Here, Log
 from workbench.cluster.engines_on_hosts import OnHosts
 from workbench.cluster.reservation import Held, Reservation
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Target
-from workbench.launch.hosts.ranks_on_hosts import Plan, find_hosts
-from workbench.launch.hosts.remote_shell import Here as NoShell
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, find_hosts
+from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.site import Site
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked, pin
@@ -43,7 +43,7 @@ class Wish:
             default after 600 s. While it waits, place and reason are shown; Ctrl-C cancels it. In a notebook that runs
             in a Slurm job itself, that job's hosts are taken.
         ray: ``cpus`` and ``gpus`` of each engine, ``strategy`` and ``timeout_s``, see
-            :class:`workbench.ray.engines.Request`. The kernel is connected to the cluster, by ``ray.init()``.
+            :class:`workbench.ray.engines.RayRequest`. The kernel is connected to the cluster, by ``ray.init()``.
         k8s: ``script``, which prints the pods that are ready, one ``host:slots`` a line; the chart's by default. The
             kernel runs in a pod that reaches them by ssh, as the chart's JupyterLab does.
     """
@@ -58,13 +58,13 @@ class Wish:
     min_np: int | None = None
 
 
-def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> AnyPlace:
+def find(wish: Wish, site: Site, log: Log, give_back: Callable[[], None]) -> AnyPlace:
     """The place that a notebook and the site file name; Slurm is asked for hosts, if need be.
 
     Args:
         wish: the notebook's.
         site: of its folder.
-        say: gets what happens meanwhile.
+        log: gets what happens meanwhile.
         give_back: ends what runs on hosts that Slurm or Ray has given, and releases them.
 
     Raises:
@@ -76,21 +76,21 @@ def find(wish: Wish, site: Site, say: Say, give_back: Callable[[], None]) -> Any
     if wish.n is not None and wish.n < 1:
         raise ValueError(f"n={wish.n}: a cluster has at least 1 rank.")
     if wish.slurm is not None:
-        held = _reserved(wish.slurm, site, say, give_back)
-        return _on(held.targets, wish, site, say, held)
+        held = _reserved(wish.slurm, site, log, give_back)
+        return _on(held.targets, wish, site, log, held)
     if wish.ray is not None:
-        given = _in_ray(wish.n or site.engines, wish.ray, say, give_back)
-        return _on(given.targets, replace(wish, n=given.asked.n), site, say, given, folder=".")
+        given = _in_ray(wish.n or site.engines, wish.ray, log, give_back)
+        return _on(given.targets, replace(wish, n=given.asked.n), site, log, given, folder=".")
     if wish.k8s is not None:
-        return _on(_pods(wish.k8s), wish, site, say)
+        return _on(_pods(wish.k8s), wish, site, log)
     named = [wish.hosts] if isinstance(wish.hosts, str) else wish.hosts
     targets = _targets(list(site.hosts if named is None else named))
-    if all(isinstance(target.shell, NoShell) for target in targets):
-        n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, say)
+    if all(isinstance(target.shell, LocalShell) for target in targets):
+        n = _allowed(wish.n or sum(target.slots for target in targets) or site.engines, site, log)
         if wish.min_np is not None:
             return ElasticHere(n, _least(wish.min_np, n), pin(n, wish.gpus))
         return Here(n, tuple(mpi.command(n, wish.mpiexec, alone=True)), pin(n, wish.gpus))
-    return _on(targets, wish, site, say)
+    return _on(targets, wish, site, log)
 
 
 def _is_asked(word: object) -> bool:
@@ -115,7 +115,7 @@ def _pods(asked: Mapping[str, Any]) -> list[Target]:
     return find_hosts("", "", None, script=script)
 
 
-def _in_ray(n: int, words: Mapping[str, Any], say: Say, give_back: Callable[[], None]) -> RayPlaces:
+def _in_ray(n: int, words: Mapping[str, Any], log: Log, give_back: Callable[[], None]) -> RayPlaces:
     """The places that are held, if they are what is asked for; else new ones.
 
     Raises:
@@ -127,10 +127,10 @@ def _in_ray(n: int, words: Mapping[str, Any], say: Say, give_back: Callable[[], 
 
     asked = request(n, words)
     for old in list(_held):
-        if isinstance(old, RayPlaces) and old.asked == asked and old.whole():
+        if isinstance(old, RayPlaces) and old.asked == asked and old.intact():
             return old
         give_back()
-    found = RayPlaces(asked, say)
+    found = RayPlaces(asked, log)
     _held.append(found)
     return found
 
@@ -144,7 +144,7 @@ def _least(min_np: int, n: int) -> int:
 def _targets(listed: Sequence[str]) -> list[Target]:
     """Within a Slurm job its own hosts are reached by srun: ssh may be closed there."""
     found = find_hosts(",".join(listed), "", None) if listed else []
-    if not config.batch_job() or all(isinstance(target.shell, NoShell) for target in found):
+    if not config.batch_job() or all(isinstance(target.shell, LocalShell) for target in found):
         return found
     around = reservation.around({})
     by_srun = {target.name: target.shell for target in around.targets} if around else {}
@@ -152,26 +152,26 @@ def _targets(listed: Sequence[str]) -> list[Target]:
 
 
 def _on(
-    targets: Sequence[Target], wish: Wish, site: Site, say: Say, held: Held | None = None, folder: str = ""
+    targets: Sequence[Target], wish: Wish, site: Site, log: Log, held: Held | None = None, folder: str = ""
 ) -> OnHosts:
-    n = _allowed(wish.n or sum(target.slots for target in targets), site, say)
+    n = _allowed(wish.n or sum(target.slots for target in targets), site, log)
     if wish.min_np is not None:
         raise ValueError("min_np: engines that may die are on this machine only. On several hosts: workbench run.")
     networks = [site.interface] if site.interface else []
     gpus: Asked = "none" if wish.gpus is not None and not wish.gpus else wish.gpus
-    plan = Plan(targets, networks, config.ports(), gpus, folder)
+    plan = HostPlan(targets, networks, config.ports(), gpus, folder)
     plan.ranks(n)  # are there so many slots?
     return OnHosts(n, plan, held, site.modules)
 
 
-def _allowed(n: int, site: Site, say: Say) -> int:
+def _allowed(n: int, site: Site, log: Log) -> int:
     if 0 < site.most_engines < n:
-        say(f"{site.most_engines} engines instead of {n}: {site.path} allows no more")
+        log(f"{site.most_engines} engines instead of {n}: {site.path} allows no more")
         return site.most_engines
     return n
 
 
-def _reserved(slurm: Mapping[str, Any], site: Site, say: Say, give_back: Callable[[], None]) -> Reservation:
+def _reserved(slurm: Mapping[str, Any], site: Site, log: Log, give_back: Callable[[], None]) -> Reservation:
     """The job around this process; else the hosts that are held, if they are what is asked for; else new ones."""
     asked = reservation.request(slurm, site)
     mine = [each for each in _held if isinstance(each, Reservation)]
@@ -180,13 +180,13 @@ def _reserved(slurm: Mapping[str, Any], site: Site, say: Say, give_back: Callabl
         return around
     for old in mine:
         if over := old.ended():
-            say(over)
+            log(over)
         elif not slurm or old.asked == asked:
             return old
         else:
-            say(f"Slurm job {old.number} is given back, for another one is asked for")
+            log(f"Slurm job {old.number} is given back, for another one is asked for")
         give_back()
-    found = reservation.reserve(asked, say)
+    found = reservation.reserve(asked, log)
     _held.append(found)
     return found
 

@@ -27,27 +27,27 @@ class InPlaceRecovery:
         client: the ``ipyparallel.Client``.
         n: how many engines there should be.
         gone: gives the ranks whose process is no more.
-        say: prints a line.
+        log: prints a line.
         of_mpi: are they one MPI job?
     """
 
     def __init__(
-        self, client: Any, n: int, gone: Callable[[], list[int]], say: Callable[[str], None], of_mpi: bool = True
+        self, client: Any, n: int, gone: Callable[[], list[int]], log: Callable[[str], None], of_mpi: bool = True
     ) -> None:
-        self._client, self._n, self._gone, self._say, self._of_mpi = client, n, gone, say, of_mpi
+        self._client, self._n, self._gone, self._log, self._of_mpi = client, n, gone, log, of_mpi
 
     def run(self) -> bool:
         """Bring all engines to answer and their job to work, and say how; False if that takes new engines."""
         busy, silent = self._interrupt()
         if silent:
             if not self._gone():  # a process takes a moment to die
-                self._say(f"{are(silent)} not even ended by Ctrl-C")
+                self._log(f"{are(silent)} not even ended by Ctrl-C")
             return False
         problem, curable = self._try_out()
         if not problem:
-            self._say(f"{are(busy)} interrupted; all {self._n} engines answer" if busy else "nothing to rescue")
+            self._log(f"{are(busy)} interrupted; all {self._n} engines answer" if busy else "nothing to rescue")
             return True
-        self._say(f"{are(busy)} interrupted; {problem}" if busy else problem)
+        self._log(f"{are(busy)} interrupted; {problem}" if busy else problem)
         return curable and self._begin_again()
 
     def _interrupt(self) -> tuple[list[int], list[int]]:
@@ -96,7 +96,7 @@ class InPlaceRecovery:
         begun = self._ask(lambda view: view.apply_async(proof.begin_again), _AGAIN_S)
         if len(begun) < self._n or self._try_out()[0]:
             return False
-        self._say("all ranks left the job and began it again; variables are kept, process sets are not")
+        self._log("all ranks left the job and began it again; variables are kept, process sets are not")
         return True
 
 

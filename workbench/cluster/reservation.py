@@ -48,7 +48,7 @@ _WHY = {
 
 
 @dataclass(frozen=True)
-class Request:
+class SlurmRequest:
     """What ``cluster.up(slurm=…)`` asks for.
 
     Args:
@@ -62,7 +62,7 @@ class Request:
     queue_timeout_s: float = QUEUE_TIMEOUT_S
 
 
-def request(asked: Mapping[str, Any], site: Site) -> Request:
+def request(asked: Mapping[str, Any], site: Site) -> SlurmRequest:
     """A request by the words of a notebook; what it leaves out comes from the site file.
 
     Raises:
@@ -85,7 +85,7 @@ def request(asked: Mapping[str, Any], site: Site) -> Request:
             raise LaunchError(f"slurm: {name}={asked[name]!r}, but it must be a whole number, {least} or more.")
     wanted = Wanted(output="/dev/null", **{name: asked[name] for name in known if name in asked})
     timeout_s = float(asked.get("queue_timeout_s", QUEUE_TIMEOUT_S))
-    return Request(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
+    return SlurmRequest(wanted, replace(site, **{name: asked[name] for name in _SITE if name in asked}), timeout_s)
 
 
 class Held(Protocol):
@@ -126,7 +126,7 @@ class Reservation:
     kind = "slurm"
 
     def __init__(
-        self, number: str, targets: list[Target], asked: Request | None = None, watchdog: Watchdog | None = None
+        self, number: str, targets: list[Target], asked: SlurmRequest | None = None, watchdog: Watchdog | None = None
     ) -> None:
         self.number, self.targets, self.asked = number, targets, asked
         self._watchdog, self._owner, self._ended = watchdog, os.getpid(), ""
@@ -194,11 +194,11 @@ class ShortTime:
 
     Args:
         reservation: whose.
-        say: gets the line.
+        log: gets the line.
     """
 
-    def __init__(self, reservation: Held, say: Callable[[str], None]) -> None:
-        self._reservation, self._say, self._due = reservation, say, 0.0
+    def __init__(self, reservation: Held, log: Callable[[str], None]) -> None:
+        self._reservation, self._log, self._due = reservation, log, 0.0
 
     def tick(self) -> None:
         """Look, if it is time to. Where little time was left from the beginning, ``up`` has said so."""
@@ -212,26 +212,26 @@ class ShortTime:
         if left_s is None or left_s < short_s:
             self._due = math.inf
             if left_s and not first:
-                self._say(
+                self._log(
                     f"{self._reservation.line().partition(' on ')[0]} ends in {spelled(left_s)}: save what you need"
                 )
         else:
             self._due = time.monotonic() + left_s - short_s + 1.0
 
 
-def reserve(asked: Request, say: Callable[[str], None]) -> Reservation:
+def reserve(asked: SlurmRequest, log: Callable[[str], None]) -> Reservation:
     """Ask Slurm for hosts, and wait for them; say the place in the queue and the reason meanwhile.
 
     Raises:
         LaunchError: Slurm refuses, can never grant it, or has not within ``asked.queue_timeout_s``. Nothing waits in
             the queue then, nor after Ctrl-C.
     """
-    number = submit([*options(asked.wanted, asked.site), "--no-requeue", "--wrap", "exec sleep 2147483647"], say)
+    number = submit([*options(asked.wanted, asked.site), "--no-requeue", "--wrap", "exec sleep 2147483647"], log)
     scancel = ["scancel", number]
     watchdog = Watchdog(Leftovers(f"slurm-job-{number}-{os.getpid()}"), config.child_environment(), last=scancel)
     held = Reservation(number, [], asked, watchdog)
     try:
-        _wait(number, asked.queue_timeout_s, say)
+        _wait(number, asked.queue_timeout_s, log)
         held.targets = _targets(number, asked.wanted.tasks_per_node)
     except BaseException:
         with contextlib.suppress(LaunchError):
@@ -262,7 +262,7 @@ def around(asked: Mapping[str, Any]) -> Reservation | None:
     return Reservation(number, found[: asked.get("nodes", len(found))])
 
 
-def _wait(number: str, timeout_s: float, say: Callable[[str], None]) -> None:
+def _wait(number: str, timeout_s: float, log: Callable[[str], None]) -> None:
     said, looks, until = "", 0, time.monotonic() + timeout_s
     while True:
         state, words = look(number)
@@ -271,7 +271,7 @@ def _wait(number: str, timeout_s: float, say: Callable[[str], None]) -> None:
         if state in ENDED:
             raise LaunchError(f"Slurm has ended job {number} before it started: {_WHY.get(state, words)}.")
         if words != said:
-            say(words)
+            log(words)
         if time.monotonic() > until:
             raise LaunchError(
                 f"Job {number} was cancelled, for it had waited {timeout_s:g} s in the queue ({words}). Ask for less, "
@@ -321,9 +321,9 @@ __all__ = [
     "QUEUE_TIMEOUT_S",
     "SHORT_S",
     "Held",
-    "Request",
     "Reservation",
     "ShortTime",
+    "SlurmRequest",
     "around",
     "request",
     "reserve",

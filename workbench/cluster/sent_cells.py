@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -25,7 +25,7 @@ _WHOLE_CALL_S = 2.0  # what a call has not sent by then it never will: Ctrl-C ha
 
 
 @dataclass(eq=False)
-class _Call:
+class _SentCall:
     """One call of a view, which sends a request to each of some engines.
 
     Args:
@@ -52,7 +52,7 @@ class _Thread(threading.local):
     """Attributes: call: the one that this thread is about to make."""
 
     def __init__(self) -> None:
-        self.call = _Call(set())
+        self.call = _SentCall(set())
 
 
 class SentCells:
@@ -60,18 +60,18 @@ class SentCells:
 
     Args:
         client: the ``ipyparallel.Client``; what it sends is numbered from now on.
-        watch: called with the engines that have not answered, twice a second while there are any, and once after
-            that; on the client's own thread.
+        watch: called with the engines that have not answered, and the number of the request that each runs, twice a
+            second while there are any, and once after that; on the client's own thread.
     """
 
-    def __init__(self, client: Any, watch: Callable[[Collection[int]], None] = lambda busy: None) -> None:
+    def __init__(self, client: Any, watch: Callable[[Mapping[int, int]], None] = lambda busy: None) -> None:
         self._client, self._watch, self._lock = client, watch, threading.Lock()
         self._sent = Counter[int]()
         self._open: dict[int, dict[int, _Request]] = defaultdict(dict)  # by engine and number
         self._unnumbered = Counter[int]()  # by engine: requests that it may run
         self._answered_at: dict[int, float] = defaultdict(float)
-        self._thread, self._calls = _Thread(), list[_Call]()  # calls that have begun to send
-        self._version = self._told = self._begun = 0
+        self._thread, self._calls = _Thread(), list[_SentCall]()  # calls that have begun to send
+        self._version = self._announced = self._begun = 0
         self._drifted = 0  # answers of engines whose numbers of unnamed tensors may have drifted
         self._idle: list[int] = []
         self._scheduled = False
@@ -85,7 +85,7 @@ class SentCells:
         idents, engines = self._build_targets(targets)
         with self._lock:
             self._end(self._thread.call)
-        self._thread.call = _Call(set(engines))
+        self._thread.call = _SentCall(set(engines))
         return idents, engines
 
     def _numbered(
@@ -148,7 +148,7 @@ class SentCells:
             self._version += 1
         self._client._io_loop.add_callback(self._soon)
 
-    def _count(self, engines: list[int]) -> tuple[_Call, list[tuple[int, int]]]:
+    def _count(self, engines: list[int]) -> tuple[_SentCall, list[tuple[int, int]]]:
         """The call, and the number of the request for each engine."""
         call, now = self._thread.call, time.monotonic()
         if call.begun_at == float("inf"):
@@ -175,7 +175,7 @@ class SentCells:
             self._end(self._thread.call)
         self._client._io_loop.add_callback(self._soon)
 
-    def _end(self, call: _Call) -> None:
+    def _end(self, call: _SentCall) -> None:
         if call in self._calls:
             self._calls.remove(call)
             self._version += 1
@@ -221,9 +221,9 @@ class SentCells:
     def _soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_SOON_S, self._tell)
+            self._client._io_loop.call_later(_SOON_S, self._announce)
 
-    def _tell(self) -> None:
+    def _announce(self) -> None:
         """Say to engines that have not answered what has changed; they may wait for others that have."""
         self._scheduled = False
         if self._client._closed:
@@ -231,15 +231,15 @@ class SentCells:
         with self._lock:
             for call in [each for each in self._calls if time.monotonic() - each.begun_at > _WHOLE_CALL_S]:
                 self._end(call)
-            state, busy = self._state(), [each for each, _ in self._there() if self._open[each]]
-            news, self._told = self._version != self._told, self._version
+            state, busy = self._state(), {each: min(self._open[each]) for each, _ in self._there() if self._open[each]}
+            news, self._announced = self._version != self._announced, self._version
         for each in busy if news else ():
             ident = self._client._engines[each].encode()
             self._client.session.send(self._client._control_stream, KEY, content=state, ident=ident)
         self._watch(busy)
         if busy and not self._scheduled:
             self._scheduled = True
-            self._client._io_loop.call_later(_AGAIN_S, self._tell)
+            self._client._io_loop.call_later(_AGAIN_S, self._announce)
 
 
 __all__ = ["SentCells"]

@@ -48,7 +48,7 @@ def begin(link: Link, send: Array | None, dest: int, recv: Array | None, source:
     return lambda: link.sendrecv(send, dest, recv, source)
 
 
-class Wire(Protocol):
+class WireFormat(Protocol):
     """How numbers travel."""
 
     def pack(self, array: Array) -> Array:
@@ -61,7 +61,7 @@ class Wire(Protocol):
         """What has come, as numbers again."""
 
 
-class Plain:
+class PlainFormat:
     """As they are."""
 
     def pack(self, array: Array) -> Array:
@@ -107,7 +107,7 @@ class Half:
         out[...] = widen(came) if self._bfloat16 else came
 
 
-PLAIN = Plain()
+PLAIN = PlainFormat()
 
 
 class RingSegment:
@@ -136,7 +136,7 @@ class RingSegment:
     """
 
     def __init__(
-        self, link: Link, segment: Array, combine: Combine, finish: Callable[[Array], None], wire: Wire = PLAIN
+        self, link: Link, segment: Array, combine: Combine, finish: Callable[[Array], None], wire: WireFormat = PLAIN
     ) -> None:
         self._link, self._combine, self._finish, self._wire = link, combine, finish, wire
         self._chunks = cut(segment, chunk_lengths(len(segment), link.size))
@@ -194,9 +194,9 @@ __all__ = [
     "PLAIN",
     "SEGMENT_BYTES",
     "Half",
-    "Plain",
+    "PlainFormat",
     "RingSegment",
     "Starter",
-    "Wire",
+    "WireFormat",
     "begin",
 ]

@@ -57,7 +57,7 @@ class CellNumbers:
         ... )
         >>> numbers.number, numbers.sent, numbers.idle, numbers.elsewhere()
         (3, {0: 3, 1: 5}, [], [1])
-        >>> numbers.hear({"version": 8, "sent": sent, "idle": [1], "running": [[0, 6]]})
+        >>> numbers.receive({"version": 8, "sent": sent, "idle": [1], "running": [[0, 6]]})
         >>> numbers.idle, numbers.elsewhere()
         ([1], [])
     """
@@ -73,37 +73,37 @@ class CellNumbers:
         self.changed: Callable[[], None] = lambda: None
         self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
 
-    def begin(self, said: Mapping[str, Any] | None) -> None:
-        """A request is begun; ``said``: what it carries, None if the notebook has not sent it."""
-        number = dict(said.get("numbers", ())).get(self.engine) if said is not None else None
-        if said is not None:
-            self.restarts = said.get("restarts")
+    def begin(self, message: Mapping[str, Any] | None) -> None:
+        """A request is begun; ``message``: what it carries, None if the notebook has not sent it."""
+        number = dict(message.get("numbers", ())).get(self.engine) if message is not None else None
+        if message is not None:
+            self.restarts = message.get("restarts")
         self.numbered = number is not None
-        if said is not None and number is not None:
-            self.number, self.call = max(self.number, number), said["call"]
-            self._take(said)
+        if message is not None and number is not None:
+            self.number, self.call = max(self.number, number), message["call"]
+            self._take(message)
 
     def elsewhere(self) -> list[int]:
         """The engines that run another call than this one."""
         return sorted(each for each, call in self.running.items() if each != self.engine and call != self.call)
 
-    def passed_over(self, said: Mapping[str, Any] | None) -> None:
+    def passed_over(self, message: Mapping[str, Any] | None) -> None:
         """A request is not run."""
-        self.begin(said)
+        self.begin(message)
         self.changed()
 
-    def hear(self, said: Mapping[str, Any]) -> None:
+    def receive(self, message: Mapping[str, Any]) -> None:
         """The notebook says what has changed."""
-        if self._take(said):
+        if self._take(message):
             self.changed()
 
-    def _take(self, said: Mapping[str, Any]) -> bool:
+    def _take(self, message: Mapping[str, Any]) -> bool:
         with self._taking:
-            if said["version"] <= self.version:
+            if message["version"] <= self.version:
                 return False  # it has been overtaken
-            self.sent, self.idle = dict(said["sent"]), list(said["idle"])
-            self.running = dict(said["running"])
-            self.version = said["version"]  # last: a thread that reads it, and then the others, has what belongs to it
+            self.sent, self.idle = dict(message["sent"]), list(message["idle"])
+            self.running = dict(message["running"])
+            self.version = message["version"]  # last: a thread that reads it first has all that belongs to it
             return True
 
 
@@ -141,14 +141,14 @@ def elsewhere() -> list[int]:
     return numbers.elsewhere() if numbers is not None and numbers.numbered else []
 
 
-class Notice:
+class WaitNotice:
     """Says on stderr, amid a wait for all ranks, which of them run another cell: after two seconds, and then rarely.
 
     Args:
         function: which waits.
 
     Example:
-        >>> Notice("init()").look()  # asked for the first time
+        >>> WaitNotice("init()").look()  # asked for the first time
     """
 
     def __init__(self, function: str) -> None:
@@ -173,4 +173,4 @@ class Notice:
             )
 
 
-__all__ = ["KEY", "CellNumbers", "Notice", "cell_numbers", "elsewhere", "idle"]
+__all__ = ["KEY", "CellNumbers", "WaitNotice", "cell_numbers", "elsewhere", "idle"]

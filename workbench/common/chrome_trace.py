@@ -39,13 +39,13 @@ def trace(events: Iterable[TraceEvent]) -> dict[str, Any]:
     return {"traceEvents": list(events), "displayTimeUnit": "ms"}
 
 
-def write(path: str | Path, whole: dict[str, Any]) -> None:
+def write(path: str | Path, content: dict[str, Any]) -> None:
     """Write a :func:`trace` to a file.
 
     Raises:
         OSError: it cannot be written.
     """
-    Path(path).write_text(json.dumps(whole), encoding="utf-8")
+    Path(path).write_text(json.dumps(content), encoding="utf-8")
 
 
 __all__ = ["TraceEvent", "complete", "named", "sorted_at", "trace", "write"]

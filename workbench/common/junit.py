@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 
 @dataclass(frozen=True)
-class Case:
+class JunitCase:
     """One test.
 
     Args:
@@ -29,7 +29,7 @@ class Case:
     seconds: float | None = None
 
 
-def suite(name: str, cases: Iterable[Case]) -> Element:
+def suite(name: str, cases: Iterable[JunitCase]) -> Element:
     """Tests that belong together, counted."""
     cases = list(cases)
     outcomes = Counter(case.outcome for case in cases)
@@ -58,7 +58,7 @@ def document(root: Element) -> str:
     """A suite, or several, as the text of a file.
 
     Example:
-        >>> print(document(suite("all", [Case("lesson.03", "ring", "failure", "not passed")])), end="")
+        >>> print(document(suite("all", [JunitCase("lesson.03", "ring", "failure", "not passed")])), end="")
         <?xml version='1.0' encoding='utf-8'?>
         <testsuite name="all" tests="1" failures="1" errors="0" skipped="0">
           <testcase classname="lesson.03" name="ring">
@@ -71,4 +71,4 @@ def document(root: Element) -> str:
     return text.decode() + "\n"
 
 
-__all__ = ["Case", "document", "suite", "suites"]
+__all__ = ["JunitCase", "document", "suite", "suites"]

@@ -20,7 +20,7 @@ class Owner:
         return False
 
     def awaited(self, handle: Any, limit_s: float) -> None:
-        """Somebody waits for it: hurry up. It may be finished on the calling thread, at most ``limit_s`` later."""
+        """Somebody waits: announce it now. It may be finished on the calling thread, at most ``limit_s`` later."""
 
     def long_wait(self, handle: Any, waiter: threading.Lock, timeout_s: float) -> bool:
         """Wait until the lock is free or ``timeout_s`` (-1: no limit) has passed. False if it is not."""
@@ -54,7 +54,7 @@ class Served(Protocol):
 
     def settled(self) -> bool: ...
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Announce without delay what has not been announced; is there anything?"""
 
 
@@ -89,7 +89,7 @@ class OwnThread(Owner):
         return threading.get_ident() == self.engine.ident
 
     def awaited(self, handle: Any, limit_s: float) -> None:
-        if self.engine.hurry():
+        if self.engine.flush():
             self._wake()
 
     def long_wait(self, handle: Any, waiter: threading.Lock, timeout_s: float) -> bool:

@@ -213,18 +213,18 @@ def become(variables: Mapping[str, str]) -> None:
     os.environ.update(variables)
 
 
-def log_desk_variables(address: str, port: int, secret: bytes) -> dict[str, str]:
+def log_server_variables(address: str, port: int, secret: bytes) -> dict[str, str]:
     """What tells a rank where :func:`workbench.ray.ray_logger.log` goes.
 
     Example:
-        >>> log_desk(log_desk_variables("10.0.0.1", 4000, b"secret"))
+        >>> log_server(log_server_variables("10.0.0.1", 4000, b"secret"))
         ('10.0.0.1', 4000, b'secret')
     """
     return {"WORKBENCH_RAY_LOG": f"{address} {port} {secret.hex()}"}
 
 
-def log_desk(env: Mapping[str, str] | None = None) -> tuple[str, int, bytes] | None:
-    """Address, port and secret, as :func:`log_desk_variables` has said them; None if nobody has."""
+def log_server(env: Mapping[str, str] | None = None) -> tuple[str, int, bytes] | None:
+    """Address, port and secret, as :func:`log_server_variables` has said them; None if nobody has."""
     address, port, secret = ((os.environ if env is None else env).get("WORKBENCH_RAY_LOG") or "  ").split(" ")
     return (address, int(port), bytes.fromhex(secret)) if port else None
 

@@ -37,12 +37,12 @@ def respond(requests: Requests, explain: Explain = plainly) -> Response:
     first = in_order[0]
     if error := _disagreement(requests, explain) or _impossible(requests):
         return Response(first.name, first.kind, process_set=first.process_set, error=("MismatchError", error))
-    places = tuple(request.place for request in in_order)
+    offsets = tuple(request.offset for request in in_order)
     return Response(
         *(first.name, first.kind, first.dtype, first.shape, first.op, first.root, first.device),
         *(first.prescale, first.postscale, first.process_set),
         rows=_rows(in_order),
-        places=() if -1 in places else places,
+        offsets=() if -1 in offsets else offsets,
         all_absent=all(request.absent for request in in_order),
         priority=max(request.priority for request in in_order),
         requests=requests,
@@ -111,7 +111,7 @@ def without(joined: Sequence[int], response: Response, requests: Mapping[int, Re
     """The response where some ranks have joined: they contribute zeros, or it is an error."""
     if goes_without_joined(response):
         # Not everybody has an array; and who has joined may not know the response's id.
-        return replace(response, places=(), joined=tuple(joined), cache_id=None, cached=False)
+        return replace(response, offsets=(), joined=tuple(joined), cache_id=None, cached=False)
     what = response.kind.value + (f" with op={response.op.value}" if verb(response.kind).without_joined else "")
     text = (
         f"{what.capitalize()} is not supported with Join at this time: {response.name!r}, submitted by "

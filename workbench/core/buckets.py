@@ -1,7 +1,8 @@
 """The layout of buckets: which gradients share an array. Shared by all frameworks; knows no tensors.
 
 A *bucket* is one array in the backend's memory (:mod:`workbench.training.memory`). Each gradient is a view of a part
-of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked.
+of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked. In the first step there
+are none: the order in which gradients become ready is seen then, and the buckets follow it.
 """
 
 from __future__ import annotations
@@ -75,10 +76,10 @@ def plan_by_place(pieces: Iterable[tuple[Hashable, int, Piece]], limit_bytes: in
         pieces: (place, bytes of an element, piece), in the order of the model.
         limit_bytes: see :func:`plan_buckets`.
     """
-    alike: dict[tuple[Hashable, int], list[Piece]] = {}
+    by_kind: dict[tuple[Hashable, int], list[Piece]] = {}
     for place, itemsize, piece in pieces:
-        alike.setdefault((place, itemsize), []).append(piece)
-    return [bucket for (_, itemsize), those in alike.items() for bucket in plan_buckets(those, limit_bytes, itemsize)]
+        by_kind.setdefault((place, itemsize), []).append(piece)
+    return [bucket for (_, itemsize), those in by_kind.items() for bucket in plan_buckets(those, limit_bytes, itemsize)]
 
 
 def plan_buckets(pieces: Sequence[Piece], limit_bytes: int, itemsize: int = 4) -> list[Bucket]:

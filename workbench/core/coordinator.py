@@ -92,13 +92,15 @@ class WaitingNames(dict[Key, Waiting]):
 
     def all_missing(self) -> dict[Key, list[int]]:
         """The ranks for which each name waits: one that all have announced waits for the rest of its group."""
-        told = Counter(
+        announced = Counter(
             (key[0], request.group, rank) for key, one in self.items() for rank, request in one.requests.items()
         )
         found = {}
         for key, one in self.items():
             request = next(iter(one.requests.values()))
-            late = (rank for rank in sorted(one.requests) if told[key[0], request.group, rank] < request.group_size)
+            late = (
+                rank for rank in sorted(one.requests) if announced[key[0], request.group, rank] < request.group_size
+            )
             found[key] = self.missing(key) or list(late)
         return found
 
@@ -200,7 +202,7 @@ class CountingCoordinator:
 
     def crosses_failure(self, seen: int) -> bool:
         """Has a name failed in a decision after ``seen``? A rank that has read no further does not know of it."""
-        return any(seen < told for told in self._failed.values())
+        return any(seen < number for number in self._failed.values())
 
     def validate(self) -> None:
         """What holds between two events. Tests and ``--chaos`` ask it after each.

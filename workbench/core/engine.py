@@ -11,11 +11,12 @@ The steps, and why they come in this order:
 1. *Announce* what was submitted, and wait: a rank alone in the data plane would meet nobody there.
 2. *Receive* what rank 0 has decided. It alone decides the order, for ranks submit in different orders.
 3. *Plan* what travels in one buffer. That follows from the decision alone, so it is the same on every rank.
-4. *Execute* batch by batch, on this thread: two collectives at once could receive each other's messages.
+4. *Execute* batch by batch, on one thread: two collectives at once could receive each other's messages.
 5. *Free the name, then finish the handle*: whoever waits may submit the same name at once.
 6. *Check* last whether the job has ended: what was decided before its end is done by then.
 
-Only this thread touches the backend after ``init()``. It sleeps until something is submitted or a decision comes.
+One thread at a time does this work, and touches the backend after ``init()``: the engine's own, which sleeps until
+something is submitted or a decision comes; with ``runtime/steady/caller_runs.py`` also one that waits for a result.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Engine(threading.Thread):
         observer: may be exchanged for one that tells the old one as well.
         failures: how many collectives and cells have failed, the same on every rank.
         failed_here: how many of this rank's own tensors have ended with an error.
-        given_up: how many of this rank's own cells that have raised are known to all.
+        given_up: how many of this rank's notebook cells have raised, as far as rank 0 has told all ranks.
         waits: the threads that wait.
         settled: is nothing in flight?
         names: of what is in flight.
@@ -107,15 +108,15 @@ class Engine(threading.Thread):
 
         Args:
             entries: see :meth:`PendingTable.add`.
-            at_once: announce them now: the caller is going to wait.
+            at_once: announce them now, and not together with what may come next.
         """
         self.gate(entries)
         self.waits.submits(self.ident)
-        for entry in entries:
+        for entry in entries:  # before the table has them: from then on the engine's thread may finish the handles
             entry.handle.owner, entry.handle.request = self._runner, entry.request
         self._pending.add(entries)
         if at_once:
-            self._batching.hurry = True
+            self._batching.flush_now = True
             self._runner.will_wait()
         elif not self._batching.open:
             self._runner.wake()
@@ -124,10 +125,10 @@ class Engine(threading.Thread):
         """The handles of what has been submitted under the names of these, and is not done."""
         return self._pending.handles(entries)
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Announce without delay what has not been announced; False if there is nothing."""
-        self._batching.hurry |= bool(self._batching.held or self._pending.new)
-        return self._batching.hurry
+        self._batching.flush_now |= bool(self._batching.held or self._pending.new)
+        return self._batching.flush_now
 
     def report(self, event: Event) -> None:
         """Tell the coordinator of it."""
@@ -135,7 +136,12 @@ class Engine(threading.Thread):
         self._runner.wake()
 
     def leave(self, timeout_s: float, in_vain: Callable[[], bool] = lambda: False) -> bool:
-        """Leave the job, with the others if they come within ``timeout_s``; True if they did. Or wait ``in_vain``?"""
+        """Leave the job, with the others if they come within ``timeout_s``; True if they did.
+
+        Args:
+            timeout_s: how long to wait for the others.
+            in_vain: is there a rank that cannot come, so that waiting is useless? Asked amid the wait.
+        """
         self.report(Left(self._control.rank))
         until = time.monotonic() + timeout_s
         while not (together := self.left.wait(max(0.0, min(_LOOK_S, until - time.monotonic())))):
@@ -161,8 +167,9 @@ class Engine(threading.Thread):
             broke = CollectiveError(f"The data plane broke on rank {self._control.rank}: {error!r}.")
             self._end(self._control.verdict() or broke)
         finally:
+            # Handles first: whoever waits on this rank learns why. Then what the other ranks wait for. The planes last.
             self._end(ShutDownError("This rank has left the job; call init() to begin a new one."))
-            self._tell()
+            self._send_events()
             self._control.send(Left(self._control.rank, clean=self._clean))
             self.sets.close(self._clean)
             self._control.close()
@@ -182,7 +189,7 @@ class Engine(threading.Thread):
             CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
         """
         if not self._batching.held:
-            self._tell()
+            self._send_events()
         self._control.pump()
         self._check()
         if not self._running:
@@ -244,6 +251,6 @@ class Engine(threading.Thread):
         for entry in self._pending.close(error):
             entry.handle.finish(error=error)
 
-    def _tell(self) -> None:
+    def _send_events(self) -> None:
         for event in self._pending.drain_events():
             self._control.send(event)

@@ -23,8 +23,8 @@ from workbench.core.protocols import Observer
 from workbench.core.verbs import verb
 
 Entries = list[Entry | None]
-Tell = Callable[[str], AbstractContextManager[None]]
-"""``with tell("MPI_ALLREDUCE"):`` names what the block does, for the timeline."""
+Activity = Callable[[str], AbstractContextManager[None]]
+"""``with activity("MPI_ALLREDUCE"):`` names what the block does, for the timeline."""
 
 
 def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer) -> list[Any]:
@@ -43,12 +43,12 @@ def execute(batch: Batch, entries: Entries, backend: Backend, observer: Observer
         return [first.root]
     if first.result:
         return [_eager(response, entry) for response, entry in zip(batch, entries, strict=True)]
-    tell = partial(observer.activity, batch)
+    activity = partial(observer.activity, batch)
     arrays = [array for entry in entries if entry for array in (entry.source, entry.target)]
     with backend.memory.using([entry and entry.arrival for entry in entries], arrays):
         if len(batch) > 1:
-            return _fused(batch, entries, backend, tell)
-        return [STEPS[first.kind](first, entries[0], backend, tell)]
+            return _fused(batch, entries, backend, activity)
+        return [STEPS[first.kind](first, entries[0], backend, activity)]
 
 
 def _eager(response: Response, entry: Entry | None) -> Array:
@@ -59,26 +59,26 @@ def _eager(response: Response, entry: Entry | None) -> Array:
     return target
 
 
-def _fused(batch: Batch, entries: Entries, backend: Backend, tell: Tell) -> list[Array]:
+def _fused(batch: Batch, entries: Entries, backend: Backend, activity: Activity) -> list[Array]:
     """Several allreduces: in one buffer, or each where it lies."""
     targets = [_target(response, entry, backend) for response, entry in zip(batch, entries, strict=True)]
     if backend.batches and backend.batches.takes_batch(len(batch), sum(map(nbytes, batch))):
         for entry, target in zip(entries, targets, strict=True):
             _fill(target, entry)
-        with tell(f"{backend.name}_ALLREDUCE"):
+        with activity(f"{backend.name}_ALLREDUCE"):
             backend.batches.allreduce_batch([target.reshape(-1) for target in targets], _reduction(batch[0], backend))
         return targets
     sources = [None if entry is None or entry.source is None else entry.source.reshape(-1) for entry in entries]
-    with tell("INIT_FUSION_BUFFER"):
+    with activity("INIT_FUSION_BUFFER"):
         dtype = wire_dtype(batch[0].dtype)
         parts, length = layout(batch, backend.memory.align)
         flat = backend.shared.buffer(length * dtype.itemsize).view(dtype)
     pieces = [flat[part] for part in parts]
-    with tell("MEMCPY_IN_FUSION_BUFFER"):  # side by side; None stands for zeros
+    with activity("MEMCPY_IN_FUSION_BUFFER"):  # side by side; None stands for zeros
         backend.memory.copy(list(zip(sources, pieces, strict=True)))
-    with tell(f"{backend.name}_ALLREDUCE"):
+    with activity(f"{backend.name}_ALLREDUCE"):
         backend.collectives.allreduce(flat, _reduction(batch[0], backend))
-    with tell("MEMCPY_OUT_FUSION_BUFFER"):
+    with activity("MEMCPY_OUT_FUSION_BUFFER"):
         backend.memory.copy([(piece, each.reshape(-1)) for piece, each in zip(pieces, targets, strict=True)])
     return targets
 
@@ -88,11 +88,11 @@ def _reduction(response: Response, backend: Backend) -> Reduction:
     return Reduction(response.op.value, response.dtype, response.prescale, response.postscale, divisor)
 
 
-def _allreduce(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+def _allreduce(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     target = _target(response, entry, backend)
     _fill(target, entry)
-    with tell(f"{backend.name}_ALLREDUCE"):
-        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.places)
+    with activity(f"{backend.name}_ALLREDUCE"):
+        backend.collectives.allreduce(target.reshape(-1), _reduction(response, backend), response.offsets)
     return target
 
 
@@ -103,58 +103,58 @@ def _fill(target: Array, entry: Entry | None) -> None:
         target[...] = 0 if source is None else source
 
 
-def _allgather(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+def _allgather(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     width = prod(response.shape[1:])
     lengths = [rows * width for rows in response.rows]
     if entry is not None and entry.target is not None:
         out = entry.target
     else:
-        with tell("ALLOCATE_OUTPUT"):
+        with activity("ALLOCATE_OUTPUT"):
             out = _new((sum(response.rows), *response.shape[1:]), response, entry, backend)
     if entry is not None and entry.source is not None:
         start = sum(lengths[: backend.rank])
         out.reshape(-1)[start : start + lengths[backend.rank]] = entry.source.reshape(-1)
-    with tell(f"{backend.name}_ALLGATHER"):
+    with activity(f"{backend.name}_ALLGATHER"):
         backend.collectives.allgather(out.reshape(-1), lengths)
     return out
 
 
-def _broadcast(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+def _broadcast(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     target = _target(response, entry, backend)
     root = backend.ranks.index(response.root)
     if entry is not None and entry.source is not None and entry.source is not target and backend.rank == root:
         target[...] = entry.source
-    with tell(f"{backend.name}_BCAST"):
+    with activity(f"{backend.name}_BCAST"):
         backend.collectives.broadcast(target.reshape(-1), root)
     return target
 
 
-def _alltoall(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> tuple[Array, Array]:
+def _alltoall(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> tuple[Array, Array]:
     width, n = prod(response.shape[1:]), backend.size
     splits = np.array(response.rows, np.int64).reshape(n, n)  # [sender, receiver]
     mine, theirs = splits[backend.rank], splits[:, backend.rank]
-    with tell("ALLOCATE_OUTPUT"):
+    with activity("ALLOCATE_OUTPUT"):
         out = _new((int(theirs.sum()), *response.shape[1:]), response, entry, backend)
     source = entry.source if entry else None
     if source is None:
         source = _new((int(mine.sum()) * width,), response, entry, backend)
         source[...] = 0
-    with tell(f"{backend.name}_ALLTOALL"):
+    with activity(f"{backend.name}_ALLTOALL"):
         backend.collectives.alltoall(source.reshape(-1), list(mine * width), out.reshape(-1), list(theirs * width))
     return out, theirs if theirs.max() > np.iinfo(np.int32).max else theirs.astype(np.int32)
 
 
-def _reducescatter(response: Response, entry: Entry | None, backend: Backend, tell: Tell) -> Array:
+def _reducescatter(response: Response, entry: Entry | None, backend: Backend, activity: Activity) -> Array:
     lengths = [rows * prod(response.shape[1:]) for rows in response.rows]
     if entry is not None and entry.target is not None:  # the caller's array may be overwritten
-        with tell(f"{backend.name}_REDUCESCATTER"):
+        with activity(f"{backend.name}_REDUCESCATTER"):
             reduction = _reduction(response, backend)
-            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.places)
+            backend.collectives.reducescatter(entry.target.reshape(-1), lengths, reduction, response.offsets)
         return entry.target
-    with tell("ALLOCATE_OUTPUT"):
+    with activity("ALLOCATE_OUTPUT"):
         scratch = _new((sum(lengths),), response, entry, backend)
     scratch[...] = 0 if entry is None or entry.source is None else entry.source.reshape(-1)
-    with tell(f"{backend.name}_REDUCESCATTER"):
+    with activity(f"{backend.name}_REDUCESCATTER"):
         backend.collectives.reducescatter(scratch, lengths, _reduction(response, backend))
     start = sum(lengths[: backend.rank])
     mine = _new((response.rows[backend.rank], *response.shape[1:]), response, entry, backend)
@@ -162,7 +162,7 @@ def _reducescatter(response: Response, entry: Entry | None, backend: Backend, te
     return mine
 
 
-STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Tell], Any]] = {
+STEPS: dict[Kind, Callable[[Response, Entry | None, Backend, Activity], Any]] = {
     Kind.ALLREDUCE: _allreduce,
     Kind.ALLGATHER: _allgather,
     Kind.BROADCAST: _broadcast,

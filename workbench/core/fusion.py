@@ -37,7 +37,7 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
     for response in responses:
         # Adasum weighs each tensor by its own angle; and what may be overtaken is not to wait for another.
         alone = response.kind is not Kind.ALLREDUCE or response.op is ReduceOp.ADASUM or response.priority
-        if alone or response.error or response.all_absent or (response.places and not response.result):
+        if alone or response.error or response.all_absent or (response.offsets and not response.result):
             batches.append([response])
             continue
         key = (

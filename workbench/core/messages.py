@@ -32,8 +32,8 @@ class Request:
         group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
             if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
-        place: offset of the array in this rank's shared memory; -1 if it is not there.
-        priority: below 0 it may wait for the data plane, and what has a higher priority overtakes it.
+        offset: of the array in this rank's shared memory; -1 if it is not there.
+        priority: 0 for most. A negative one may wait while others are moved, and the highest of those goes first.
         user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``. After a
             cell that failed also the steps that it has made.
     """
@@ -52,7 +52,7 @@ class Request:
     group: str = ""
     group_size: int = 0
     absent: bool = False
-    place: int = -1
+    offset: int = -1
     priority: int = 0
     user: tuple[int, ...] = ()
 
@@ -74,7 +74,7 @@ class Response:
             cell has failed.
         rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
             sender (alltoall), or the members (process sets).
-        places: the requests' ``place``, in the order of the ranks; empty where one of them is -1.
+        offsets: the requests' ``offset``, in the order of the ranks; empty where one of them is -1.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
         joined: ranks that took no part, for they had joined. Where one has an entry of this name by now, it belongs
             to the next collective.
@@ -96,7 +96,7 @@ class Response:
     postscale: float = 1.0
     process_set: int = 0
     rows: tuple[int, ...] = ()
-    places: tuple[int, ...] = ()
+    offsets: tuple[int, ...] = ()
     all_absent: bool = False
     joined: tuple[int, ...] = ()
     error: tuple[str, ...] = ()

@@ -72,7 +72,7 @@ class Batching(Protocol):
     """When entries and events are told to rank 0, and which of them together."""
 
     held: list[Entry | Event]
-    hurry: bool  # somebody waits; set by any thread
+    flush_now: bool  # somebody waits; set by any thread
     open: bool  # more may come, and the engine looks again by itself
     window_s: float
 
@@ -90,7 +90,7 @@ class AtOnce:
 
     def __init__(self) -> None:
         self.held: list[Entry | Event] = []
-        self.hurry = self.open = False
+        self.flush_now = self.open = False
 
     def add(self, fresh: list[Entry | Event], now: float) -> bool:
         self.held += fresh
@@ -108,7 +108,7 @@ class AtOnce:
                 found[-1].append(item)
             else:
                 found.append([item])
-        self.held, self.hurry = [], False
+        self.held, self.flush_now = [], False
         return found
 
 

@@ -21,7 +21,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import jupytext
 import nbformat
 from nbclient import NotebookClient
 from traitlets.config import Config
@@ -52,6 +51,8 @@ def read(lesson: Path, kind: str = "notebooks") -> Any:
         FileNotFoundError: there is no such lesson.
         ValueError: it names an exercise that does not exist.
     """
+    import jupytext  # a learner runs notebooks, and needs none of it
+
     notebook = jupytext.read(lesson, fmt="py:percent")
     cells = [cell for cell in notebook.cells if _belongs(cell, kind)]
     if not any(cell.cell_type == "code" for cell in cells):

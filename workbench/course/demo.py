@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> int:
     print(NOTEBOOK.relative_to(ROOT), flush=True)
     started = time.monotonic()
     try:
-        execute(notebook, NOTEBOOK.parent, on_cell_start=_tell)
+        execute(notebook, NOTEBOOK.parent, on_cell_start=_print_cell)
     except CellExecutionError as error:
         print(error, file=sys.stderr)
         return _verdict(notebook, output, ["a cell raised (see above)"])
@@ -49,7 +49,7 @@ def main(arguments: list[str] | None = None) -> int:
     return _verdict(notebook, output, [f"{begin} … {end}" for begin, end in PROOFS.items() if begin not in proved])
 
 
-def _tell(cell: Any, cell_index: int) -> None:
+def _print_cell(cell: Any, cell_index: int) -> None:
     """Print the headings, as the run comes to them."""
     if cell.cell_type == "markdown" and cell.source.startswith("#"):
         print(f"  {cell.source.splitlines()[0].lstrip('# ')}", flush=True)

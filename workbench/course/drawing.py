@@ -10,14 +10,14 @@ from collections.abc import Sequence
 
 from workbench.common.text import count
 from workbench.course.figures import number
-from workbench.course.simulator import DeadlockError, Message, Run
+from workbench.course.simulator import DeadlockError, Run, SimulatedMessage
 from workbench.course.simulator.deadlock import cycle
 from workbench.course.simulator.run import InVain
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import Arrow, svg
 from workbench.observe.drawing_kit import clean, duration, size
 from workbench.observe.figure import Figure
-from workbench.observe.tracks import Bar, Span, Track
+from workbench.observe.tracks import Bar, PhaseSpan, Track
 
 _LETTER = 6.2
 _CELL = 22.0  # of a chunk
@@ -56,7 +56,7 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
         words = f"rank {one.source} → rank {one.dest}: {took}"
         arrows.append(Arrow(one.source, out.row, _us(one.begin), one.dest, into.row, _us(one.end), words))
     computed = [
-        tuple(Span("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
+        tuple(PhaseSpan("compute", _us(one.begin), _us(one.end)) for one in run.computed if one.rank == rank)
         for rank in range(run.size)
     ]
     for wait in run.in_vain:
@@ -67,9 +67,9 @@ def _tracks(run: Run) -> tuple[list[Track], list[Arrow]]:
     return [Track(rank, tuple(bars[rank]), computed[rank]) for rank in range(run.size)], arrows
 
 
-def _bar(number: int, one: Message, verb: str, since: float, free: list[float]) -> Bar:
-    spans = [Span("wait", _us(since), _us(one.begin))] if since < one.begin else []
-    spans.append(Span(verb, _us(one.begin), _us(one.end)))
+def _bar(number: int, one: SimulatedMessage, verb: str, since: float, free: list[float]) -> Bar:
+    spans = [PhaseSpan("wait", _us(since), _us(one.begin))] if since < one.begin else []
+    spans.append(PhaseSpan(verb, _us(one.begin), _us(one.end)))
     begin = min(since, one.begin)
     row = next((row for row, until in enumerate(free) if until <= begin + 1e-12), len(free))
     free[row : row + 1] = [one.end]
@@ -85,7 +85,7 @@ def _vain(wait: InVain, free: list[float]) -> Bar:
     name, peer = (f"rank {wait.peer}", wait.peer) if wait.peer >= 0 else ("any rank", None)
     row = next((row for row, until in enumerate(free) if until <= wait.begin + 1e-12), len(free))
     free[row : row + 1] = [wait.end]
-    spans = (Span("wait", _us(wait.begin), _us(wait.end)),)
+    spans = (PhaseSpan("wait", _us(wait.begin), _us(wait.end)),)
     return Bar((0, -2), wait.verb, (name,), 0, spans, peer, -1.0, row, "", "")
 
 

@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from workbench import cluster
-from workbench.common.junit import Case, document
+from workbench.common.junit import JunitCase, document
 from workbench.common.junit import suite as _suite
 from workbench.common.text import count
 from workbench.course import drawing, progress_file
 from workbench.course.judging import judge
-from workbench.course.judging.real_ranks import Engines
+from workbench.course.judging.real_ranks import ClusterRanks
 from workbench.course.judging.task import CommTask, inserted, is_blank
 from workbench.course.predictions import book
 from workbench.course.provenance.coding import Coded
@@ -44,7 +44,7 @@ _LONGEST = 2000  # letters of a verdict that are kept
 
 
 @dataclass
-class Entry:
+class ExerciseProgress:
     """What a learner has done about one exercise.
 
     Args:
@@ -75,19 +75,19 @@ class Entry:
 
 
 @dataclass
-class Board:
+class ProgressBoard:
     """A learner's functions, and how far they are. Kept in a file, for each lesson has a kernel of its own."""
 
     functions: dict[str, Callable[..., Any]] = field(default_factory=dict)
-    entries: dict[str, Entry] = field(default_factory=dict)
+    entries: dict[str, ExerciseProgress] = field(default_factory=dict)
     path: Path | None = None
 
-    def entry(self, name: str) -> Entry:
+    def entry(self, name: str) -> ExerciseProgress:
         """The entry of an exercise; the file is read at the first call."""
         if self.path is None:
             self.path = progress_file.FILE.resolve()
             self.entries = _read(self.path)
-        return self.entries.setdefault(name, Entry())
+        return self.entries.setdefault(name, ExerciseProgress())
 
     def save(self, name: str) -> None:
         """Write what this kernel knows of an exercise into the file, beside what others have written there."""
@@ -96,20 +96,20 @@ class Board:
             progress_file.update(self.path, lambda contents: contents.update({name: entry}))
 
 
-def _read(path: Path) -> dict[str, Entry]:
+def _read(path: Path) -> dict[str, ExerciseProgress]:
     """The entries in a file; what is no entry is left out."""
     found = progress_file.read(path)
     found.pop(progress_file.PREDICTIONS, None)
     return {name: _entry(value) for name, value in found.items() if isinstance(value, dict)}
 
 
-def _entry(value: dict[str, Any]) -> Entry:
-    blank = asdict(Entry())
+def _entry(value: dict[str, Any]) -> ExerciseProgress:
+    blank = asdict(ExerciseProgress())
     fitting = {key: value[key] for key in blank.keys() & value.keys() if type(value[key]) is type(blank[key])}
-    return Entry(**fitting)
+    return ExerciseProgress(**fitting)
 
 
-BOARD = Board()
+BOARD = ProgressBoard()
 
 
 def exercise(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -177,7 +177,7 @@ def show(name: str, times: bool = False) -> Any:
         print(error)
         return drawing.wait_for(error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        print(judge.told(error))
+        print(judge.described(error))
         return None
     return drawing.space_time(run, title=f"{name} on {todo.shown.n} simulated ranks")
 
@@ -186,7 +186,7 @@ def _steps(name: str, function: Callable[..., Any], coded: Coded) -> Any:
     """A run with coded inputs, as a grid that is played."""
     run = replay(function, coded, coded.n, coded.length, deadline_s=judge.DEADLINE_S)
     if run.error is not None:
-        print(run.error if isinstance(run.error, DeadlockError) else judge.told(run.error))
+        print(run.error if isinstance(run.error, DeadlockError) else judge.described(run.error))
     return play(grid(run, name)) if run.steps else None
 
 
@@ -200,7 +200,7 @@ def check(name: str) -> Figure | None:
         return None
     entry, picture, passed, verdict = BOARD.entry(name), None, True, ""
     up = cluster.current()
-    ranks = Engines(up) if up and up.mpi and up.healthy() else None
+    ranks = ClusterRanks(up) if up and up.mpi and up.healthy() else None
     for stage in judge.judge(todo, function, ranks):
         text = stage.text.replace("\n", "\n      ")
         print(f"  {_MARKS[stage.passed]} {stage.name}{f': {text}' if text else ''}")
@@ -256,7 +256,7 @@ def progress(lesson: str = "") -> None:
     chosen = [name for name in names() if name.startswith(lesson)]
     for name in chosen:
         print(f"{name:28} {_state(name):8} {task(name).title}{_tries(name)}")
-    done = sum(BOARD.entries.get(name, Entry()).done(name) for name in chosen)
+    done = sum(BOARD.entries.get(name, ExerciseProgress()).done(name) for name in chosen)
     print(f"{done} of {len(chosen)} done")
     for line in book.lines(_guesses(), lesson):
         print(line)
@@ -269,12 +269,12 @@ def _guesses() -> dict[str, book.Guess]:
 
 def _tries(name: str) -> str:
     """How many causes were tried, if it was more than the right one."""
-    entry = BOARD.entries.get(name, Entry())
+    entry = BOARD.entries.get(name, ExerciseProgress())
     return f" (cause: {count(entry.causes, 'guess')})" if entry.causes > 1 else ""
 
 
 def _state(name: str) -> str:
-    entry = BOARD.entries.get(name, Entry())
+    entry = BOARD.entries.get(name, ExerciseProgress())
     if entry.done(name):
         return "✓ done"
     if entry.passed:
@@ -287,7 +287,7 @@ def report(path: str | Path = "workbench-report.json") -> Path:
     BOARD.entry(names()[0])
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    found = {name: BOARD.entries.get(name, Entry()) for name in names()}
+    found = {name: BOARD.entries.get(name, ExerciseProgress()) for name in names()}
     path.write_text(junit(found) if path.suffix == ".xml" else json.dumps(_as_json(found), indent=1) + "\n")
     return path
 
@@ -309,20 +309,20 @@ def catch_up(lesson: str) -> None:
     print(f"Ready for lesson {lesson}: {', '.join(earlier)}" if earlier else f"Nothing comes before lesson {lesson}.")
 
 
-def junit(entries: dict[str, Entry], suite: str = "workbench") -> str:
+def junit(entries: dict[str, ExerciseProgress], suite: str = "workbench") -> str:
     """The entries as JUnit's XML."""
     return document(_suite(suite, (_case(name, entry) for name, entry in entries.items())))
 
 
-def _case(name: str, entry: Entry) -> Case:
+def _case(name: str, entry: ExerciseProgress) -> JunitCase:
     lesson, _, short = name.partition(".")
     if entry.done(name):
-        return Case(f"lesson.{lesson}", short)
+        return JunitCase(f"lesson.{lesson}", short)
     outcome = ("failure", "not passed") if entry.attempts else ("skipped", "not tried")
-    return Case(f"lesson.{lesson}", short, *outcome)
+    return JunitCase(f"lesson.{lesson}", short, *outcome)
 
 
-def _as_json(entries: dict[str, Entry]) -> dict[str, Any]:
+def _as_json(entries: dict[str, ExerciseProgress]) -> dict[str, Any]:
     points = sum(task(name).points for name, entry in entries.items() if entry.done(name))
     return {
         "exercises": {name: {**asdict(entry), "points": task(name).points} for name, entry in entries.items()},

@@ -104,8 +104,7 @@ class SpeedupTable(Protocol):
     """See :class:`workbench.course.training.timing.SpeedupTable`."""
 
     @property
-    def rows(self) -> Sequence[_Row]:
-        """By number of engines."""
+    def rows(self) -> Sequence[_Row]: ...
 
 
 def speedup(table: SpeedupTable) -> Figure:

@@ -30,7 +30,6 @@ class Lesson:
 
     @property
     def label(self) -> str:
-        """Number and title."""
         return f"{self.stem[:2]} {self.title}"
 
 

@@ -73,7 +73,7 @@ class ComputeService:
         self._workers: list[set[int]] = [set() for _ in range(dispatchers)]
         self._expected, self._ended = workers_per_dispatcher, False
         self._changed = threading.Condition()
-        self._server = _Server((host, 0), key, self._answer)
+        self._server = _RegistryServer((host, 0), key, self._answer)
         threading.Thread(target=self._server.serve_forever, name="data service registry", daemon=True).start()
 
     def addresses(self) -> Addresses:
@@ -129,7 +129,7 @@ class ComputeService:
         return (lambda: self._ended) if what == "ended" else (lambda: True), ""
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _RegistryServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
     block_on_close = False
     request_queue_size = 128
@@ -137,7 +137,7 @@ class _Server(socketserver.ThreadingTCPServer):
     def __init__(self, address: tuple[str, int], key: bytes, answer: Any) -> None:
         self.seals, self.answer = _seals(key), answer
         self.strangers = threading.BoundedSemaphore(_STRANGERS)
-        super().__init__(address, _Handler)
+        super().__init__(address, _RegistryHandler)
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         """Is there room for a stranger? Each takes a thread and a descriptor."""
@@ -155,8 +155,8 @@ class _Server(socketserver.ThreadingTCPServer):
         """A stranger, or somebody who has left: nothing to say."""
 
 
-class _Handler(socketserver.BaseRequestHandler):
-    server: _Server
+class _RegistryHandler(socketserver.BaseRequestHandler):
+    server: _RegistryServer
 
     def handle(self) -> None:
         """One question."""

@@ -25,7 +25,7 @@ from workbench.launch.ranks.files import FOLDER
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import gpus, mpi
 from workbench.launch.start.run import Outcome, run
-from workbench.launch.start.starters import Task, choose, environment
+from workbench.launch.start.starters import JobSpec, choose, environment
 
 _PLAIN = str.maketrans(
     {"✓": "+", "✗": "x", "→": "->", "×": "x", "µ": "u", "░": ".", "▒": "-", "▓": "=", "█": "#", "·": " "}
@@ -73,7 +73,7 @@ def start_ranks() -> tuple[Finding, list[RankReport]]:
     """Start two ranks, with MPI where it works, and hear what they say."""
     env = environment(N)
     command = [sys.executable, "-c", _RANK, FOLDER]
-    task = Task(N, command, env, choose(None, None, env), start_timeout_s=TIMEOUT_S / 2, timeout_s=TIMEOUT_S)
+    task = JobSpec(N, command, env, choose(None, None, env), start_timeout_s=TIMEOUT_S / 2, timeout_s=TIMEOUT_S)
     try:
         outcome = run(task, Printer(io.StringIO(), io.StringIO(), N), lambda line: None, numbers=(SIGINT,))
     except LaunchError as error:

@@ -39,7 +39,7 @@ _CURE = "Try it with NCCL_DEBUG=INFO: python -c 'from cupy.cuda import nccl; ncc
 
 
 @dataclass(frozen=True)
-class Card:
+class GpuCard:
     """A GPU.
 
     Args:
@@ -69,14 +69,14 @@ class Net:
 
 
 @dataclass(frozen=True)
-class Topology:
+class GpuTopology:
     """GPUs by number, and network cards."""
 
-    cards: tuple[Card, ...] = ()
+    cards: tuple[GpuCard, ...] = ()
     nets: tuple[Net, ...] = ()
 
 
-def parse(text: str) -> Topology:
+def parse(text: str) -> GpuTopology:
     """A topology from the text of NCCL's file.
 
     Raises:
@@ -85,7 +85,7 @@ def parse(text: str) -> Topology:
     Example:
         >>> gpu = '<gpu dev="0" gdr="1"><nvlink target="0000:05:00.0" count="18" tclass="0x068000"/></gpu>'
         >>> parse(f'<system><cpu><pci busid="0000:1b:00.0">{gpu}</pci></cpu></system>').cards
-        (Card(number=0, links={'NVSwitch': 18}, direct=True),)
+        (GpuCard(number=0, links={'NVSwitch': 18}, direct=True),)
     """
     try:
         root = ElementTree.fromstring(text)
@@ -95,15 +95,15 @@ def parse(text: str) -> Topology:
         nets = {net.attrib["name"]: _net(net) for net in root.iter("net")}
     except (ElementTree.ParseError, KeyError, ValueError) as error:
         raise LaunchError(f"What NCCL wrote is no topology that is understood here: {error!r}.") from error
-    return Topology(tuple(cards[number] for number in sorted(cards)), tuple(nets.values()))
+    return GpuTopology(tuple(cards[number] for number in sorted(cards)), tuple(nets.values()))
 
 
-def _card(number: int, gpu: ElementTree.Element, numbers: Mapping[str, int]) -> Card:
+def _card(number: int, gpu: ElementTree.Element, numbers: Mapping[str, int]) -> GpuCard:
     links: dict[int | str, int] = {}
     for link in gpu.findall("nvlink"):
         target = _target(link.get("target", "").lower(), link.get("tclass", ""), numbers)
         links[target] = links.get(target, 0) + int(link.attrib["count"])
-    return Card(number, links, gpu.get("gdr") == "1")
+    return GpuCard(number, links, gpu.get("gdr") == "1")
 
 
 def _target(bus: str, pci_class: str, numbers: Mapping[str, int]) -> int | str:
@@ -116,11 +116,12 @@ def _net(net: ElementTree.Element) -> Net:
     return Net(net.attrib["name"], float(net.get("speed", "0")) / 1000, net.get("gdr") == "1")
 
 
-def describe(topology: Topology) -> list[Finding]:
+def describe(topology: GpuTopology) -> list[Finding]:
     """A line about NVLink, and one about GPUDirect RDMA.
 
     Example:
-        >>> for finding in describe(Topology((Card(0, {1: 12}), Card(1, {0: 12})), (Net("mlx5_0", 400.0, False),))):
+        >>> gpus = GpuCard(0, {1: 12}), GpuCard(1, {0: 12})
+        >>> for finding in describe(GpuTopology(gpus, (Net("mlx5_0", 400.0, False),))):
         ...     print(finding.line())
         ✓ NVLink       GPU 0–1: 12 links
         ✓ GPUDirect    RDMA: mlx5_0 (400 Gb/s) no
@@ -131,37 +132,37 @@ def describe(topology: Topology) -> list[Finding]:
     ]
 
 
-def _nvlink(cards: Sequence[Card]) -> str:
+def _nvlink(cards: Sequence[GpuCard]) -> str:
     if not any(card.links for card in cards):
         return "none; the GPUs talk over PCIe" if len(cards) > 1 else "none"
     pairs = {f"{one.number}–{two.number}": _between(one, two) for one, two in combinations(cards, 2)}
-    parts = [f"GPU {', '.join(same)}: {count(links, 'link')}" for links, same in _alike(pairs) if links]
+    parts = [f"GPU {', '.join(same)}: {count(links, 'link')}" for links, same in _same(pairs) if links]
     others = {str(card.number): _elsewhere(card) for card in cards}
-    parts += [f"GPU {', '.join(same)}: {text}" for text, same in _alike(others) if text]
+    parts += [f"GPU {', '.join(same)}: {text}" for text, same in _same(others) if text]
     return "; ".join(parts)
 
 
-def _between(one: Card, two: Card) -> int:
+def _between(one: GpuCard, two: GpuCard) -> int:
     return max(one.links.get(two.number, 0), two.links.get(one.number, 0))
 
 
-def _elsewhere(card: Card) -> str:
+def _elsewhere(card: GpuCard) -> str:
     """What joins it to others than the GPUs of this list."""
     if not card.links:
         return "none"
     return ", ".join(f"{count(links, 'link')} to {what}" for what, links in card.links.items() if isinstance(what, str))
 
 
-def _rdma(topology: Topology) -> str:
+def _rdma(topology: GpuTopology) -> str:
     if not topology.nets:
         return "no network card"
     without = ", ".join(str(card.number) for card in topology.cards if not card.direct)
     yes = f"yes, but not to GPU {without}" if without else "yes"
     said = {net.name: f"({net.gbits:g} Gb/s) {yes if net.direct else 'no'}" for net in topology.nets}
-    return "; ".join(f"{', '.join(names)} {text}" for text, names in _alike(said))
+    return "; ".join(f"{', '.join(names)} {text}" for text, names in _same(said))
 
 
-def _alike(values: Mapping[str, _V]) -> Iterable[tuple[_V, list[str]]]:
+def _same(values: Mapping[str, _V]) -> Iterable[tuple[_V, list[str]]]:
     """Each value with the names that have it, in order."""
     found: dict[_V, list[str]] = {}
     for name, value in values.items():
@@ -187,7 +188,7 @@ def look(machine: Sequence[tuple[str, str]]) -> list[Finding]:
     return describe(topology)
 
 
-def probe(machine: Sequence[tuple[str, str]]) -> tuple[Topology | None, str]:
+def probe(machine: Sequence[tuple[str, str]]) -> tuple[GpuTopology | None, str]:
     """Have another process make a communicator over all GPUs that it sees, and read what NCCL wrote down.
 
     Args:
@@ -239,4 +240,4 @@ def make_communicators() -> None:
     os._exit(0)
 
 
-__all__ = ["Card", "Net", "Topology", "describe", "look", "make_communicators", "parse", "probe"]
+__all__ = ["GpuCard", "GpuTopology", "Net", "describe", "look", "make_communicators", "parse", "probe"]

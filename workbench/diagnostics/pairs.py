@@ -17,7 +17,7 @@ from workbench.common.messages import Message
 from workbench.common.text import columns, count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
-from workbench.launch.hosts.rehearsal import Seat, rehearse
+from workbench.launch.hosts.rehearsal import Endpoint, rehearse
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _ALL = 8  # with more hosts a sample is measured
@@ -59,15 +59,15 @@ def examine_hosts(targets: Sequence[Target], networks: Sequence[str] = ()) -> It
     connections = Connections(targets, processes, os.getcwd())
     ports = config.ports(os.environ)
     try:
-        seats, warnings = rehearse(connections, [], networks, ports)
-        yield f"✓ the rehearsal with {count(len(seats), 'host')}"
+        endpoints, warnings = rehearse(connections, [], networks, ports)
+        yield f"✓ the rehearsal with {count(len(endpoints), 'host')}"
         yield from (f"! {line}" for line in warnings)
-        yield from (f"  {seat.name}: by {seat.interface} {seat.address}" for seat in seats)
-        names = [seat.name for seat in seats]
+        yield from (f"  {endpoint.name}: by {endpoint.interface} {endpoint.address}" for endpoint in endpoints)
+        names = [endpoint.name for endpoint in endpoints]
         pairs = sample(names)
         if len(names) > _ALL:
             yield f"  {len(names)} hosts have {len(names) * (len(names) - 1)} pairs; a random {len(pairs)} are measured"
-        places = {seat.name: seat for seat in seats}
+        places = {endpoint.name: endpoint for endpoint in endpoints}
         speeds = {(one, other): _measure(connections, one, places[other], ports) for one, other in pairs}
     finally:
         connections.close()
@@ -87,7 +87,7 @@ def sample(names: Sequence[str]) -> list[Pair]:
     return pairs if len(names) <= _ALL else random.sample(pairs, _SAMPLE)
 
 
-def _measure(connections: Connections, one: str, other: Seat, ports: tuple[int, int]) -> Speed:
+def _measure(connections: Connections, one: str, other: Endpoint, ports: tuple[int, int]) -> Speed:
     low, high = ports
     question = Message("answer", {"address": other.address, "low": low, "high": high})
     place = _ask(connections, other.name, question, "answering").fields["place"]

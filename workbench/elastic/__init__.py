@@ -108,7 +108,7 @@ def run_fn(
                         with own_errors():
                             state.on_reset()
                     state.sync()  # always: a newcomer does, and would wait for those that had left it out
-                    _tell_synced()
+                    _notify_synced()
                     with own_errors():
                         result = func(state, *args, **kwargs)
                         state._finish()
@@ -122,7 +122,7 @@ def run_fn(
                     cause = interrupt
                 resets = resets + 1 if commits == state._commits else 1
                 commits = state._commits
-                _say(resets, reset_limit, cause)
+                _log_reset(resets, reset_limit, cause)
                 del cause  # and, with its traceback, what the failed step has left
                 state._forget_host_updates()
                 try:
@@ -136,14 +136,14 @@ def run_fn(
     return wrapper  # type: ignore[return-value]  # may be given as state=, too, which Concatenate cannot say
 
 
-def _tell_synced() -> None:
+def _notify_synced() -> None:
     """An elastic job's launcher makes rank 0 of a rank that has what was trained."""
     context = HOLDER.find()
     if context is not None and isinstance(context.bootstrap, ElasticBootstrap):
         context.bootstrap.synced()
 
 
-def _say(resets: int, limit: int | None, cause: Exception) -> None:
+def _log_reset(resets: int, limit: int | None, cause: Exception) -> None:
     """Why there is a reset; or that there is none any more."""
     reason = f"{type(cause).__name__}: {cause}"
     if limit is not None and resets > limit:

@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.elastic.checkpoint_files import DamagedError, directory_of, numbers, read_whole, whole
+from workbench.elastic.checkpoint_files import DamagedError, complete, directory_of, numbers, read_complete
 from workbench.elastic.checkpoint_lock import FolderLock
 from workbench.elastic.checkpoint_values import NUMPY, ArrayKind, encode
 from workbench.elastic.checkpoint_write import Attempt, prune, write
@@ -115,9 +115,9 @@ class Checkpoints:
         self.newest: int | None = None
         self.postponed, self._patience_s = 0, patience_s
         self._since = self._failures = self._last_number = 0
-        self._problem, self._told, self._retry_at = "", "", 0.0
+        self._problem, self._warned, self._retry_at = "", "", 0.0
         self._thread: threading.Thread | None = None
-        self._hurry = threading.Event()
+        self._cut_short = threading.Event()
         self._lock = FolderLock(self.folder)
         self._looked = False
         try:
@@ -154,7 +154,7 @@ class Checkpoints:
         self._last_number = max(self._last_number, *self._numbers()) + 1
         return Notice(self.newest, Attempt(self._last_number, commit, size, secrets.token_hex(4)), last=last)
 
-    def hear(self, notice: Notice, rank: int, values: Callable[[], Mapping[str, Any]]) -> None:
+    def receive(self, notice: Notice, rank: int, values: Callable[[], Mapping[str, Any]]) -> None:
         """Do what rank 0 said. Every rank calls it.
 
         Args:
@@ -166,17 +166,17 @@ class Checkpoints:
             CheckpointError: rank 0 has given up.
         """
         problem = self._problem
-        if problem and problem != self._told:
+        if problem and problem != self._warned:
             _LOG.warning("checkpoint: %s Training goes on; the last whole checkpoint stays.", problem)
-        self._told = problem
+        self._warned = problem
         if notice.problem:
             raise CheckpointError(notice.problem)
         if notice.newest is not None:
             self.newest = notice.newest
         self._since, self._looked = self._since + (not notice.last), True
         if notice.attempt is not None:
-            self._since, self._hurry = 0, threading.Event()
-            rest = (rank, values(), self._hurry, self._thread)
+            self._since, self._cut_short = 0, threading.Event()
+            rest = (rank, values(), self._cut_short, self._thread)
             self._thread = threading.Thread(
                 target=self._write, args=(notice.attempt, *rest), name="checkpoint", daemon=True
             )
@@ -201,9 +201,9 @@ class Checkpoints:
         """Why the last attempt failed; empty if it did not."""
         return self._problem
 
-    def hurry(self) -> None:
+    def cut_short(self) -> None:
         """The ranks change: wait no longer for parts than a moment, for who should write them may be gone."""
-        self._hurry.set()
+        self._cut_short.set()
 
     def leave(self) -> None:
         """This rank leaves the job: stay until what it is writing is on the disk, as long as a grace period allows."""
@@ -230,7 +230,7 @@ class Checkpoints:
         attempt: Attempt,
         rank: int,
         values: Mapping[str, Any],
-        hurry: threading.Event,
+        cut_short: threading.Event,
         before: threading.Thread | None,
     ) -> None:
         """The thread."""
@@ -239,11 +239,11 @@ class Checkpoints:
                 before.join(self._patience_s)  # of a rank 0 before this one, or of a rank that is slow
             if rank == 0:
                 self._lock.take(LOCK_S)
-            write(self.folder, attempt, rank, values, self._kinds, self._patience_s, hurry)
+            write(self.folder, attempt, rank, values, self._kinds, self._patience_s, cut_short)
         except Exception as error:  # noqa: BLE001 - whatever it is, the training must not end by it
             where = f"on rank {rank}, {socket.gethostname()}"
             self._problem = f"Checkpoint {attempt.number} failed {where}: {explained(error)}"
-            if not hurry.is_set():  # else it is the ranks that changed, and not the disk
+            if not cut_short.is_set():  # else it is the ranks that changed, and not the disk
                 self._failures += 1
                 self._retry_at = time.monotonic() + RETRY_S
             return
@@ -265,7 +265,7 @@ class Checkpoints:
         self._looked = True
         try:
             self._lock.take(LOCK_S)
-            found = newest_whole(self.folder, self._kinds)
+            found = newest_complete(self.folder, self._kinds)
         except OSError as error:
             raise CheckpointError(f"No checkpoint can be read: {explained(error)}") from error
         if found is None:
@@ -280,20 +280,20 @@ class Checkpoints:
         encode(values, self._kinds)
 
 
-def newest_whole(folder: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def newest_complete(folder: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The values and the manifest of the newest checkpoint that can be read; None if none was ever finished.
 
     Raises:
         CheckpointError: there are some, and all of them are damaged.
     """
     wrong = []
-    finished = whole(folder)
+    finished = complete(folder)
     for number in reversed(numbers(folder)):
         if number not in finished:
             _LOG.warning("checkpoint: %s was never finished: it is left out.", directory_of(folder, number))
             continue
         try:
-            return read_whole(directory_of(folder, number), kinds)
+            return read_complete(directory_of(folder, number), kinds)
         except DamagedError as error:
             _LOG.warning("checkpoint: %s The one before it is taken.", error)
             wrong.append(str(error))
@@ -329,7 +329,7 @@ def read_checkpoint(folder: str | os.PathLike[str], kinds: Sequence[ArrayKind] =
         {'step': 7}
     """
     try:
-        found = newest_whole(Path(folder).absolute(), kinds)
+        found = newest_complete(Path(folder).absolute(), kinds)
     except OSError as error:
         raise CheckpointError(f"No checkpoint can be read: {explained(error)}") from error
     if found is None:
@@ -345,4 +345,4 @@ def explained(error: Exception) -> str:
     return f"{error.strerror or error}{where}. {_ADVICE.get(error.errno or 0, '')}".rstrip()
 
 
-__all__ = ["LEAVE_S", "LIMIT", "LOCK_S", "RETRY_S", "Checkpoints", "Notice", "newest_whole", "read_checkpoint"]
+__all__ = ["LEAVE_S", "LIMIT", "LOCK_S", "RETRY_S", "Checkpoints", "Notice", "newest_complete", "read_checkpoint"]

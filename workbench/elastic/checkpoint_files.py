@@ -68,7 +68,7 @@ def numbers(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in found if match)
 
 
-def whole(folder: Path) -> list[int]:
+def complete(folder: Path) -> list[int]:
     """Those that have a manifest."""
     return [number for number in numbers(folder) if (directory_of(folder, number) / MANIFEST).exists()]
 
@@ -108,7 +108,7 @@ def flush_folder(folder: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Piece:
+class ArrayPiece:
     """Some bytes of an array, from and to."""
 
     array: int
@@ -116,7 +116,7 @@ class Piece:
     stop: int
 
 
-def divided(lengths: Sequence[int], size: int) -> list[list[Piece]]:
+def divided(lengths: Sequence[int], size: int) -> list[list[ArrayPiece]]:
     """Which pieces each rank writes.
 
     Args:
@@ -124,24 +124,24 @@ def divided(lengths: Sequence[int], size: int) -> list[list[Piece]]:
         size: number of ranks.
 
     Example:
-        >>> divided([6, 2], size=2)
-        [[Piece(array=0, start=0, stop=4)], [Piece(array=0, start=4, stop=6), Piece(array=1, start=0, stop=2)]]
+        >>> [[(each.array, each.start, each.stop) for each in share] for share in divided([6, 2], size=2)]
+        [[(0, 0, 4)], [(0, 4, 6), (1, 0, 2)]]
     """
     total = sum(lengths)
     cuts = [total * rank // size for rank in range(size + 1)]
-    shares: list[list[Piece]] = []
+    shares: list[list[ArrayPiece]] = []
     for low, high in pairwise(cuts):
         share, begin = [], 0
         for array, length in enumerate(lengths):
             start, stop = max(low - begin, 0), min(high - begin, length)
             if start < stop:
-                share.append(Piece(array, start, stop))
+                share.append(ArrayPiece(array, start, stop))
             begin += length
         shares.append(share)
     return shares
 
 
-def checksum(array: Stored, piece: Piece, file: BinaryIO | None = None) -> str:
+def checksum(array: Stored, piece: ArrayPiece, file: BinaryIO | None = None) -> str:
     """The CRC-32 of a piece, as 8 hexadecimal digits; on the way the piece is written to a file, if there is one."""
     crc = 0
     for start in range(piece.start, piece.stop, _CHUNK):
@@ -152,7 +152,7 @@ def checksum(array: Stored, piece: Piece, file: BinaryIO | None = None) -> str:
     return f"{crc:08x}"
 
 
-def write_part(path: Path, token: str, pieces: Sequence[Piece], arrays: Sequence[Stored]) -> None:
+def write_part(path: Path, token: str, pieces: Sequence[ArrayPiece], arrays: Sequence[Stored]) -> None:
     """Write some pieces of the arrays, with a header before them."""
     table = [{"name": each.name, **each.about, "nbytes": each.nbytes} for each in arrays]
 
@@ -228,7 +228,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
     return content  # type: ignore[no-any-return]
 
 
-def read_whole(directory: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]]:
+def read_complete(directory: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str, Any], dict[str, Any]]:
     """A checkpoint's values, every byte of them checked, and its manifest.
 
     Raises:
@@ -293,19 +293,19 @@ def _read_part(directory: Path, file: dict[str, Any], rows: list[Any], data: lis
 
 __all__ = [
     "MANIFEST",
+    "ArrayPiece",
     "DamagedError",
-    "Piece",
     "checksum",
+    "complete",
     "directory_of",
     "divided",
     "flush_folder",
     "numbers",
     "part_name",
+    "read_complete",
     "read_header",
     "read_manifest",
-    "read_whole",
     "replacing",
-    "whole",
     "write_manifest",
     "write_part",
 ]

@@ -92,7 +92,6 @@ class NumpyKind:
         return about, flat.nbytes, lambda start, stop: flat[start:stop]
 
     def give(self, about: Mapping[str, Any], data: Bytes) -> Any:
-        """The array or number."""
         array = data.view(_dtype(about["dtype"])).reshape(about["shape"], order=about.get("order", "C"))
         return array[()] if about.get("scalar") else array
 

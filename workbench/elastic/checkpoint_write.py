@@ -15,8 +15,9 @@ from typing import Any
 
 from workbench.elastic.checkpoint_files import (
     MANIFEST,
-    Piece,
+    ArrayPiece,
     checksum,
+    complete,
     directory_of,
     divided,
     flush_folder,
@@ -24,14 +25,13 @@ from workbench.elastic.checkpoint_files import (
     part_name,
     read_header,
     replacing,
-    whole,
     write_manifest,
     write_part,
 )
 from workbench.elastic.checkpoint_values import ArrayKind, Stored, encode
 from workbench.errors import CheckpointError
 
-_HURRY_S, _POLL_S = 5.0, (0.002, 0.1)
+_CUT_SHORT_S, _POLL_S = 5.0, (0.002, 0.1)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def write(
     values: Mapping[str, Any],
     kinds: Sequence[ArrayKind],
     patience_s: float,
-    hurry: threading.Event,
+    cut_short: threading.Event,
 ) -> None:
     """Write this rank's part; on rank 0, wait for the others' and make the checkpoint whole.
 
@@ -88,7 +88,7 @@ def write(
         raise
     if rank == 0:
         mine = [[checksum(arrays[each.array], each) for each in share] for share in shares[1:]]
-        _wait_for_parts(directory, attempt, patience_s, hurry)
+        _wait_for_parts(directory, attempt, patience_s, cut_short)
         rows, files = _put_together(directory, attempt, shares, arrays, mine)
         flush_folder(directory)
         flush_folder(folder)
@@ -97,7 +97,7 @@ def write(
         write_manifest(directory, {**about, "values": plain, "arrays": table, "files": files, "pieces": rows})
 
 
-def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, hurry: threading.Event) -> None:
+def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, cut_short: threading.Event) -> None:
     """Until the other ranks' files are there."""
     missing, seen, pause, until = set(range(1, attempt.size)), -1, _POLL_S[0], float("inf")
     while missing := {rank for rank in missing if not (directory / attempt.part(rank)).exists()}:
@@ -105,7 +105,7 @@ def _wait_for_parts(directory: Path, attempt: Attempt, patience_s: float, hurry:
             with suppress(FileNotFoundError):
                 text = (directory / attempt.failure(rank)).read_text(errors="replace")
                 raise CheckpointError(f"Rank {rank} could not write its part: {text}")
-        now, patience_s = time.monotonic(), _HURRY_S if hurry.is_set() else patience_s
+        now, patience_s = time.monotonic(), _CUT_SHORT_S if cut_short.is_set() else patience_s
         if (grown := _bytes_in(directory)) != seen:
             seen, until = grown, now + patience_s
         until = min(until, now + patience_s)
@@ -128,7 +128,7 @@ def _bytes_in(directory: Path) -> int:
 
 
 def _put_together(
-    directory: Path, attempt: Attempt, shares: list[list[Piece]], arrays: Sequence[Stored], mine: list[list[str]]
+    directory: Path, attempt: Attempt, shares: list[list[ArrayPiece]], arrays: Sequence[Stored], mine: list[list[str]]
 ) -> tuple[list[list[Any]], list[dict[str, Any]]]:
     """Where each piece lies, and the files; rank 0 writes what differs from its own copy.
 
@@ -139,7 +139,7 @@ def _put_together(
     """
     rows: list[list[Any]] = []
     files: list[dict[str, Any]] = []
-    different: list[Piece] = []
+    different: list[ArrayPiece] = []
     table = [{"name": each.name, **each.about, "nbytes": each.nbytes} for each in arrays]
 
     def add(part: str, wanted: Sequence[str] | None) -> None:
@@ -150,7 +150,7 @@ def _put_together(
             if wanted is None or wanted[index] == crc:
                 rows.append([array, start, stop, part, offset, crc])
             else:
-                different.append(Piece(array, start, stop))
+                different.append(ArrayPiece(array, start, stop))
             offset += stop - start
         size = (directory / part).stat().st_size
         if size != offset:
@@ -182,7 +182,7 @@ def prune(folder: Path, keep: int) -> None:
     A manifest goes first, so that what is left by a kill meanwhile counts as never finished.
     """
     try:
-        kept = whole(folder)[-keep:]
+        kept = complete(folder)[-keep:]
         for number in numbers(folder):
             if number < kept[-1] and number not in kept:
                 directory = directory_of(folder, number)

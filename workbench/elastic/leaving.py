@@ -22,7 +22,7 @@ from workbench import config
 from workbench.transport.elastic import registration
 
 
-class _Handler:
+class _SigtermHandler:
     """What SIGTERM calls: it raises nothing, so a collective that it interrupts goes on."""
 
     raises_nothing = True
@@ -36,27 +36,27 @@ class _Handler:
             os.kill(os.getpid(), number)
         self._asked = True
         # On a thread of its own: the main thread may hold the lock of the connection right now.
-        threading.Thread(target=self._tell, name="workbench-leaving", daemon=True).start()
+        threading.Thread(target=self._notify, name="workbench-leaving", daemon=True).start()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with contextlib.suppress(OSError):
-            registration(self._path, self._worker, os.getpid()).say("leaving")
+            registration(self._path, self._worker, os.getpid()).send("leaving")
 
 
 def _hold() -> None:
     """Before a fork. Python drops in the child what has come to its handlers before: so SIGTERM waits until then."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
 
 
 def _release() -> None:
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
 
 def _as_any_other() -> None:
     """In a forked child."""
-    if isinstance(signal.getsignal(signal.SIGTERM), _Handler):
+    if isinstance(signal.getsignal(signal.SIGTERM), _SigtermHandler):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
@@ -77,7 +77,7 @@ def leaving_on_sigterm() -> Iterator[None]:
     if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
-    handler: Any = _Handler(launch.file, launch.rank)
+    handler: Any = _SigtermHandler(launch.file, launch.rank)
     signal.signal(signal.SIGTERM, handler)
     try:
         yield

@@ -71,7 +71,7 @@ class State:
     def on_reset(self) -> None:
         """The job has begun anew, perhaps with other ranks."""
         if self._checkpoints is not None:
-            self._checkpoints.hurry()
+            self._checkpoints.cut_short()
         self.reset()
         for callback in self._reset_callbacks:
             callback()
@@ -109,7 +109,7 @@ class State:
         self._commits += 1
         if context := HOLDER.find():
             context.part(Passing).passes("in commit")
-        self._tell(self._notice)
+        self._exchange_notice(self._notice)
 
     def check_host_updates(self) -> None:
         """Raise on all ranks at once if rank 0 has heard of other hosts. A collective.
@@ -117,9 +117,9 @@ class State:
         Raises:
             HostsUpdatedInterrupt: it has.
         """
-        self._tell(lambda leaving: None)
+        self._exchange_notice(lambda leaving: None)
 
-    def _tell(self, notice_of: Callable[[bool], Notice | None]) -> None:
+    def _exchange_notice(self, notice_of: Callable[[bool], Notice | None]) -> None:
         """Rank 0's word to all, about hosts and about checkpoints; it depends on whether ranks are to leave."""
         before = latest = self._last_updated_timestamp
         update = 0
@@ -132,7 +132,7 @@ class State:
         before, latest, update, notice = self._as_rank_0_knows(before, latest, update, notice)
         self._last_updated_timestamp = latest
         if notice is not None and self._checkpoints is not None:
-            self._checkpoints.hear(notice, self._rank(), self._lent)
+            self._checkpoints.receive(notice, self._rank(), self._lent)
         if latest > before:
             raise HostsUpdatedInterrupt(skip_sync=update == HostUpdate.REMOVED)
 
@@ -194,7 +194,7 @@ class State:
     def _finish(self) -> None:
         if self._checkpoints is None:
             return
-        self._tell(lambda leaving: self._notice(leaving, last=True))
+        self._exchange_notice(lambda leaving: self._notice(leaving, last=True))
         self._checkpoints.wait()
         problem = self._bcast_object(self._checkpoints.problem())
         self._checkpoints.close()

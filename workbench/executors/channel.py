@@ -19,7 +19,7 @@ _FOREVER = float("inf")
 _KEEPALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host that is gone is noticed after 25 s
 
 
-class Channel:
+class ExecutorChannel:
     """One end of a connection.
 
     Args:
@@ -29,7 +29,7 @@ class Channel:
 
     Example:
         >>> one, other = socket.socketpair()
-        >>> here, there = Channel(one, b"key", listened=True), Channel(other, b"key", listened=False)
+        >>> here, there = ExecutorChannel(one, b"key", listened=True), ExecutorChannel(other, b"key", listened=False)
         >>> here.send("run", number=7)
         True
         >>> there.receive()
@@ -52,9 +52,9 @@ class Channel:
 
     def send(self, kind: str, data: bytes = b"", /, **fields: Any) -> bool:
         """Send a message; False if nobody is there any more."""
-        return self.say(Message(kind, fields, data))
+        return self.send_message(Message(kind, fields, data))
 
-    def say(self, message: Message) -> bool:
+    def send_message(self, message: Message) -> bool:
         """The same, of a message that is one already."""
         body = encode(message)
         with self._lock:
@@ -99,4 +99,4 @@ def fields_of(message: Message | None, kind: str) -> Mapping[str, Any]:
     return message.fields if message is not None and message.kind == kind else {}
 
 
-__all__ = ["Channel", "fields_of"]
+__all__ = ["ExecutorChannel", "fields_of"]

@@ -26,7 +26,7 @@ from typing import IO, Any
 from workbench.common.secret.handshake import HANDSHAKE_S, connect
 from workbench.common.secret.seal import derived
 from workbench.errors import LaunchError
-from workbench.executors.channel import Channel
+from workbench.executors.channel import ExecutorChannel
 from workbench.machine import machine
 
 _CHUNK = 1 << 16
@@ -97,7 +97,7 @@ def serve(invitation: Invitation, about: About, timeout_s: float = 30.0) -> str:
     return why
 
 
-def connected(invitation: Invitation, until: float) -> Channel:
+def connected(invitation: Invitation, until: float) -> ExecutorChannel:
     """A channel to the switchboard.
 
     Args:
@@ -116,7 +116,7 @@ def connected(invitation: Invitation, until: float) -> Channel:
             f"{socket.gethostname()} does not reach the launcher at {where}: {error}. Does a firewall keep it away? "
             "WORKBENCH_PORTS, set where the job is started, says which ports are used."
         ) from None
-    return Channel(sock, session, listened=False)
+    return ExecutorChannel(sock, session, listened=False)
 
 
 def _stream(invitation: Invitation, order: Mapping[str, Any]) -> None:
@@ -130,7 +130,7 @@ def _stream(invitation: Invitation, order: Mapping[str, Any]) -> None:
             channel.close()
 
 
-def _run(channel: Channel, script: str, env: Mapping[str, str]) -> None:
+def _run(channel: ExecutorChannel, script: str, env: Mapping[str, str]) -> None:
     with subprocess.Popen(
         ["sh", "-c", script],
         bufsize=0,
@@ -170,12 +170,12 @@ def _wait(process: subprocess.Popen[bytes], feeder: threading.Thread) -> None:
                 process.wait()
 
 
-def _carry(stream: IO[bytes], kind: str, channel: Channel) -> None:
+def _carry(stream: IO[bytes], kind: str, channel: ExecutorChannel) -> None:
     while (data := os.read(stream.fileno(), _CHUNK)) and channel.send(kind, data):
         pass
 
 
-def _feed(channel: Channel, stdin: IO[bytes]) -> None:
+def _feed(channel: ExecutorChannel, stdin: IO[bytes]) -> None:
     with stdin, contextlib.suppress(BrokenPipeError):
         while (message := channel.receive()) and message.kind == "in":
             left = message.data

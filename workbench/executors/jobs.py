@@ -17,10 +17,10 @@ from workbench.launch.elastic.discovery import Found
 from workbench.launch.elastic.run import Limits
 from workbench.launch.elastic.run import run as run_elastic
 from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
-from workbench.launch.hosts.ranks_on_hosts import Plan, ranks_on
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, ranks_on
 from workbench.launch.hosts.remote_shell import Relay
 from workbench.launch.ranks.events import Signals
-from workbench.launch.ranks.output import Printer, say
+from workbench.launch.ranks.output import Printer, log
 from workbench.launch.start.run import run
 from workbench.launch.start.starters import choose, environment
 from workbench.machine import make_room
@@ -69,7 +69,7 @@ def run_on(
     )
     ranks, labels = ranks_on(board.targets(), variables, n, nics, folder=".")
     printer = Printer(stdout or sys.stdout, stderr or sys.stderr, n, prefix_output_with_timestamp, output_dir, labels)
-    return runner.results(task, run(task, printer, say, verbose, (SIGINT,), ranks))
+    return runner.results(task, run(task, printer, log, verbose, (SIGINT,), ranks))
 
 
 def run_elastic_on(
@@ -113,11 +113,11 @@ def run_elastic_on(
     task = runner.task_of(n, variables, func, args, kwargs, executable)
     make_room(6 * n + 64, f"{n} ranks need")
     printer = Printer(stdout or sys.stdout, stderr or sys.stderr, 0, prefix_output_with_timestamp, output_dir)
-    plan = Plan(board.targets(), nics, config.ports(variables), folder=".")
+    plan = HostPlan(board.targets(), nics, config.ports(variables), folder=".")
     with Signals((SIGINT,)) as signals:
         printer.heed(lambda: signals.came)
         workers = WorkersOnHosts(task, plan, lambda host: Relay(board.path), signals)
-        outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, say)
+        outcome = run_elastic(limits, workers, BoardDiscovery(board, failed), printer, log)
     return runner.results(task, outcome)
 
 

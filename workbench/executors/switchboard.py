@@ -25,7 +25,7 @@ from workbench.common.secret.handshake import HANDSHAKE_S, MOST, Guests, greet
 from workbench.common.secret.seal import derived
 from workbench.common.text import count
 from workbench.errors import LaunchError
-from workbench.executors.channel import Channel, fields_of
+from workbench.executors.channel import ExecutorChannel, fields_of
 from workbench.executors.executor import PURPOSE, Invitation
 from workbench.launch.hosts.connections import Target
 from workbench.launch.hosts.remote_shell import Relay
@@ -51,16 +51,16 @@ class Executor:
     label: str
     host: str
     gpus: tuple[str, ...]
-    channel: Channel
+    channel: ExecutorChannel
     here: bool = True
 
 
 @dataclass
-class _Call:
+class _WaitingScript:
     """A script for which the executor's connection is waited for."""
 
     came: threading.Event = field(default_factory=threading.Event)
-    channel: Channel | None = None
+    channel: ExecutorChannel | None = None
 
 
 class Switchboard:
@@ -69,7 +69,7 @@ class Switchboard:
     Args:
         address: of this machine, at which executors reach it.
         ports: the first free one from one to the other is listened at; any free one if both are 0.
-        told: gets what somebody tells who is no executor, but was given the invitation; see ``workbench/ray``.
+        on_message: gets what somebody tells who is no executor, but was given the invitation; see ``workbench/ray``.
 
     Raises:
         LaunchError: no port is free there.
@@ -89,9 +89,9 @@ class Switchboard:
     """
 
     def __init__(
-        self, address: str, ports: tuple[int, int] = (0, 0), told: Callable[[bytes], None] | None = None
+        self, address: str, ports: tuple[int, int] = (0, 0), on_message: Callable[[bytes], None] | None = None
     ) -> None:
-        self._told = told
+        self._on_message = on_message
         try:
             self._listener = listen(address, ports)
         except OSError as error:
@@ -105,7 +105,7 @@ class Switchboard:
         self._changed = threading.Condition()
         self._executors: list[Executor] = []
         self._names: dict[str, str] = {}  # by machine
-        self._calls: dict[int, _Call] = {}
+        self._calls: dict[int, _WaitingScript] = {}
         self._numbers, self._guests, self._over = itertools.count(1), Guests(4 * MOST), False
         self._lost: list[str] = []
         for target in (self._admit, self._take_clients):
@@ -132,7 +132,7 @@ class Switchboard:
         return list(slots.items())
 
     def targets(self) -> list[Target]:
-        """The same, for a :class:`workbench.launch.hosts.ranks_on_hosts.Plan`."""
+        """The same, for a :class:`workbench.launch.hosts.ranks_on_hosts.HostPlan`."""
         return [Target(name, slots, Relay(self.path)) for name, slots in self.hosts()]
 
     def lost(self) -> list[str]:
@@ -201,7 +201,7 @@ class Switchboard:
         if not key:
             sock.close()
             return
-        channel = Channel(sock, key, listened=True)
+        channel = ExecutorChannel(sock, key, listened=True)
         message = channel.receive()
         if about := fields_of(message, "here"):
             self._attend(channel, about)
@@ -209,12 +209,12 @@ class Switchboard:
             call.channel = channel
             call.came.set()
         else:
-            if message is not None and message.kind == "tell" and self._told is not None:
-                self._told(message.data)
+            if message is not None and message.kind == "tell" and self._on_message is not None:
+                self._on_message(message.data)
                 channel.send("heard")
             channel.close()
 
-    def _attend(self, channel: Channel, about: Mapping[str, Any]) -> None:
+    def _attend(self, channel: ExecutorChannel, about: Mapping[str, Any]) -> None:
         """Until an executor is gone."""
         with self._changed:
             host = self._name(str(about["host"]), str(about["machine"]))
@@ -253,7 +253,7 @@ class Switchboard:
 
     def _serve(self, sock: socket.socket) -> None:
         """One client: find the executor, and carry what they say to each other."""
-        client = Channel(sock, b"", listened=True)
+        client = ExecutorChannel(sock, b"", listened=True)
         fields = fields_of(client.receive(), "run")
         try:
             remote = self._run(str(fields["host"]), str(fields["script"]))
@@ -268,13 +268,13 @@ class Switchboard:
         client.close()
         remote.close()
 
-    def _run(self, host: str, script: str) -> Channel:
+    def _run(self, host: str, script: str) -> ExecutorChannel:
         """Have the host's first executor run a script.
 
         Raises:
             LaunchError: no executor is there, or it does not answer.
         """
-        number, call = next(self._numbers), _Call()
+        number, call = next(self._numbers), _WaitingScript()
         self._calls[number] = call
         executors = [each for each in self.executors() if each.host == host]
         gpus = ",".join(gpu for each in executors for gpu in each.gpus)
@@ -288,8 +288,8 @@ class Switchboard:
         raise LaunchError(f"no executor of {host} answers")
 
 
-def _carry(one: Channel, other: Channel) -> None:
-    while (message := one.receive()) and other.say(message):
+def _carry(one: ExecutorChannel, other: ExecutorChannel) -> None:
+    while (message := one.receive()) and other.send_message(message):
         pass
     for each in (one, other):
         each.shut()

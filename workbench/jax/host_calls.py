@@ -68,14 +68,14 @@ class HostCalls:
             return io_callback(
                 lambda *given: function([np.asarray(each) for each in given]), results, *tensors, ordered=True
             )
-        alike = [i for i, (one, other) in enumerate(zip(tensors, results, strict=False)) if _same(one, other)]
+        same = [i for i, (one, other) in enumerate(zip(tensors, results, strict=False)) if _same(one, other)]
         inputs = [(each.shape, np.dtype(each.dtype)) for each in tensors]
         outputs = [(each.shape, np.dtype(each.dtype)) for each in results]
 
         def run(given: Sequence[int], wanted: Sequence[int]) -> None:
             arrays = [array_at(at, *spec) for at, spec in zip(given, inputs, strict=True)]
             for i, array in enumerate(arrays):
-                array.flags.writeable = i in alike
+                array.flags.writeable = i in same
             made = function(arrays if lends else [each.copy() for each in arrays])
             for result, at, spec in zip(made, wanted, outputs, strict=True):
                 _put(result, array_at(at, *spec))
@@ -83,7 +83,7 @@ class HostCalls:
         number = jax.ShapeDtypeStruct((), np.int32)  # type: ignore[no-untyped-call]
         ticket = io_callback(lambda: self._begin(run), number, ordered=True)
         call = jax.ffi.ffi_call(
-            NAME, [number, *results], has_side_effect=True, input_output_aliases={0: 0} | {i + 1: i + 1 for i in alike}
+            NAME, [number, *results], has_side_effect=True, input_output_aliases={0: 0} | {i + 1: i + 1 for i in same}
         )
         done, *made = call(ticket, *tensors)
         io_callback(lambda _: None, None, done, ordered=True)

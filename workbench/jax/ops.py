@@ -148,8 +148,8 @@ def _on_tree(call: Call, tree: Any, compression: Compressor = Compression.none) 
     sent = [sendable(each, call.verb) for each in leaves]
     small = [compression.compress(each) for each, _ in sent]
     made = _run(call, [each for each, _ in small]) if small else []
-    whole = [compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)]
-    return jax.tree.unflatten(structure, [as_given(each, kind) for each, (_, kind) in zip(whole, sent, strict=True)])
+    large = [compression.decompress(each, ctx) for each, (_, ctx) in zip(made, small, strict=True)]
+    return jax.tree.unflatten(structure, [as_given(each, kind) for each, (_, kind) in zip(large, sent, strict=True)])
 
 
 def _run(call: Call, tensors: Sequence[Any]) -> list[Any]:

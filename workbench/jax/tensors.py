@@ -21,7 +21,7 @@ from workbench.errors import UnsupportedTensorError
 from workbench.jax.host_calls import HOST_CALLS
 from workbench.job.arrays import borrowed, on_gpu, plain
 from workbench.job.context import HOLDER
-from workbench.training.bridge import DenseGradients, Spec
+from workbench.training.bridge import NoSparseGradients, Spec
 from workbench.training.calls import GraphCalls
 from workbench.training.compression import Compression as Casts
 
@@ -106,7 +106,7 @@ def own_errors() -> AbstractContextManager[None]:
     return GRAPH.own_errors(jax.errors.JaxRuntimeError)
 
 
-class JaxBridge(DenseGradients):
+class JaxBridge(NoSparseGradients):
     """What gradients need; see :class:`workbench.training.bridge.Bridge`."""
 
     lends = True

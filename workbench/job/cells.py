@@ -12,14 +12,14 @@ from workbench.runtime.faults.notebook_hooks import cell_traceback
 
 
 @contextlib.contextmanager
-def as_cell(numbers: CellNumbers, said: Mapping[str, Any] | None) -> Iterator[None]:
+def as_cell(numbers: CellNumbers, carried: Mapping[str, Any] | None) -> Iterator[None]:
     """What happens in the block is told to the other ranks, as of a cell.
 
     Args:
         numbers: what this rank knows of the driver's calls.
-        said: what the call carries; None if somebody else than the driver has made it.
+        carried: what the call carries; None if somebody else than the driver has made it.
     """
-    numbers.begin(said)
+    numbers.begin(carried)
     if (job := HOLDER.find()) is not None:
         job.cell_begins(numbers)
     try:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from workbench.common.cell_numbers import CellNumbers, Notice, idle
+from workbench.common.cell_numbers import CellNumbers, WaitNotice, idle
 from workbench.config import Settings
 from workbench.core.backend.process_sets import SetTable
 from workbench.core.engine import Engine
@@ -134,7 +134,6 @@ class Context:
 
     @property
     def rank(self) -> int:
-        """This rank."""
         return self.world.rank
 
     @property
@@ -163,7 +162,7 @@ class Context:
     def lost(self, rank: int, why: str) -> None:
         """The launcher of an elastic job says that a rank was lost. From any thread; rank 0 tells the others."""
         if self.server is not None:
-            self.server.hear(Lost(rank, why))
+            self.server.receive(Lost(rank, why))
         elif rank == 0:
             self.control.give_up(why)
 
@@ -227,7 +226,7 @@ class Context:
         """Leave the job; True if all ranks left together."""
         begun, timeout_s = time.monotonic(), min(timeout_s, _AFTER_ERROR_S) if self._raised else timeout_s
         try:
-            together = self.engine.leave(timeout_s, partial(self._leaves_alone, Notice("shutdown()")))
+            together = self.engine.leave(timeout_s, partial(self._leaves_alone, WaitNotice("shutdown()")))
         except BaseException:  # Ctrl-C: go without the others, or the job would go on in threads that nobody knows of
             self.engine.leave(0.0)
             self.bootstrap.broken()
@@ -240,7 +239,7 @@ class Context:
         self._close(together)
         return together
 
-    def _leaves_alone(self, notice: Notice | None = None) -> bool:
+    def _leaves_alone(self, notice: WaitNotice | None = None) -> bool:
         """Is a rank idle, so that it does not leave, too? Called amid a wait, it gives notice of who runs what."""
         if notice is not None:
             notice.look(self.engines)

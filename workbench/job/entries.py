@@ -82,7 +82,7 @@ def entry(
                 convert = convert or back
         shape = source.shape if shape is None else shape
     if source is not None and target is source and caller is None and verb(kind).reduces:  # in shared memory
-        fields["place"] = context.sets.everybody.shared.place(source)
+        fields["offset"] = context.sets.everybody.shared.offset(source)
     known = (kind, name, dtype, shape, process_set.process_set_id, splits is None, *fields.items())
     requests = context.part(KnownRequests)
     request = requests.get(known)

@@ -63,7 +63,6 @@ class Names:
         self._counts[kind, process_set] -= 1
 
     def restart(self, failures: int | None = None) -> None:
-        """Count from 0 again."""
         self._counts.clear()
         self.users = {}
         if failures is not None:

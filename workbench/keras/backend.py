@@ -13,7 +13,7 @@ from workbench.core.backend.base import Array
 from workbench.core.messages import Kind
 from workbench.errors import UnsupportedTensorError
 from workbench.keras.flavour import LEGACY, assign, keras, values_of, variables_of
-from workbench.training.bridge import Bridge, DenseGradients, Spec
+from workbench.training.bridge import Bridge, NoSparseGradients, Spec
 from workbench.training.calls import Call
 from workbench.training.compression import Compression as Casts
 from workbench.training.step_count import note_broadcast
@@ -35,7 +35,7 @@ def _compression() -> Casts:
 Compression = _compression()
 
 
-class TorchBridge(DenseGradients):
+class TorchBridge(NoSparseGradients):
     """For Keras on torch, which is always eager; see :class:`workbench.training.bridge.Bridge`."""
 
     def eager(self, tensor: Any) -> bool:

@@ -32,7 +32,7 @@ _OTHERS = (
 )
 
 
-class _Mark:
+class _ReducedMark:
     """What was reduced and not yet applied.
 
     Args:
@@ -74,7 +74,7 @@ class Distributed2(Distributed):
     Horovod's does: schedules and checkpoints that go by it count batches.
     """
 
-    _mark: _Mark | None
+    _mark: _ReducedMark | None
 
     def __init__(self, optimizer: Any, reducer: TensorReducer, local_layers: Iterable[Any] = ()) -> None:
         super().__init__(optimizer, reducer, local_layers)
@@ -127,7 +127,7 @@ class Distributed2(Distributed):
         """Reduce for a caller who will apply later."""
         pairs = list(grads_and_vars)
         reduced, ready = self._reduced_now(pairs)
-        self._mark = _Mark((each for each, _ in pairs), (each for each, _ in reduced), ready)
+        self._mark = _ReducedMark((each for each, _ in pairs), (each for each, _ in reduced), ready)
         return reduced
 
     @as_it_is
@@ -170,7 +170,7 @@ class Distributed2(Distributed):
         with self._reducer.stepping([each for each, _ in pairs], ready):
             return tf.cond(ready, step, wait)
 
-    def _is_done(self, mark: _Mark | None, gradients: Sequence[Any]) -> bool:
+    def _is_done(self, mark: _ReducedMark | None, gradients: Sequence[Any]) -> bool:
         """Are these reduced already?"""
         if mark is None or mark.came_from(gradients):
             return False

@@ -1,4 +1,4 @@
-"""The ``workbench`` command: start the ranks of a job, examine a machine, grade notebooks.
+"""A library that starts ranks, here and on other hosts, follows them, and leaves no process behind.
 
 Of our own modules only ``config``, ``errors``, ``machine`` and ``common`` are imported here, so ``workbench --help``
 and the watchdog start without MPI, torch or CUDA.

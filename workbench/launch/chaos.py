@@ -12,18 +12,18 @@ from pathlib import Path
 from workbench import config
 from workbench.common.chaos import STEP, Fault, parse
 from workbench.common.text import count
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 
 
 @contextlib.contextmanager
-def with_chaos(text: str | None, task: Task, elastic: bool, say: Callable[[str], None]) -> Iterator[Task]:
+def with_chaos(text: str | None, task: JobSpec, elastic: bool, log: Callable[[str], None]) -> Iterator[JobSpec]:
     """Within the block: the task, whose ranks fail as ``--chaos`` says.
 
     Args:
         text: of the option; None: it was not given.
         task: what is started.
         elastic: does the job go on when a rank is lost?
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
 
     Raises:
         ValueError: the text makes no sense.
@@ -34,14 +34,14 @@ def with_chaos(text: str | None, task: Task, elastic: bool, say: Callable[[str],
     with _shared_folder() as folder:
         chaos = parse(text, task.n, folder)
         plan = chaos.plan()
-        say(f"chaos: {count(len(plan), 'fault')}, planned for {count(task.n, 'rank')}; the same again: --chaos {text}")
+        log(f"chaos: {count(len(plan), 'fault')}, planned for {count(task.n, 'rank')}; the same again: --chaos {text}")
         if chaos.kills and not elastic:
-            say("chaos: this job is not elastic, so the first kill ends it; with --min-np it goes on without the rank.")
+            log("chaos: this job is not elastic, so the first kill ends it; with --min-np it goes on without the rank.")
         try:
             yield dataclasses.replace(task, env={**task.env, "WORKBENCH_CHAOS": chaos.text})
         finally:
             done = len(list(Path(folder).iterdir()))
-            say(f"chaos: {done} of {count(len(plan), 'fault')} happened{_why(plan[done]) if done < len(plan) else '.'}")
+            log(f"chaos: {done} of {count(len(plan), 'fault')} happened{_why(plan[done]) if done < len(plan) else '.'}")
 
 
 def _why(fault: Fault) -> str:

@@ -35,10 +35,10 @@ from workbench.launch.elastic.command import run_elastic
 from workbench.launch.hosts.ranks_on_hosts import find_hosts, ranks_on
 from workbench.launch.hosts.remote_shell import Ssh
 from workbench.launch.ranks.files import FOLDER
-from workbench.launch.ranks.output import Printer, say
+from workbench.launch.ranks.output import Printer, log
 from workbench.launch.start.run import Outcome
 from workbench.launch.start.run import run as start
-from workbench.launch.start.starters import Task, check_command, choose, environment
+from workbench.launch.start.starters import JobSpec, check_command, choose, environment
 from workbench.launch.sync import sync as copy_folder
 
 T = TypeVar("T")
@@ -145,7 +145,7 @@ def run(
     )
     check_command(task.command, variables)
     if sync:
-        copy_folder(targets, os.getcwd(), say, bool(verbose))
+        copy_folder(targets, os.getcwd(), log, bool(verbose))
     folder = output_dir or output_filename or ""
     if (least, most, host_discovery_script) != (None, None, None):
         if timeout_s is not None:
@@ -166,10 +166,10 @@ def run(
             prefix_output_with_timestamp=prefix_output_with_timestamp,
             gpus="",
         )
-        return results(task, run_elastic(words, task, targets, say, (SIGINT,)))
+        return results(task, run_elastic(words, task, targets, log, (SIGINT,)))
     ranks, labels = ranks_on(targets, variables, n, networks)
     printer = Printer(sys.stdout, sys.stderr, n, prefix_output_with_timestamp, folder, labels)
-    return results(task, start(task, printer, say, bool(verbose), (SIGINT,), ranks))
+    return results(task, start(task, printer, log, bool(verbose), (SIGINT,), ranks))
 
 
 def task_of(
@@ -179,7 +179,7 @@ def task_of(
     args: Sequence[Any] = (),
     kwargs: Mapping[str, Any] | None = None,
     executable: str | None = None,
-) -> Task:
+) -> JobSpec:
     """The task of calling a function on each rank; :func:`results` has what came of it.
 
     Args:
@@ -188,10 +188,10 @@ def task_of(
         executable: their Python; by default this one.
     """
     content = dumps((sys.path, dumps((func, tuple(args), dict(kwargs or {})))))
-    return Task(n, [executable or sys.executable, "-c", _WORK, FOLDER], env, files={_TASK: content})
+    return JobSpec(n, [executable or sys.executable, "-c", _WORK, FOLDER], env, files={_TASK: content})
 
 
-def results(task: Task, outcome: Outcome) -> list[Any]:
+def results(task: JobSpec, outcome: Outcome) -> list[Any]:
     """What the function returned, by rank; in an elastic job by the ranks of the last epoch.
 
     Args:
@@ -227,7 +227,7 @@ def _fail(outcome: Outcome, timeout_s: float | None) -> NoReturn:
         raise DeadlineError(f"run(): the ranks had not ended after {timeout_s:g} s, and were ended.")
     left = outcome.files.get(_name("raised", outcome.culprit))
     if left is not None:
-        raised: Raised = loads(left)
+        raised: RankException = loads(left)
         raise RankFailedError(f"Rank {outcome.culprit} raised {raised.what}\n\n{raised.text}") from raised.exception()
     raise (PeerLostError if outcome.killed else RankFailedError)(outcome.text)
 
@@ -247,7 +247,7 @@ def _name(what: str, rank: int | None) -> str:
 
 
 @dataclass(frozen=True)
-class Raised:
+class RankException:
     """An exception on its way from a rank.
 
     Args:
@@ -286,13 +286,13 @@ def work(folder: str) -> None:
         raise
 
 
-def _pack(error: Exception) -> Raised:
+def _pack(error: Exception) -> RankException:
     what = "".join(traceback.format_exception_only(type(error), error)).strip().splitlines()[0]
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__)).rstrip()
     try:
-        return Raised(what, text, dumps(error))
+        return RankException(what, text, dumps(error))
     except Exception:  # noqa: BLE001 - whatever it holds that cannot be pickled
-        return Raised(what, text, b"")
+        return RankException(what, text, b"")
 
 
 def _leave(folder: str, name: str, content: bytes) -> None:

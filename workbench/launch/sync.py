@@ -61,13 +61,13 @@ class Copied:
         return [*lines, f"  … and {left} more; --verbose names them"] if left else lines
 
 
-def sync(targets: Sequence[Target], folder: str, say: Callable[[str], None], verbose: bool = False) -> None:
+def sync(targets: Sequence[Target], folder: str, log: Callable[[str], None], verbose: bool = False) -> None:
     """Copy a folder to all hosts at once.
 
     Args:
         targets: the hosts; those that are this machine are left out.
         folder: its path, which is the same there.
-        say: gets what was copied to each host.
+        log: gets what was copied to each host.
         verbose: name each file.
 
     Raises:
@@ -85,14 +85,14 @@ def sync(targets: Sequence[Target], folder: str, say: Callable[[str], None], ver
         )
     others = {target.name: target.shell for target in targets if isinstance(target.shell, Ssh)}
     if not others:
-        say("--sync has nothing to do: all ranks are on this machine.")
+        log("--sync has nothing to do: all ranks are on this machine.")
         return
     _check(folder)
     if _takes_in_again(Path(folder, ".gitignore")):
-        say("--sync: rsync does not know .gitignore's lines that begin with !, so what they name is not copied.")
+        log("--sync: rsync does not know .gitignore's lines that begin with !, so what they name is not copied.")
     for name, copied in _copy(others, folder).items():
         for line in copied.lines(name, verbose):
-            say(line)
+            log(line)
 
 
 def _takes_in_again(ignore: Path) -> bool:

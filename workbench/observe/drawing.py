@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from workbench.common.text import count
 from workbench.observe.drawing_kit import STYLE, WIDTH, clean, duration, in_lines, round_step, size
-from workbench.observe.tracks import PHASES, Bar, Mark, Span, Track, length, waited_s
+from workbench.observe.tracks import PHASES, Bar, Mark, PhaseSpan, Track, length, waited_s
 
 LEFT, RIGHT, TOP = 100.0, 18.0, 50.0  # where the axis of time begins and ends; above it the title and the legend
 _STRIP, _ROW, _GAP, _MARGIN = 7.0, 18.0, 3.0, 16.0  # heights: compute, a bar, between bars, between tracks
@@ -69,7 +69,7 @@ def svg(
         noun: what a track is called.
 
     Example:
-        >>> reduce = Span("reduce", 0.0, 250.0)
+        >>> reduce = PhaseSpan("reduce", 0.0, 250.0)
         >>> bar = Bar((0, 0), "allreduce", ("x",), 4096, (reduce,), None, 0.0, 0, "MPI_ALLREDUCE", "")
         >>> document = svg([Track(0, (bar,), ())])
         >>> document.startswith("<svg"), "<title>reduce (MPI_ALLREDUCE): 250 µs" in document
@@ -124,7 +124,7 @@ def describe(tracks: Sequence[Track], noun: str = "rank") -> str:
     return f"{text}; the longest waits were for {noun} {culprit}: {duration(waits[culprit] * 1e6)} in all"
 
 
-def caption(span: Span, bar: Bar | None, noun: str = "rank") -> str:
+def caption(span: PhaseSpan, bar: Bar | None, noun: str = "rank") -> str:
     """A phase in a word or two."""
     return f"wait for {noun} {bar.last}" if bar is not None and span.phase == "wait" else span.phase
 
@@ -191,7 +191,7 @@ def _height(track: Track) -> float:
     return max(34.0, _STRIP + rows * (_ROW + _GAP))
 
 
-def _span(span: Span, y: float, height: float, end: float, tooltip: str) -> str:
+def _span(span: PhaseSpan, y: float, height: float, end: float, tooltip: str) -> str:
     x, width = _x(span.begin, end), max(0.4, _x(span.end, end) - _x(span.begin, end))
     fill, _ = COLOURS[span.phase]
     box = f'<rect x="{x:.2f}" y="{y:g}" width="{width:.2f}" height="{height:g}" fill="{fill}"/>'
@@ -212,7 +212,7 @@ def _names(tracks: Sequence[Track], tops: Sequence[float], end: float, noun: str
                 yield f'<g class="wbt-name"{_times(span.begin, span.end)} {rim}>{inside}</g>'
 
 
-def _tooltip(span: Span, bar: Bar, noun: str) -> str:
+def _tooltip(span: PhaseSpan, bar: Bar, noun: str) -> str:
     what = caption(span, bar, noun) + (f" ({bar.activity})" if span.phase == "reduce" else "")
     more = len(bar.names) - _NAMED
     names = ", ".join(bar.names[:_NAMED]) + (f" and {more} more" if more > 0 else "")

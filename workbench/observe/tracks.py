@@ -28,7 +28,7 @@ Id = tuple[int, int]  # process set, number in it: one batch, the same on all ra
 
 
 @dataclass(frozen=True)
-class Span:
+class PhaseSpan:
     """A phase; times in µs since the picture's beginning."""
 
     phase: str
@@ -53,7 +53,7 @@ class Bar:
     kind: str
     names: tuple[str, ...]
     nbytes: int
-    spans: tuple[Span, ...]
+    spans: tuple[PhaseSpan, ...]
     last: int | None
     announced: float
     row: int
@@ -71,7 +71,7 @@ class Track:
 
     rank: int
     bars: tuple[Bar, ...]
-    compute: tuple[Span, ...]
+    compute: tuple[PhaseSpan, ...]
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,7 @@ def _bar(rank: int, one: Collective, newest: Answer | None, row: int, zero: int)
     for phase, end in ends.items():
         limit = one["arrived"] if phase in ("submit", "wait") else one["done"]
         if begin < min(end, limit):
-            spans.append(Span(phase, _us(begin - zero), _us(min(end, limit) - zero)))
+            spans.append(PhaseSpan(phase, _us(begin - zero), _us(min(end, limit) - zero)))
             begin = min(end, limit)
     return Bar(
         _id(one),
@@ -231,12 +231,12 @@ def _last_to_come(key: Id, known: Sequence[dict[Id, Collective]], answers: Seque
     return max(newest.values(), key=lambda answer: answer[2], default=None)
 
 
-def _idle(records: Iterable[Collective], zero: int, end: int) -> Iterable[Span]:
+def _idle(records: Iterable[Collective], zero: int, end: int) -> Iterable[PhaseSpan]:
     """When nothing was in flight."""
     free = zero
     for one in sorted(records, key=_begin):
         if free < min(_begin(one), end):
-            yield Span("compute", _us(free - zero), _us(min(_begin(one), end) - zero))
+            yield PhaseSpan("compute", _us(free - zero), _us(min(_begin(one), end) - zero))
         free = max(free, one["done"])
 
 

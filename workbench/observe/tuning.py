@@ -10,7 +10,7 @@ from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import LEFT, RIGHT, TOP
 from workbench.observe.drawing_kit import WIDTH, clean
 from workbench.observe.figure import Figure
-from workbench.runtime.steady.tuner import Choice, Trial
+from workbench.runtime.steady.tuner import Choice, TunerTrial
 
 _HEIGHT = 180.0
 
@@ -24,12 +24,12 @@ class AutotuneReport(Figure):
         settled: why it stays; "" while autotune goes on.
 
     Example:
-        >>> print(AutotuneReport([Trial(Choice(1 << 20, 0.001), 5e6)], Choice(1 << 22, 0.002), ""))
+        >>> print(AutotuneReport([TunerTrial(Choice(1 << 20, 0.001), 5e6)], Choice(1 << 22, 0.002), ""))
         1: 1 MiB and 1 ms: 5 MB/s
         Autotune goes on; 4 MiB and 2 ms are tried now.
     """
 
-    def __init__(self, trials: Sequence[Trial], choice: Choice, settled: str) -> None:
+    def __init__(self, trials: Sequence[TunerTrial], choice: Choice, settled: str) -> None:
         self.trials, self.choice, self.settled = list(trials), choice, settled
         said = settled or f"Autotune goes on; {choice} are tried now."
         lines = [f"{i}: {_described(one)}" for i, one in enumerate(self.trials, 1)]
@@ -51,12 +51,12 @@ def autotune_report() -> AutotuneReport:
     return AutotuneReport(context.tuner.trials, context.tuner.choice, context.tuner.settled)
 
 
-def _described(trial: Trial) -> str:
+def _described(trial: TunerTrial) -> str:
     simulated = "" if trial.expected is None else f", simulated {trial.expected / 1e6:.4g}"
     return f"{trial.choice}: {trial.score / 1e6:.4g} MB/s{simulated}"
 
 
-def _svg(trials: Sequence[Trial], choice: Choice, said: str) -> str:
+def _svg(trials: Sequence[TunerTrial], choice: Choice, said: str) -> str:
     most = max((max(trial.score, trial.expected or 0.0) for trial in trials), default=0.0) or 1.0
     bottom = TOP + _HEIGHT
     legend = "red: as is used now; dash: as simulated"

@@ -180,7 +180,6 @@ class ElasticRayExecutor:
             self.shutdown()
 
     def shutdown(self) -> None:
-        """Give the places back."""
         growing, self._growing = self._growing, None
         if growing:
             growing.close()

@@ -31,7 +31,7 @@ _CAME_S = 60.0
 
 
 @dataclass(frozen=True)
-class Request:
+class RayRequest:
     """What ``cluster.up(ray=…)`` asks for.
 
     Args:
@@ -48,7 +48,7 @@ class Request:
     timeout_s: float = 100.0
 
 
-def request(n: int, asked: Mapping[str, Any]) -> Request:
+def request(n: int, asked: Mapping[str, Any]) -> RayRequest:
     """A request by the words of a notebook.
 
     Raises:
@@ -61,10 +61,10 @@ def request(n: int, asked: Mapping[str, Any]) -> Request:
         Traceback (most recent call last):
         workbench.errors.LaunchError: ray: 'gpu' is not known. There are: cpus, gpus, strategy, timeout_s.
     """
-    known = [field.name for field in fields(Request) if field.name != "n"]
+    known = [field.name for field in fields(RayRequest) if field.name != "n"]
     if unknown := [name for name in asked if name not in known]:
         raise LaunchError(f"ray: {unknown[0]!r} is not known. There are: {', '.join(known)}.")
-    return Request(n, **asked)
+    return RayRequest(n, **asked)
 
 
 class RayPlaces:
@@ -72,7 +72,7 @@ class RayPlaces:
 
     Args:
         asked: how many, and what each takes.
-        say: gets what happens meanwhile.
+        log: gets what happens meanwhile.
 
     Raises:
         LaunchError: Ray is not initialized, or its actors do not reach this process.
@@ -84,10 +84,10 @@ class RayPlaces:
 
     kind = "ray"
 
-    def __init__(self, asked: Request, say: Callable[[str], None]) -> None:
+    def __init__(self, asked: RayRequest, log: Callable[[str], None]) -> None:
         connected()
         self.asked, self._owner = asked, os.getpid()
-        say(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
+        log(f"Ray is asked for {count(asked.n, 'place')} ({asked.strategy})")
         bundle = {"CPU": asked.cpus, "GPU": asked.gpus}
         self._group, _ = create_placement_group(bundle, asked.n, asked.timeout_s, asked.strategy)
         self._board = Switchboard(str(ray.util.get_node_ip_address()), config.ports())
@@ -110,11 +110,9 @@ class RayPlaces:
         self._board.wait_for(self.asked.n, _CAME_S, lambda: _failed(served))
 
     def left_s(self) -> float | None:
-        """There is no limit."""
         return None
 
     def short_s(self) -> float:
-        """None is due."""
         return 0.0
 
     def ended(self) -> str:
@@ -123,12 +121,11 @@ class RayPlaces:
             return "Ray was shut down in this kernel"
         return "" if self._board.executors() else "all of Ray's actors have ended"
 
-    def whole(self) -> bool:
+    def intact(self) -> bool:
         """Are all of them there?"""
         return not self.ended() and len(self._board.executors()) == self.asked.n
 
     def line(self) -> str:
-        """For whoever uses it."""
         if over := self.ended():
             return over
         names = ", ".join(target.name for target in self.targets)
@@ -157,4 +154,4 @@ def _failed(served: list[Any]) -> str:
     return ""
 
 
-__all__ = ["RayPlaces", "Request", "request"]
+__all__ = ["RayPlaces", "RayRequest", "request"]

@@ -22,7 +22,7 @@ from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.job.context import World, place
 from workbench.launch.hosts.ranks_on_hosts import host_environment
-from workbench.launch.hosts.rehearsal import LOOPBACK, Seat
+from workbench.launch.hosts.rehearsal import LOOPBACK, Endpoint
 from workbench.launch.start import mpi
 from workbench.launch.start.starters import launcher_variables
 from workbench.machine import machine
@@ -30,7 +30,7 @@ from workbench.ray.needed import ray
 
 
 @dataclass(frozen=True)
-class Place:
+class Location:
     """Where a process is.
 
     Args:
@@ -53,7 +53,7 @@ class Place:
     version: str = __version__
 
 
-def here(nics: Sequence[str] = ()) -> Place:
+def here(nics: Sequence[str] = ()) -> Location:
     """This process's place.
 
     Args:
@@ -72,7 +72,7 @@ def here(nics: Sequence[str] = ()) -> Place:
         address = found[interface][0]
     gpus = tuple(str(gpu) for gpu in ray.get_gpu_ids())
     node = str(ray.get_runtime_context().get_node_id())
-    return Place(machine(), socket.gethostname(), node, interface, address, os.getpid(), gpus)
+    return Location(machine(), socket.gethostname(), node, interface, address, os.getpid(), gpus)
 
 
 def free_ports(address: str, asked: tuple[int, int] = (0, 0)) -> tuple[int, int]:
@@ -93,17 +93,17 @@ def free_ports(address: str, asked: tuple[int, int] = (0, 0)) -> tuple[int, int]
         raise LaunchError(f"{socket.gethostname()} cannot be rank 0's host: {error}.") from None
 
 
-def meeting_point(places: Sequence[Place]) -> str:
+def meeting_point(places: Sequence[Location]) -> str:
     """The address at which rank 0 listens.
 
     Example:
-        >>> meeting_point([Place("a", "a", "1", "eth0", "10.0.0.1", 7), Place("a", "a", "1", "eth0", "10.0.0.1", 8)])
+        >>> meeting_point([Location("a", "a", "1", "eth0", "10.0.0.1", pid) for pid in (7, 8)])
         '127.0.0.1'
     """
-    return _seat(places[0], (0, 0), alone=len({each.machine for each in places}) == 1).address
+    return _endpoint(places[0], (0, 0), alone=len({each.machine for each in places}) == 1).address
 
 
-def variables(places: Sequence[Place], ports: tuple[int, int]) -> list[dict[str, str]]:
+def variables(places: Sequence[Location], ports: tuple[int, int]) -> list[dict[str, str]]:
     """By rank, what it must know.
 
     Args:
@@ -114,25 +114,25 @@ def variables(places: Sequence[Place], ports: tuple[int, int]) -> list[dict[str,
         LaunchError: the nodes have different versions of this package.
 
     Example:
-        >>> places = [Place(name, name, name, "eth0", f"10.0.0.{i}", 7) for i, name in enumerate("aab")]
+        >>> places = [Location(name, name, name, "eth0", f"10.0.0.{i}", 7) for i, name in enumerate("aab")]
         >>> [(env["RANK"], env["LOCAL_RANK"], env["MASTER_ADDR"]) for env in variables(places, (4000, 4001))]
         [('0', '0', '10.0.0.0'), ('1', '1', '10.0.0.0'), ('2', '0', '10.0.0.0')]
     """
     _check_versions(places)
     machines, secret = [each.machine for each in places], secrets.token_hex(32)
     alone = len(set(machines)) == 1
-    first = _seat(places[0], ports, alone)
+    first = _endpoint(places[0], ports, alone)
     found = []
     for rank, each in enumerate(places):
-        env = host_environment(mpi.LOOPBACK, _seat(each, (0, 0), alone), first)
+        env = host_environment(mpi.LOOPBACK, _endpoint(each, (0, 0), alone), first)
         env["WORKBENCH_SECRET"] = secret
         found.append(env | _numbers(place(machines, rank)) | _gpus(places, each) | {"HOROVOD_HOSTNAME": each.node})
     return found
 
 
-def _seat(one: Place, ports: tuple[int, int], alone: bool) -> Seat:
+def _endpoint(one: Location, ports: tuple[int, int], alone: bool) -> Endpoint:
     interface, address = LOOPBACK if alone else (one.interface, one.address)
-    return Seat(one.host, interface, address, ports)
+    return Endpoint(one.host, interface, address, ports)
 
 
 def _numbers(world: World) -> dict[str, str]:
@@ -141,13 +141,13 @@ def _numbers(world: World) -> dict[str, str]:
     )
 
 
-def _gpus(places: Sequence[Place], mine: Place) -> dict[str, str]:
+def _gpus(places: Sequence[Location], mine: Location) -> dict[str, str]:
     """All GPUs that the machine's ranks have, in the order of their ranks, so ``local_rank()`` is the number of one."""
     gpus = [gpu for each in places if each.machine == mine.machine for gpu in each.gpus]
     return {"CUDA_VISIBLE_DEVICES": ",".join(dict.fromkeys(gpus))} if gpus else {}
 
 
-def _check_versions(places: Sequence[Place]) -> None:
+def _check_versions(places: Sequence[Location]) -> None:
     other = [each for each in places if each.version != __version__]
     if other:
         raise LaunchError(
@@ -161,4 +161,4 @@ def alias_is_wanted() -> bool:
     return "workbench.as_horovod" in sys.modules
 
 
-__all__ = ["Place", "alias_is_wanted", "free_ports", "here", "meeting_point", "variables"]
+__all__ = ["Location", "alias_is_wanted", "free_ports", "here", "meeting_point", "variables"]

@@ -33,7 +33,7 @@ def log(info_dict: Any) -> None:
     Raises:
         LaunchError: the driver is not reached.
     """
-    if (where := config.log_desk()) is None:
+    if (where := config.log_server()) is None:
         warnings.warn("ray_logger.log(): run() was called without callbacks, so nobody hears it.", stacklevel=2)
         return
     address, port, secret = where
@@ -63,7 +63,7 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[dict[str, str
         return
     lock, errors = threading.Lock(), list[Exception]()
 
-    def told(data: bytes) -> None:  # whoever sent it has shown the secret, and it came signed
+    def on_message(data: bytes) -> None:  # whoever sent it has shown the secret, and it came signed
         with lock:
             try:
                 info = loads(data)
@@ -72,9 +72,9 @@ def calling(callbacks: Sequence[Callable[[Any], Any]]) -> Iterator[dict[str, str
             except Exception as error:  # noqa: BLE001 - the caller's own; it is raised there
                 errors.append(error)
 
-    with Switchboard(str(ray.util.get_node_ip_address()), config.ports(), told) as board:
+    with Switchboard(str(ray.util.get_node_ip_address()), config.ports(), on_message) as board:
         found = board.invitation
-        yield config.log_desk_variables(found.address, found.port, found.secret)
+        yield config.log_server_variables(found.address, found.port, found.secret)
     if errors:
         raise errors[0]
 

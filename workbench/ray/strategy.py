@@ -89,7 +89,6 @@ class Strategy:
         raise NotImplementedError
 
     def _place(self, bundle: Bundle, n: int, strategy: str) -> None:
-        """Make the group."""
         timeout_s = self._settings.placement_group_timeout_s
         self.placement_group, _ = create_placement_group(bundle, n, timeout_s, strategy)
         self._made = True

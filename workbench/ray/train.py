@@ -42,7 +42,6 @@ class WorkbenchConfig(_backend.BackendConfig):  # type: ignore[misc]  # Any
 
     @property
     def backend_cls(self) -> type[WorkbenchBackend]:
-        """Ray makes one."""
         return WorkbenchBackend
 
 

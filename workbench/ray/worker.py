@@ -17,7 +17,7 @@ from workbench.common.cell_numbers import CellNumbers
 from workbench.job import api
 from workbench.job.cells import as_cell
 from workbench.ray.needed import ray
-from workbench.ray.places import Place, free_ports, here
+from workbench.ray.places import Location, free_ports, here
 
 Task = tuple[Callable[..., Any], Sequence[Any], Mapping[str, Any]]
 
@@ -36,8 +36,7 @@ class BaseHorovodWorker:
     def __repr__(self) -> str:
         return f"rank {self._rank}"  # Ray writes it before each line that the rank prints
 
-    def place(self, nics: Sequence[str]) -> Place:
-        """Where it is."""
+    def place(self, nics: Sequence[str]) -> Location:
         return here(nics)
 
     def free_ports(self, address: str, asked: tuple[int, int]) -> tuple[int, int]:
@@ -55,7 +54,6 @@ class BaseHorovodWorker:
         return str(ray.get_runtime_context().get_node_id())
 
     def hostname(self) -> str:
-        """Its host's name."""
         return socket.gethostname()
 
     def get_gpu_ids(self) -> list[Any]:
@@ -63,11 +61,9 @@ class BaseHorovodWorker:
         return list(ray.get_gpu_ids())
 
     def update_env_vars(self, env_vars: Mapping[str, Any]) -> None:
-        """Set environment variables."""
         config.become({**config.child_environment(), **{name: str(value) for name, value in env_vars.items()}})
 
     def env_vars(self) -> dict[str, str]:
-        """Its environment."""
         return config.child_environment()
 
     def start_executable(

@@ -84,7 +84,7 @@ class Constants:
 
 
 @dataclass(frozen=True)
-class Row:
+class HeldOutRow:
     """One published figure.
 
     Args:
@@ -171,7 +171,7 @@ def _served(workers: Machines) -> Callable[[float], float]:
     return reduce_s
 
 
-def table(constants: Constants | None = None) -> list[Row]:
+def table(constants: Constants | None = None) -> list[HeldOutRow]:
     """All published figures, each computed anew.
 
     Args:
@@ -187,7 +187,7 @@ def table(constants: Constants | None = None) -> list[Row]:
     return [*_scaling(known), *_tcp(known), *_byteps(known)]
 
 
-def _scaling(known: Constants) -> list[Row]:
+def _scaling(known: Constants) -> list[HeldOutRow]:
     rows = [
         ("VGG-16", 128, 0.68, "line, common"),
         ("Inception V3", 128, 0.90, "line, common"),
@@ -198,33 +198,35 @@ def _scaling(known: Constants) -> list[Row]:
     ]
     sources = {128: "Horovod's README, 128 servers of 4 GPUs, RoCE", 32: "Horovod's README of 2017, 32 servers of 4"}
     return [
-        Row(f"{name}, {4 * hosts} GPUs", published,
+        HeldOutRow(f"{name}, {4 * hosts} GPUs", published,
             efficiency(name, pascal(hosts, known.line), known.common), fitted, sources[hosts])
         for name, hosts, published, fitted in rows
     ]  # fmt: skip
 
 
-def _tcp(known: Constants) -> list[Row]:
+def _tcp(known: Constants) -> list[HeldOutRow]:
     paper = "arXiv:1802.05799, from a summary"
     gains = [("VGG-16", 0.30, "tcp_line"), ("Inception V3", 0.035, ""), ("ResNet-101", 0.035, "")]
     rows = [
-        Row(f"{name}, RDMA over TCP", published, rdma_gain(name, known.line, known.tcp_line), fitted, paper)
+        HeldOutRow(f"{name}, RDMA over TCP", published, rdma_gain(name, known.line, known.tcp_line), fitted, paper)
         for name, published, fitted in gains
     ]
     return rows + [
-        Row(f"{name}, 128 GPUs, TCP", 0.88, efficiency(name, pascal(32, known.tcp_line), known.common), "", paper)
+        HeldOutRow(
+            f"{name}, 128 GPUs, TCP", 0.88, efficiency(name, pascal(32, known.tcp_line), known.common), "", paper
+        )
         for name in ("Inception V3", "ResNet-101")
     ]
 
 
-def _byteps(known: Constants) -> list[Row]:
+def _byteps(known: Constants) -> list[HeldOutRow]:
     source = "bytedance/byteps, README and docs/performance.md"
     slow = byteps_gain(20.0, known.tcp_line, NVLINK)
     fast = byteps_gain(100.0, known.line, PCIE)
     return [
-        Row("BytePS over Horovod, VGG-16, 20 Gbit/s", 1.00, slow, "", source),
-        Row("BytePS over Horovod, VGG-16, 100 Gbit/s", 0.17, fast, "", source),
+        HeldOutRow("BytePS over Horovod, VGG-16, 20 Gbit/s", 1.00, slow, "", source),
+        HeldOutRow("BytePS over Horovod, VGG-16, 100 Gbit/s", 0.17, fast, "", source),
     ]
 
 
-__all__ = ["Constants", "Row", "byteps_gain", "fit_tcp_line", "rdma_gain", "table"]
+__all__ = ["Constants", "HeldOutRow", "byteps_gain", "fit_tcp_line", "rdma_gain", "table"]

@@ -112,7 +112,7 @@ class Policy:
 
 
 @dataclass(frozen=True)
-class Event:
+class TimedEvent:
     """Something that took time.
 
     Args:
@@ -139,7 +139,7 @@ class Result:
     """
 
     step_s: float
-    events: list[Event] = field(default_factory=list)
+    events: list[TimedEvent] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -189,7 +189,7 @@ def simulate(
     _check(layers, ranks, steps)
     policy = policy or Policy()
     tensors, chance = _tensors(layers, policy), np.random.default_rng(seed)
-    updated, network, ends, events = [0.0] * len(layers), 0.0, [0.0], list[Event]()
+    updated, network, ends, events = [0.0] * len(layers), 0.0, [0.0], list[TimedEvent]()
     for _ in range(steps):
         slowest = float(policy.straggle.draw(chance, ranks).max()) if policy.straggle else 1.0
         begin = updated if policy.overlap is Overlap.FORWARD else [max([ends[-1], *updated])] * len(layers)
@@ -216,33 +216,33 @@ def _check(layers: Sequence[Span], ranks: int, steps: int) -> None:
         raise ValueError(f"{ranks} ranks and {steps} steps: one rank and two steps at least are needed.")
 
 
-def _compute(events: list[Event], what: str, name: str, begin: float, length: float) -> float:
-    events.append(Event(what, (name,), begin, begin + length))
+def _compute(events: list[TimedEvent], what: str, name: str, begin: float, length: float) -> float:
+    events.append(TimedEvent(what, (name,), begin, begin + length))
     return begin + length
 
 
 def _tensors(layers: Sequence[Span], policy: Policy) -> list[_Tensor]:
     """In the order of the model."""
-    whole = [_Tensor(layer.name, (i,), layer.values) for i, layer in enumerate(layers) if layer.values]
+    tensors = [_Tensor(layer.name, (i,), layer.values) for i, layer in enumerate(layers) if layer.values]
     if policy.bucket_bytes:
         numbers = {layer.name: i for i, layer in enumerate(layers)}
-        pieces = [Piece(one.name, one.values, "float32") for one in whole]
-        whole = [
+        pieces = [Piece(one.name, one.values, "float32") for one in tensors]
+        tensors = [
             _Tensor(bucket.name, tuple(sorted(numbers[name] for name in bucket.names)), bucket.length)
             for bucket in reversed(plan_buckets(pieces, policy.bucket_bytes))
         ]
     if not policy.piece_bytes:
-        return whole
+        return tensors
     most = max(1, policy.piece_bytes // policy.value_bytes)
     return [
         _Tensor(f"{one.name}[{start}:]", one.layers, min(most, one.values - start))
-        for one in whole
+        for one in tensors
         for start in range(0, one.values, most)
     ]
 
 
 def _reduce(
-    events: list[Event],
+    events: list[TimedEvent],
     layers: Sequence[Span],
     tensors: Sequence[_Tensor],
     ready: Sequence[float],
@@ -266,7 +266,7 @@ def _reduce(
         values = sum(one.values for one in batch)
         begin, free = free, free + reduce_s(float(policy.value_bytes * values))
         inside = sorted({i for one in batch for i in one.layers})
-        events.append(Event("reduce", tuple(layers[i].name for i in inside), begin, free, values))
+        events.append(TimedEvent("reduce", tuple(layers[i].name for i in inside), begin, free, values))
         for i in inside:
             updated[i] = free
     return updated, free
@@ -279,4 +279,4 @@ def _known(ready: list[float], tensors: Sequence[_Tensor], policy: Policy, ranks
     return {one.name: each for one, each in zip(tensors, times, strict=True)}
 
 
-__all__ = ["MIB", "Event", "Overlap", "Policy", "Result", "Span", "simulate", "spans"]
+__all__ = ["MIB", "Overlap", "Policy", "Result", "Span", "TimedEvent", "simulate", "spans"]

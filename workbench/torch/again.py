@@ -56,7 +56,7 @@ def remember(key: Hashable, tensors: Sequence[torch.Tensor], handles: Sequence[H
     known: Known = []
     for tensor, handle in zip(tensors, handles, strict=True):
         request: Request = handle.request
-        if request.place != -1 or request.device != "cpu" or tensor.dtype is torch.bfloat16 or not tensor.is_cpu:
+        if request.offset != -1 or request.device != "cpu" or tensor.dtype is torch.bfloat16 or not tensor.is_cpu:
             return
         known.append((request, tensor.shape, tensor.dtype))
     HOLDER.get().part(KnownRequests).remember(key, known)

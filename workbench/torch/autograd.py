@@ -16,7 +16,7 @@ from workbench.torch import ops
 from workbench.torch.compression import Compression
 from workbench.training.calls import Call, choose_op
 from workbench.training.compression import Compressor
-from workbench.training.derivatives import Backward, rule_of
+from workbench.training.derivatives import BackwardContext, rule_of
 
 
 class _Collective(Function):
@@ -38,7 +38,9 @@ class _Collective(Function):
         # Nothing else has a gradient.
         of = [i for i, g in enumerate(grads[: len(ctx.rows)]) if g.is_floating_point() or g.is_complex()]
         dy, rows = [grads[i].contiguous() for i in of], [ctx.rows[i] for i in of]
-        dx = dict(zip(of, rule(Backward(ctx.call, _Tensors(), dy, rows, ctx.received)) if of else [], strict=True))
+        dx = dict(
+            zip(of, rule(BackwardContext(ctx.call, _Tensors(), dy, rows, ctx.received)) if of else [], strict=True)
+        )
         return None, *(dx.get(i) for i in range(len(ctx.rows)))
 
 

@@ -36,12 +36,12 @@ def broadcast_parameters(params: Params, root_rank: int) -> None:
     handles = []
     for name, tensor in _named(params):
         # Memory of any layout: what is not contiguous is filled by way of a copy.
-        whole = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
-        handles.append((tensor, whole, ops.broadcast_async_(whole, root_rank, f"parameters.{name}")))
-    for tensor, whole, handle in handles:
+        dense = tensor.data if tensor.data.is_contiguous() else tensor.data.contiguous()
+        handles.append((tensor, dense, ops.broadcast_async_(dense, root_rank, f"parameters.{name}")))
+    for tensor, dense, handle in handles:
         ops.synchronize(handle)
-        if whole.data_ptr() != tensor.data.data_ptr():
-            tensor.data.copy_(whole)
+        if dense.data_ptr() != tensor.data.data_ptr():
+            tensor.data.copy_(dense)
     note_broadcast()
 
 
@@ -89,12 +89,12 @@ def broadcast_optimizer_state(optimizer: torch.optim.Optimizer, root_rank: int, 
     def give(value: Any) -> Any:
         if not isinstance(value, _Place):
             return value
-        whole = (
+        dense = (
             tensors[value.index].contiguous()
             if api.rank() == root_rank
             else torch.empty(value.shape, dtype=value.dtype, device=value.device)
         )
-        return ops.broadcast_(whole, root_rank, f"optimizer.{value.index}")
+        return ops.broadcast_(dense, root_rank, f"optimizer.{value.index}")
 
     # On the root as well: loading may change a state's dtype (NAdam's counters), and the ranks must not differ in that.
     optimizer.load_state_dict(_map(skeleton, give))

@@ -10,7 +10,7 @@ import torch
 from workbench.torch.compiled import not_traced
 
 
-class Owner(Protocol):
+class HookOwner(Protocol):
     """Of hooks."""
 
     def ready(self, name: str) -> None:
@@ -34,7 +34,7 @@ class Hook:
 
     in_common = False
 
-    def __init__(self, owner: Owner, name: str, param: torch.nn.Parameter) -> None:
+    def __init__(self, owner: HookOwner, name: str, param: torch.nn.Parameter) -> None:
         self.owner = weakref.ref(owner)
         self.name = name
         self._param = weakref.ref(param)
@@ -54,7 +54,7 @@ class Hook:
             self.in_common, param.data = False, param.data.clone()
 
 
-def take_over(param: torch.nn.Parameter) -> Owner | None:
+def take_over(param: torch.nn.Parameter) -> HookOwner | None:
     """If an optimizer has a hook on this parameter, it gives way to the one that will; which it was."""
     owner = None
     for old in list((param._post_accumulate_grad_hooks or {}).values()):

@@ -74,8 +74,8 @@ def in_place(tensor: torch.Tensor) -> tuple[Array, Callable[[Any], torch.Tensor]
 
     The array is the tensor's own memory, or else a copy on the host, which the function copies back.
     """
-    as_said = not (tensor.is_conj() or tensor.is_neg())  # else what is in memory is yet to be conjugated or negated
-    if as_said and (tensor.device.type == "cpu" or on_gpu(tensor)):
+    as_stored = not (tensor.is_conj() or tensor.is_neg())  # else what is in memory is yet to be conjugated or negated
+    if as_stored and (tensor.device.type == "cpu" or on_gpu(tensor)):
         return view(tensor), lambda _: tensor
     if not tensor.is_contiguous():
         view(tensor)  # raises, with the text that says what to do

@@ -60,7 +60,7 @@ class Bridge(Protocol):
         """``factor`` times the gradient, in its own dtype."""
 
 
-class DenseGradients:
+class NoSparseGradients:
     """The part of a :class:`Bridge` that is about sparse gradients, for frameworks that have none."""
 
     lends = False
@@ -244,4 +244,4 @@ def names_among(names: Sequence[str], variables: Sequence[Any], chosen: Iterable
     return [name for name, variable in zip(names, variables, strict=True) if id(variable) in ids]
 
 
-__all__ = ["Bridge", "DenseGradients", "Spec", "TensorReducer", "names_among", "names_of"]
+__all__ = ["Bridge", "NoSparseGradients", "Spec", "TensorReducer", "names_among", "names_of"]

@@ -44,7 +44,7 @@ class Verbs(Protocol):
 
 
 @dataclass(frozen=True)
-class Backward:
+class BackwardContext:
     """What a rule is given.
 
     Args:
@@ -76,24 +76,24 @@ class Backward:
         return None if self.call.name is None else f"{self.call.name}.{part}"
 
 
-def _allreduce(given: Backward) -> list[Any]:
+def _allreduce(given: BackwardContext) -> list[Any]:
     call = given.call
     return given.run(Kind.ALLREDUCE, given.dy, op=call.op, prescale=call.prescale, postscale=call.postscale)
 
 
-def _allgather(given: Backward) -> list[Any]:
+def _allgather(given: BackwardContext) -> list[Any]:
     totals, members = given.averages(), given.call.process_set
     rows = api.allgather(np.array([given.rows], np.int64), given.name("rows"), members)
     starts = rows[: members.rank()].sum(0).tolist()
     return [total[start : start + count] for total, start, count in zip(totals, starts, given.rows, strict=True)]
 
 
-def _broadcast(given: Backward) -> list[Any]:
+def _broadcast(given: BackwardContext) -> list[Any]:
     totals = given.averages()
     return totals if api.rank() == given.call.root else [given.verbs.zeros_like(total) for total in totals]
 
 
-def _alltoall(given: Backward) -> list[Any]:
+def _alltoall(given: BackwardContext) -> list[Any]:
     received = given.received
     if received is None:
         members = given.call.process_set
@@ -104,13 +104,13 @@ def _alltoall(given: Backward) -> list[Any]:
     return given.run(Kind.ALLTOALL, given.dy[:1], splits=tuple(received))[:1]
 
 
-def _reducescatter(given: Backward) -> list[Any]:
+def _reducescatter(given: BackwardContext) -> list[Any]:
     call = given.call
     factor = call.prescale * call.postscale * ((call.process_set.size() or 1) if call.op is Sum else 1)
     return [given.verbs.scaled(each, factor) for each in given.run(Kind.ALLGATHER, given.dy)]
 
 
-Rule = Callable[[Backward], list[Any]]
+Rule = Callable[[BackwardContext], list[Any]]
 DERIVATIVES: Mapping[Kind, Rule] = {
     Kind.ALLREDUCE: _allreduce,
     Kind.ALLGATHER: _allgather,
@@ -136,7 +136,7 @@ def rule_of(call: Call) -> Rule:
     return DERIVATIVES[call.kind]
 
 
-class _Arrays:
+class _HostArrays:
     """Host arrays; see :class:`Verbs`."""
 
     def run(self, call: Call, tensors: Sequence[Array]) -> list[Array]:
@@ -149,7 +149,7 @@ class _Arrays:
         return arrays.scaled(tensor, factor)  # type: ignore[no-any-return]
 
 
-_ARRAYS = _Arrays()
+_ARRAYS = _HostArrays()
 
 
 def derivative_of(call: Call) -> Derivative:
@@ -161,7 +161,7 @@ def derivative_of(call: Call) -> Derivative:
         NotImplementedError: the verb or its op has no derivative.
     """
     rule = rule_of(call)
-    return lambda dy, rows: rule(Backward(call, _ARRAYS, dy, rows))
+    return lambda dy, rows: rule(BackwardContext(call, _ARRAYS, dy, rows))
 
 
-__all__ = ["DERIVATIVES", "Backward", "Derivative", "Rule", "Verbs", "derivative_of", "rule_of"]
+__all__ = ["DERIVATIVES", "BackwardContext", "Derivative", "Rule", "Verbs", "derivative_of", "rule_of"]

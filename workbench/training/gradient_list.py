@@ -91,7 +91,7 @@ class GradientList:
         self._fields = {"op": op, "prescale": scale / predivide, "postscale": predivide, "process_set": process_set}
         self._scale, self._order, self._steps = scale, order, steps
         self._lent = lent and passes == 1 and op is not Adasum
-        self._plan: tuple[Any, _Arrays] = (None, _Arrays([], {}, None))
+        self._plan: tuple[Any, _Buckets] = (None, _Buckets([], {}, None))
         self._rows: dict[str, list[Rows]] = {}
         self._left = passes
 
@@ -131,7 +131,7 @@ class GradientList:
         """How many passes of the present step have been added up."""
         return self._passes - self._left
 
-    def _reduce(self, arrays: _Arrays) -> list[Any]:
+    def _reduce(self, arrays: _Buckets) -> list[Any]:
         if self._alone or not self._set.included():
             arrays.take_all()
             mine = {name: _merged(rows) for name, rows in self._rows.items()} | arrays.parts()
@@ -157,7 +157,7 @@ class GradientList:
         (places,) = Call(Kind.ALLGATHER, f"sparse.{name}.rows", process_set=self._set, user=user)([places])
         return scaled(values, share), places
 
-    def _arrays(self, dense: dict[str, Array]) -> _Arrays:
+    def _arrays(self, dense: dict[str, Array]) -> _Buckets:
         """The same memory as in the step before, where the gradients are alike."""
         where = {name: on_gpu(each) for name, each in dense.items()}
         job = weakref.ref(HOLDER.get().engine)  # an id may be that of an engine that has ended
@@ -170,12 +170,12 @@ class GradientList:
                 pieces.append((place, each.itemsize, Piece(name, each.size, each.dtype.name, str(each.shape))))
             plans = plan_by_place(pieces, 0 if self._op is Adasum else bucket_bytes())
             buckets = [BucketMemory(plan, dense[plan.names[0]].dtype, self._lent) for plan in plans]
-            self._plan = known, _Arrays(buckets, self._fields, self._order)
+            self._plan = known, _Buckets(buckets, self._fields, self._order)
             self._left, self._rows = self._passes, {}
         return self._plan[1]
 
 
-class _Arrays:
+class _Buckets:
     """The gradients of a step in their buckets.
 
     Args:

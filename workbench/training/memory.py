@@ -53,9 +53,9 @@ def shared(length: int, dtype: str, process_set: ProcessSet = global_process_set
     if backend is None or backend.size == 1:
         return None
     nbytes = length * np.dtype(dtype).itemsize
-    place = np.array([backend.shared.offer(nbytes) if api.rank() == first else 0])
-    place = api.broadcast(place, first, "shared memory", process_set)
-    memory = backend.shared.reach(0, int(place[0]), nbytes)
+    offset = np.array([backend.shared.offer(nbytes) if api.rank() == first else 0])
+    offset = api.broadcast(offset, first, "shared memory", process_set)
+    memory = backend.shared.reach(0, int(offset[0]), nbytes)
     return None if memory is None else memory.view(dtype)
 
 

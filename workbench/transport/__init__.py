@@ -1,1 +1,1 @@
-"""Where bytes move. ``base`` has the protocols."""
+"""Where bytes move. The protocols are in ``core/backend/``, what chooses one in ``select.py``."""

@@ -55,7 +55,7 @@ def _run(function: Callable[[], Any], future: Future[Any]) -> None:
         future.set_exception(error)
 
 
-class Worker:
+class CallThread:
     """One thread that makes one blocking call after the other.
 
     Args:
@@ -63,7 +63,7 @@ class Worker:
         begin: called first on it.
 
     Example:
-        >>> worker = Worker("example")
+        >>> worker = CallThread("example")
         >>> worker.call(lambda: 6 * 7, tick=lambda: None, timeout_s=10)
         42
         >>> worker.end()

@@ -75,12 +75,12 @@ class Registration:
         self._socket = socket.socket(socket.AF_UNIX)
         try:
             self._socket.connect(path)
-            self.say("here", worker=worker, pid=os.getpid())
+            self.send("here", worker=worker, pid=os.getpid())
         except OSError as error:
             raise LaunchError(f"init(): the launcher of this elastic job is not at {path} any more: {error}") from None
         threading.Thread(target=self._listen, name="workbench-membership", daemon=True).start()
 
-    def say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         """Tell the launcher something; raises OSError where it is gone."""
         with self._lock:
             self._socket.sendall(encode(Message(kind, fields, data)))
@@ -95,7 +95,7 @@ class Registration:
 
     def _take(self, message: Message) -> None:
         if message.kind == "ping":
-            self.say("pong")
+            self.send("pong")
             return
         if message.kind in ("epoch", "lost", "changed", "wrote"):
             self.on_news(message)
@@ -132,10 +132,10 @@ class ElasticBootstrap:
         self._timeout_s, self._exchanged, self._lost, self.epoch = settings.init_timeout_s, 0, "", -1
         self._news, self._lock, self._come = list[Message](), threading.Lock(), next(self._registration.comes)
         self._written: dict[str, bytes] = {}
-        self._tell: Callable[[Message], None] = self._news.append
-        self._registration.on_news = self._hear
+        self._notify: Callable[[Message], None] = self._news.append
+        self._registration.on_news = self._receive
         self.node = machine()
-        self._say("come", about={"like": _like()}, number=self._come)
+        self._send("come", about={"like": _like()}, number=self._come)
         try:
             fields = self._await("epoch", self._is_mine, math.inf if ALONE.get() else settings.elastic_timeout_s).fields
             self.rank, self.size, self.secret = fields["rank"], fields["size"], bytes.fromhex(fields["key"])
@@ -155,7 +155,7 @@ class ElasticBootstrap:
 
     def write(self, name: str, value: bytes) -> None:
         """See :class:`workbench.transport.bootstrap.rendezvous.Board`."""
-        self._say("write", value, epoch=self.epoch, name=name)
+        self._send("write", value, epoch=self.epoch, name=name)
 
     @contextlib.contextmanager
     def telling_why(self) -> Iterator[None]:
@@ -211,20 +211,20 @@ class ElasticBootstrap:
 
     def withdraw(self) -> None:
         """This process is not in the epoch, and does not wait for one."""
-        self._tell_launcher("withdrawn")
+        self._notify_launcher("withdrawn")
 
     def synced(self) -> None:
         """This process has what was trained: another epoch may make it rank 0."""
-        self._tell_launcher("synced", epoch=self.epoch)
+        self._notify_launcher("synced", epoch=self.epoch)
 
     def out(self) -> None:
         """This process has called ``shutdown()``."""
-        self._tell_launcher("out")
+        self._notify_launcher("out")
 
-    def _tell_launcher(self, kind: str, **fields: Any) -> None:
+    def _notify_launcher(self, kind: str, **fields: Any) -> None:
         """What changes nothing here where the launcher has ended."""
         with contextlib.suppress(OSError):
-            self._registration.say(kind, **fields)
+            self._registration.send(kind, **fields)
 
     def _is_mine(self, fields: dict[str, Any]) -> bool:
         return bool(fields["come"] == self._come)  # an older one was meant for who has withdrawn since
@@ -237,41 +237,41 @@ class ElasticBootstrap:
             changed: called with a time stamp and what has happened, when ranks come or go.
         """
 
-        def tell(message: Message) -> None:
+        def notify(message: Message) -> None:
             fields = message.fields
             if message.kind == "lost":
                 lost(fields["rank"], fields["why"])
             else:
                 changed(float(fields["timestamp"]), int(fields["what"]))
 
-        with self._lock:
-            self._tell = tell
+        with self._lock:  # or news that comes between the next two lines would overtake older ones
+            self._notify = notify
             for message in self._news:
-                tell(message)
+                notify(message)
 
-    def _hear(self, message: Message) -> None:
+    def _receive(self, message: Message) -> None:
         fields = message.fields
         with self._lock:
             if message.kind == "epoch":
                 if self._is_mine(fields):
                     self.epoch = fields["epoch"]
-                    self._written.clear()
+                    self._written.clear()  # what is written in the new epoch comes after this message, on this thread
             elif message.kind == "wrote":
                 if fields["epoch"] == self.epoch:
                     self._written[fields["name"]] = message.data
             elif fields["epoch"] == self.epoch:
                 if message.kind == "lost":
                     self._lost = f"init(): rank {fields['rank']} was lost: {fields['why']}."
-                self._tell(message)
+                self._notify(message)
 
     def _put(self, value: Any) -> int:
         self._exchanged += 1
-        self._say("value", encode_value(value), epoch=self.epoch, number=self._exchanged)
+        self._send("value", encode_value(value), epoch=self.epoch, number=self._exchanged)
         return self._exchanged
 
-    def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def _send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         try:
-            self._registration.say(kind, data, **fields)
+            self._registration.send(kind, data, **fields)
         except OSError as error:
             raise LaunchError(f"The launcher of this elastic job has ended: {error}.") from None
 

@@ -19,9 +19,9 @@ from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend, Collectives, Reduction, SharedMemory, Traffic
 from workbench.errors import LaunchError
 from workbench.transport.links import SubLink
-from workbench.transport.shm.backend import fusion_places, shm_backend, shm_life
+from workbench.transport.shm.backend import fusion_offsets, shm_backend, shm_life
 from workbench.transport.shm.node import Node
-from workbench.transport.two_levels import TwoLevels
+from workbench.transport.two_levels import TwoLevelCollectives
 
 WIRES = ("", "float16", "bfloat16")
 
@@ -40,17 +40,17 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
     """
     if settings.wire not in WIRES:
         raise LaunchError(f"WORKBENCH_WIRE={settings.wire!r}: choose float16 or bfloat16, or unset it.")
-    machines = Machines(nodes, flat.rank)
+    machines = MachineMap(nodes, flat.rank)
     inside = shm_backend(flat.life.subset(machines.here), node, settings.fusion_threshold_bytes)
     assert flat.link
     link = SubLink(flat.link, machines.leaders) if flat.rank in machines.leaders else None
-    levels = TwoLevels(node, link, len(machines.leaders), settings.wire)
+    levels = TwoLevelCollectives(node, link, len(machines.leaders), settings.wire)
 
     def subset(ranks: Sequence[int]) -> Backend:
         """Shared memory if all of them are on this machine; else flat."""
         return inside.life.subset(ranks) if set(ranks) <= set(machines.here) else flat.life.subset(ranks)
 
-    fusion = fusion_places(settings.fusion_threshold_bytes)
+    fusion = fusion_offsets(settings.fusion_threshold_bytes)
     return replace(
         flat,
         name=f"{flat.name}+SHM",
@@ -62,7 +62,7 @@ def hierarchical_backend(flat: Backend, nodes: Sequence[str], node: Node, settin
     )
 
 
-class Machines:
+class MachineMap:
     """Which rank is on which machine.
 
     Args:
@@ -77,7 +77,7 @@ class Machines:
         in_a_row: do the ranks of each machine follow one another?
 
     Example:
-        >>> machines = Machines(["a", "a", "b", "b"], rank=3)
+        >>> machines = MachineMap(["a", "a", "b", "b"], rank=3)
         >>> machines.leaders, machines.here, machines.number, machines.lengths([1, 2, 3, 4])
         ([0, 2], [2, 3], 1, [3, 7])
     """
@@ -110,7 +110,7 @@ class HierarchicalCollectives:
         inside: of this machine's ranks.
         levels: the two levels.
         machines: who is where.
-        fusion: the places of the fusion buffer, the same in every rank's memory.
+        fusion: the offsets of the fusion buffer, the same in every rank's memory.
         least_bytes: shorter arrays are left to ``flat``; ``benchmarks/hierarchical.py`` measures from where on two
             levels pay.
     """
@@ -119,8 +119,8 @@ class HierarchicalCollectives:
         self,
         flat: Collectives,
         inside: Backend,
-        levels: TwoLevels,
-        machines: Machines,
+        levels: TwoLevelCollectives,
+        machines: MachineMap,
         fusion: range,
         least_bytes: int = 0,
     ) -> None:
@@ -128,13 +128,13 @@ class HierarchicalCollectives:
         self._fusion, self._least_bytes = fusion, least_bytes
         self.alltoall, self.reducescatter = flat.alltoall, flat.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Inside the machine, between machines, inside the machine; the same bits on every rank."""
         if array.nbytes < self._least_bytes or reduction.op == "adasum":
             return self._flat.allreduce(array, reduction)
-        here = [places[rank] for rank in self._machines.here] if places else []
-        if not places and (place := self._inside.shared.place(array)) in self._fusion:
-            here = [place] * self._inside.size
+        here = [offsets[rank] for rank in self._machines.here] if offsets else []
+        if not offsets and (offset := self._inside.shared.offset(array)) in self._fusion:
+            here = [offset] * self._inside.size
         return self._levels.allreduce(array, reduction, here)
 
     def broadcast(self, array: Array, root: int) -> Traffic:
@@ -165,5 +165,5 @@ class MachineMemory:
     """
 
     def __init__(self, machine: SharedMemory, flat: SharedMemory) -> None:
-        self.allocate, self.buffer, self.place = machine.allocate, machine.buffer, machine.place
+        self.allocate, self.buffer, self.offset = machine.allocate, machine.buffer, machine.offset
         self.offer, self.reach, self.addresses = flat.offer, flat.reach, machine.addresses

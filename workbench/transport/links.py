@@ -59,7 +59,7 @@ class LinkCollectives:
     def __init__(self, link: Link) -> None:
         self._link = link
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Ring: 2(n - 1) messages, 2(n - 1)/n · K bytes per rank; Adasum: log2 n messages of K bytes."""
         reduction.before(array)
         if reduction.op == "adasum":
@@ -82,7 +82,7 @@ class LinkCollectives:
         return pairwise_alltoall(self._link, send, send_lengths, recv, recv_lengths)
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """Ring: n - 1 messages."""
         reduction.before(array)

@@ -38,7 +38,7 @@ _MOST_SLOTS_BYTES = 128 << 20
 _LEADER = 0
 
 
-class TwoLevels:
+class TwoLevelCollectives:
     """The ranks of this machine, among those of others.
 
     Args:
@@ -62,15 +62,15 @@ class TwoLevels:
         slots = node.keep(self._slots * self._bytes) if link else 0
         self._first_slot = node.exchange(members, slots)[_LEADER]
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int]) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int]) -> Traffic:
         """Reduce in place; the same bits on every rank.
 
         Args:
             array: one-dimensional and contiguous.
             reduction: not Adasum.
-            places: by rank of this machine, where its array is in shared memory; empty where one of them is not.
+            offsets: by rank of this machine, where its array is in shared memory; empty where one of them is not.
         """
-        return _Allreduce(self, array, reduction, places).run()
+        return _Allreduce(self, array, reduction, offsets).run()
 
     def broadcast(self, array: Array, root: int, hop: int) -> Traffic:
         """Copy from the root's machine to all ranks of all machines, in place.
@@ -90,11 +90,11 @@ class TwoLevels:
     def stages(self, k: int, segment: Array) -> list[Array]:
         """By rank, where it copies its k-th segment."""
         at = k % _STAGES * self._bytes
-        return [self.node.array(rank, place + at, segment) for rank, place in enumerate(self._stages)]
+        return [self.node.array(rank, offset + at, segment) for rank, offset in enumerate(self._stages)]
 
-    def in_place(self, k: int, segment: Array, places: Sequence[int]) -> list[Array]:
+    def in_place(self, k: int, segment: Array, offsets: Sequence[int]) -> list[Array]:
         """By rank, its k-th segment where it is."""
-        return [self.node.array(rank, place + k * self._bytes, segment) for rank, place in enumerate(places)]
+        return [self.node.array(rank, offset + k * self._bytes, segment) for rank, offset in enumerate(offsets)]
 
     def slot(self, k: int, segment: Array) -> Array:
         """Where the k-th segment is reduced and sent: in the leader's memory."""
@@ -114,7 +114,7 @@ class _Steps:
 
     ticks: int
 
-    def __init__(self, levels: TwoLevels, array: Array) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array) -> None:
         self.levels, self.rank = levels, levels.node.rank
         self.segments, self.traffic = levels.segments(array), Traffic()
         self.lag = min(_LAG, len(self.segments))
@@ -143,9 +143,9 @@ class _Steps:
 class _Allreduce(_Steps):
     """See :meth:`TwoLevels.allreduce`."""
 
-    def __init__(self, levels: TwoLevels, array: Array, reduction: Reduction, places: Sequence[int]) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
         super().__init__(levels, array)
-        self._reduction, self._places = reduction, places
+        self._reduction, self._offsets = reduction, offsets
         self._wire = levels.wire if reduction.dtype in ("float32", "float64") else PLAIN
         self._inside = replace(reduction, postscale=1.0, divisor=1)
         self._after: Callable[[Array], None] = reduction.after
@@ -157,7 +157,7 @@ class _Allreduce(_Steps):
         self.ticks = self._complete + 2
 
     def step(self, k: int, age: int) -> None:
-        if age == 0 and not self._places:
+        if age == 0 and not self._offsets:
             self.levels.stages(k, self.segments[k])[self.rank][...] = self.segments[k]
         elif age == 1:
             self._reduce(k)
@@ -169,7 +169,7 @@ class _Allreduce(_Steps):
     def _reduce(self, k: int) -> None:
         """This rank's chunk of all ranks' segments."""
         segment, levels = self.segments[k], self.levels
-        parts = levels.in_place(k, segment, self._places) if self._places else levels.stages(k, segment)
+        parts = levels.in_place(k, segment, self._offsets) if self._offsets else levels.stages(k, segment)
         lengths = chunk_lengths(len(segment), levels.node.size)
         start = sum(lengths[: self.rank])
         mine = slice(start, start + lengths[self.rank])
@@ -187,7 +187,7 @@ class _Allreduce(_Steps):
 class _Broadcast(_Steps):
     """See :meth:`TwoLevels.broadcast`."""
 
-    def __init__(self, levels: TwoLevels, array: Array, root: int, hop: int) -> None:
+    def __init__(self, levels: TwoLevelCollectives, array: Array, root: int, hop: int) -> None:
         super().__init__(levels, array)
         self._root, self._hop = root, hop
         self._waits: dict[int, Callable[[], None]] = {}
@@ -222,4 +222,4 @@ def _unscaled(chunk: Array) -> None:
     """It is scaled already."""
 
 
-__all__ = ["TwoLevels"]
+__all__ = ["TwoLevelCollectives"]

@@ -19,8 +19,8 @@ from workbench.cli import main as cli
 from workbench.cli.grade import grade
 from workbench.cli.grade.results import (
     ExerciseResult,
+    ExerciseState,
     NotebookResult,
-    State,
     as_csv,
     as_junit,
     clean,
@@ -35,10 +35,10 @@ RESULTS = [
     NotebookResult(
         'a & "b".ipynb',
         {
-            "03.a": ExerciseResult("03.a", 2, State.PASSED, "", 0.25),
-            "03.b": ExerciseResult("03.b", 1, State.FAILED, clean(ODD), 1.0),
-            "03.c": ExerciseResult("03.c", 1, State.NOT_DONE, "no cell defines it"),
-            "03.d": ExerciseResult("03.d", 3, State.NOT_JUDGED, "not judged: too late"),
+            "03.a": ExerciseResult("03.a", 2, ExerciseState.PASSED, "", 0.25),
+            "03.b": ExerciseResult("03.b", 1, ExerciseState.FAILED, clean(ODD), 1.0),
+            "03.c": ExerciseResult("03.c", 1, ExerciseState.NOT_DONE, "no cell defines it"),
+            "03.d": ExerciseResult("03.d", 3, ExerciseState.NOT_JUDGED, "not judged: too late"),
         },
         {7: "NameError: x\n    in x"},
     ),
@@ -104,7 +104,7 @@ class Fake:
             raise KeyboardInterrupt
         if "bad" in self.path:
             return NotebookResult(self.path, problem="it is not JSON")
-        state = State.NOT_JUDGED if "late" in self.path else State.FAILED
+        state = ExerciseState.NOT_JUDGED if "late" in self.path else ExerciseState.FAILED
         results = {"03.a": ExerciseResult("03.a", 1, state, f"{self.seen}")}
         return NotebookResult(self.path, results, unbounded="files" if self.path == "b" else "")
 

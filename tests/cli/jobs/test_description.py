@@ -12,7 +12,7 @@ import yaml
 
 from workbench.cli import main as cli
 from workbench.cli.jobs import command, forms, helm_values, jobset, slurm, trainjob
-from workbench.cli.jobs.description import Job, seconds
+from workbench.cli.jobs.description import JobDescription, seconds
 from workbench.errors import LaunchError
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
@@ -54,24 +54,24 @@ BAD: list[tuple[dict[str, Any], str]] = [
 def test_a_bad_description_is_refused(told: dict[str, Any], said: str) -> None:
     """When it is made, with a sentence that names the value."""
     with pytest.raises(LaunchError) as raised:
-        Job(**{"command": COMMAND, **told})
+        JobDescription(**{"command": COMMAND, **told})
     assert said in str(raised.value)
 
 
 def test_a_queue_may_be_a_partition_s_name() -> None:
     """Slurm's have capitals and underscores."""
-    assert "--partition=GPU_big\n" in slurm.script(Job(COMMAND, queue="GPU_big"))
+    assert "--partition=GPU_big\n" in slurm.script(JobDescription(COMMAND, queue="GPU_big"))
 
 
 def test_the_longest_name_is_taken() -> None:
     """63 characters with ``-worker-0``."""
-    assert Job(COMMAND, name="a" * 54).workers == 1
+    assert JobDescription(COMMAND, name="a" * 54).workers == 1
 
 
 @pytest.mark.parametrize("image", ["", "workbench", "a/b:latest", "registry:5000/a", "A b:1", "a:1@sha256:short"])
 def test_an_image_that_may_change_is_refused(image: str) -> None:
     """No name, no tag or digest, latest, or no name of an image; without pods no image is needed."""
-    job = Job(COMMAND, image=image)
+    job = JobDescription(COMMAND, image=image)
     for make in forms.MANIFESTS.values():
         with pytest.raises(LaunchError, match="image"):
             make(job)
@@ -96,7 +96,7 @@ def test_what_is_no_limit_is_refused(text: str) -> None:
 
 def test_fixed_engines_refuse_an_elastic_job() -> None:
     """A JobSet, a TrainJob and a batch script, and they name what is elastic; their forms are left out."""
-    job = Job(COMMAND, np=2, min_np=1, max_np=4, image="a:1")
+    job = JobDescription(COMMAND, np=2, min_np=1, max_np=4, image="a:1")
     for make in (jobset.manifest, trainjob.manifest, slurm.script):
         with pytest.raises(LaunchError, match="fixed number of ranks, and this job 1 to 4"):
             make(job)
@@ -106,16 +106,16 @@ def test_fixed_engines_refuse_an_elastic_job() -> None:
 def test_what_one_engine_cannot_have_is_refused() -> None:
     """A name that is too long for a JobSet's pods alone, or for the chart; a priority class in a TrainJob."""
     with pytest.raises(LaunchError, match="6 more characters name a pod"):
-        jobset.manifest(Job(COMMAND, name="a" * 50, image="a:1"))
+        jobset.manifest(JobDescription(COMMAND, name="a" * 50, image="a:1"))
     with pytest.raises(LaunchError, match="in the chart a name has 40 characters"):
-        helm_values.values(Job(COMMAND, name="a" * 41, image="a:1"))
+        helm_values.values(JobDescription(COMMAND, name="a" * 41, image="a:1"))
     with pytest.raises(LaunchError, match="priority class of the runtime"):
-        trainjob.manifest(Job(COMMAND, priority="high", image="a:1"))
+        trainjob.manifest(JobDescription(COMMAND, priority="high", image="a:1"))
 
 
 def test_all_forms_of_one_job() -> None:
     """Each holds the command; those for Kubernetes are one document each, without YAML's references."""
-    job = Job(COMMAND, np=4, slots=2, image="a/b:1", env={"SEED": "7"})
+    job = JobDescription(COMMAND, np=4, slots=2, image="a/b:1", env={"SEED": "7"})
     texts = forms.lines(job)
     assert sorted(texts) == ["helm-values", "jobset", "mpijob", "slurm", "trainjob", "workbench run"]
     assert texts["workbench run"] == "env SEED=7 workbench run -np 4 -- python train.py"
@@ -127,11 +127,13 @@ def test_all_forms_of_one_job() -> None:
 
 def test_the_batch_script_is_that_of_workbench_slurm() -> None:
     """The same as from ``Wanted``, with the queue as partition and the variables before the ranks."""
-    job = Job(COMMAND, np=4, slots=2, gpus=1, cpus=3, time="30:00", name="mnist", queue="gpu", memory="1500M")
+    job = JobDescription(
+        COMMAND, np=4, slots=2, gpus=1, cpus=3, time="30:00", name="mnist", queue="gpu", memory="1500M"
+    )
     memory = "--mem=2862M"  # 2 × 1500 × 10⁶ bytes, in MiB
     wanted = batch.Wanted(2, 2, gpus_per_node=2, cpus_per_task=3, time="30:00", name="mnist", options=(memory,))
     assert slurm.script(job) == batch.script(wanted, Site(partition="gpu"), "", COMMAND)
-    lines = slurm.script(Job(COMMAND, env={"A": "b c"}), Site(modules=("cuda",))).splitlines()
+    lines = slurm.script(JobDescription(COMMAND, env={"A": "b c"}), Site(modules=("cuda",))).splitlines()
     at = lines.index("export 'A=b c'")
     assert lines.index("module load cuda") < at < lines.index("workbench run -np 1 python train.py")
 

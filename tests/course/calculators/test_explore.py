@@ -12,7 +12,7 @@ import pytest
 from workbench.course.calculators import explore, panel
 from workbench.course.calculators.explore import JOBS, STEPS
 from workbench.course.calculators.lanes import lanes
-from workbench.course.calculators.memory import Job, Sharding
+from workbench.course.calculators.memory import MemorySettings, Sharding
 from workbench.course.calculators.memory import calculate as kept
 from workbench.course.calculators.panel import Knob
 from workbench.course.calculators.stacks import stacks
@@ -124,7 +124,7 @@ def test_pictures_fit_and_say_what_they_show(figure: Figure) -> None:
 
 def test_a_bar_is_as_long_as_its_bytes() -> None:
     """Of one setting all bars have one scale: their lengths are in the ratios of the formula."""
-    job = Job(parameters=7_500_000_000, ranks=64)
+    job = MemorySettings(parameters=7_500_000_000, ranks=64)
     root = ET.fromstring(stacks({"": job}).svg)
     lengths: dict[str, float] = {}
     for group in root.iter("{http://www.w3.org/2000/svg}g"):

@@ -5,21 +5,21 @@ from __future__ import annotations
 import pytest
 
 from workbench.course.calculators.kept import of_the_system
-from workbench.course.calculators.measured_memory import Held, measured
+from workbench.course.calculators.measured_memory import MemoryComparison, measured
 
 SIZES = 1024, 2048, 1024  # 4.2 million parameters: 17 MB, well above what buffers and libraries take
 PARTS = "parameters", "gradients", "optimizer", "activations"
 
 
 @pytest.fixture(scope="module")
-def held() -> Held:
+def held() -> MemoryComparison:
     """One measurement for the tests of this file."""
     return measured(ranks=2, ways=["plain", "optimizer"], optimizer="Adam", sizes=SIZES)
 
 
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
-def test_tensors_keep_what_the_formula_says(held: Held) -> None:
+def test_tensors_keep_what_the_formula_says(held: MemoryComparison) -> None:
     """Within 1 %: each part, plain and with the optimizer's state sharded. Adam's counts of steps are not in it."""
     for row in held.rows:
         for part in PARTS:
@@ -40,7 +40,7 @@ def test_gradients_and_parameters_in_parts() -> None:
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
 @pytest.mark.skipif(of_the_system() is None, reason="the system does not say what a process has")
-def test_the_system_sees_the_same_difference(held: Held) -> None:
+def test_the_system_sees_the_same_difference(held: MemoryComparison) -> None:
     """Sharding saves half of Adam's state, and one of the two copies of the parameters, by the system's count too."""
     plain, sharded = held.rows
     assert plain.kept.system is not None
@@ -51,7 +51,7 @@ def test_the_system_sees_the_same_difference(held: Held) -> None:
 
 @pytest.mark.parallel
 @pytest.mark.timeout(150)
-def test_the_table_has_formula_and_measurement_below_each_other(held: Held) -> None:
+def test_the_table_has_formula_and_measurement_below_each_other(held: MemoryComparison) -> None:
     """Two lines a way, with as many columns as its head, and the total."""
     table = held.table
     assert table.column("way") == ["plain", "", "optimizer", ""]

@@ -11,6 +11,8 @@ from workbench.simulate.measured.fit import Constant, Fit
 from workbench.simulate.measured.links import Links
 from workbench.simulate.measured.prediction import Measured, predict
 
+pytestmark = pytest.mark.usefixtures("warm_torch")
+
 KNOWN = Fit(Constant(2e-5, 2e-5, 2e-5), Constant(1e-9, 1e-9, 1e-9), 0.0)
 TRAINING = Training(ranks=4, alpha_s=2e-5, beta_s=1e-9, bucket_bytes=10_000_000)
 FOUND = Measured(Links(1, 2, KNOWN, None, announce_s=0.0), tuple(TRAINING.layers()), Contention(), 10_000_000)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from workbench.collectives.ring import ring_allreduce
-from workbench.course.calculators.memory import OPTIMIZERS, PRECISIONS, Job, Sharding, calculate
+from workbench.course.calculators.memory import OPTIMIZERS, PRECISIONS, MemorySettings, Sharding, calculate
 from workbench.simulate.algorithms import allgather, reduce_scatter
 from workbench.simulate.schedule import Algorithm, record
 
@@ -26,7 +26,7 @@ TABLE_1 = {
 @pytest.mark.parametrize(("billions", "ranks"), TABLE_1)
 def test_it_gives_the_papers_table(billions: float, ranks: int) -> None:
     """To the digits that the paper prints, and plain is 16 bytes a parameter."""
-    job = Job(parameters=int(billions * 1e9), ranks=ranks)
+    job = MemorySettings(parameters=int(billions * 1e9), ranks=ranks)
     plain, *sharded = (calculate(job, sharding).total / 1e9 for sharding in Sharding)
     assert plain == pytest.approx(16 * billions)
     for found, printed in zip(sharded, TABLE_1[billions, ranks], strict=True):
@@ -41,7 +41,7 @@ def sent_by(algorithm: Algorithm, n: int, numbers: int) -> float:
 @pytest.mark.parametrize("n", [2, 4, 8])
 def test_the_bytes_sent_are_those_of_the_rings(n: int) -> None:
     """An allreduce; a reduce-scatter and an allgather; and one more allgather for ZeRO 3."""
-    job = Job(parameters=1000 * n, ranks=n, precision="float32")
+    job = MemorySettings(parameters=1000 * n, ranks=n, precision="float32")
     all_, scattered, gathered = (4 * sent_by(each, n, 1000 * n) for each in (ring_allreduce, reduce_scatter, allgather))
     found = [calculate(job, sharding).sent for sharding in Sharding]
     assert found == pytest.approx([all_, scattered + gathered, scattered + gathered, scattered + 2 * gathered])
@@ -51,7 +51,7 @@ def test_the_bytes_sent_are_those_of_the_rings(n: int) -> None:
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_one_rank_has_nothing_to_shard(optimizer: str, precision: str) -> None:
     """With n = 1 all ways keep the same, and nobody sends."""
-    job = Job(ranks=1, optimizer=optimizer, precision=precision, activation_bytes=1e6, batch=32)
+    job = MemorySettings(ranks=1, optimizer=optimizer, precision=precision, activation_bytes=1e6, batch=32)
     first, *others = (calculate(job, sharding) for sharding in Sharding)
     assert others == [first] * 3
     assert first.sent == 0
@@ -61,7 +61,10 @@ def test_one_rank_has_nothing_to_shard(optimizer: str, precision: str) -> None:
 def test_activations_stay_with_their_samples() -> None:
     """No way shards them: they grow with the rank's batch, and not with n."""
     for sharding in Sharding:
-        kept = [calculate(Job(ranks=n, activation_bytes=1e6, batch=b), sharding) for n, b in ((2, 4), (64, 4), (64, 8))]
+        kept = [
+            calculate(MemorySettings(ranks=n, activation_bytes=1e6, batch=b), sharding)
+            for n, b in ((2, 4), (64, 4), (64, 8))
+        ]
         assert [each.activations for each in kept] == [4e6, 4e6, 8e6]
 
 
@@ -78,4 +81,4 @@ def test_activations_stay_with_their_samples() -> None:
 def test_nonsense_is_refused(wrong: dict[str, object], words: str) -> None:
     """An error names the value, and what it must be."""
     with pytest.raises(ValueError, match=words):
-        Job(**wrong)  # type: ignore[arg-type]
+        MemorySettings(**wrong)  # type: ignore[arg-type]

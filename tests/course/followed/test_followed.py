@@ -14,7 +14,7 @@ import pytest
 
 from workbench.config import child_environment
 from workbench.course.followed.picture import way_picture
-from workbench.course.followed.places import PLACES, STOPS, Place
+from workbench.course.followed.places import PLACES, STOPS, TracedFunction
 from workbench.course.followed.records import from_ranks, made_up
 from workbench.course.followed.source import excerpt, listing
 from workbench.course.followed.trace import Follower, Passed
@@ -24,7 +24,7 @@ HERE = f"{__name__}:"
 
 
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.name)
-def test_every_place_is_there(place: Place) -> None:
+def test_every_place_is_there(place: TracedFunction) -> None:
     """The function that a stop names exists; whoever moves or renames it learns that lesson 21 tells of it."""
     assert place.function.__qualname__ == place.name
     assert place.stop in STOPS
@@ -65,7 +65,7 @@ def inner(items: list[int]) -> None:
 
 
 @contextmanager
-def followed(*places: Place) -> Iterator[Follower]:
+def followed(*places: TracedFunction) -> Iterator[Follower]:
     """A follower that is closed, whatever happens."""
     if sys.gettrace() is not None:
         pytest.skip("needs sys.settrace for itself, and another program traces")
@@ -76,8 +76,8 @@ def followed(*places: Place) -> Iterator[Follower]:
         follower.close()
 
 
-PASSES = Place("hook", f"{HERE}passes", lambda values: [values["name"]])
-INNER = Place("step", f"{HERE}inner", None)
+PASSES = TracedFunction("hook", f"{HERE}passes", lambda values: [values["name"]])
+INNER = TracedFunction("step", f"{HERE}inner", None)
 
 
 def test_the_lines_are_those_that_ran() -> None:
@@ -205,7 +205,7 @@ def test_a_steady_step_compares_nothing_and_copies_to_no_stage(ways: tuple[list[
     called = {one.name for one in steady}
     assert {"SteadyCoordinator._advance", "reduce_across", "GradBucket.take", "Engine._announce"} <= called
     assert called.isdisjoint({"respond", "CountingCoordinator._announce"})
-    assert "self._in_place(array, reduction, places)" in listing(steady, "reduction")
+    assert "self._in_place(array, reduction, offsets)" in listing(steady, "reduction")
 
 
 @pytest.mark.parallel

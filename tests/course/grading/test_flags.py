@@ -26,12 +26,12 @@ FUNCTION = '@exercise("03.ring_allreduce")\ndef f(comm, x):\n    return {}'
 @pytest.mark.parametrize(
     ("cell", "words"),
     [
-        ("from workbench.course.tasks.algorithms.t03_ring_allreduce import ring_allreduce as g", "ring_allreduce"),
+        ("from workbench.course.tasks.t03_ring_allreduce import ring_allreduce as g", "ring_allreduce"),
         (
-            "from workbench.course.tasks.algorithms import t03_ring_allreduce as t\ng = t.ring_allreduce",
+            "from workbench.course.tasks import t03_ring_allreduce as t\ng = t.ring_allreduce",
             "ring_allreduce",
         ),
-        ("import workbench.course.tasks.algorithms.t03_ring_allreduce as t\ng = t.TASKS[1].reference", "reference"),
+        ("import workbench.course.tasks.t03_ring_allreduce as t\ng = t.TASKS[1].reference", "reference"),
         ("from workbench.course.tasks import task\ng = task('03.ring_allreduce').reference", "reference"),
         ("from workbench.course.tasks import task\nprint(task('03.ring_allreduce').solution())", "solution"),
         (f"from workbench.collectives.ring import ring_allreduce as g\n{FUNCTION.format('g(comm, x)')}", "collectives"),

@@ -11,7 +11,7 @@ from submissions import graded, state
 from wrong_answers import wrong_answers
 
 from workbench.course.grading.live import verdict
-from workbench.course.grading.live.training import Training
+from workbench.course.grading.live.training import JudgedTraining
 from workbench.course.grading.sheet import first_red
 from workbench.course.judging import judge
 from workbench.course.tasks import names, task
@@ -89,7 +89,7 @@ def test_wrong_answers_fail_as_they_do_in_one_process(name: str, function: Any, 
 SERIAL = (
     head("13.capstone")
     + """import gc
-    from workbench.course.training.behaviour import Recorder
+    from workbench.course.training.behaviour import BehaviourRecorder
     hvd.init()
     hvd.broadcast_parameters(model.state_dict(), root_rank=0)
     images, labels = torch.from_numpy(digits.train_x).double(), torch.from_numpy(digits.train_y)
@@ -107,7 +107,7 @@ SERIAL = (
             {}
     with torch.no_grad():
         guesses = model(torch.from_numpy(digits.test_x).double()).argmax(dim=1)
-    [one for one in gc.get_objects() if isinstance(one, Recorder)][0].seen.batches[:] = mine
+    [one for one in gc.get_objects() if isinstance(one, BehaviourRecorder)][0].seen.batches[:] = mine
     return float((guesses == torch.from_numpy(digits.test_y)).double().mean())
 """
 )
@@ -224,7 +224,7 @@ FOLDERS = (
 @pytest.mark.slow
 def test_ranks_have_no_folder_in_common(tmp_path: Path) -> None:
     """What one rank writes, another cannot read: it has to be sent."""
-    training = Training(*own(FOLDERS, "10.convert"), str(tmp_path / "work"), False, {})
+    training = JudgedTraining(*own(FOLDERS, "10.convert"), str(tmp_path / "work"), False, {})
     try:
         if "files" in training.unbounded:
             pytest.skip("this kernel has no Landlock")

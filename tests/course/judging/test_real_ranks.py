@@ -14,7 +14,7 @@ import pytest
 
 from workbench import cluster
 from workbench.course import exercise
-from workbench.course.judging.real_ranks import Engines
+from workbench.course.judging.real_ranks import ClusterRanks
 from workbench.course.judging.task import CommTask
 from workbench.course.simulator import simulate
 from workbench.course.tasks import names, task
@@ -117,7 +117,7 @@ def test_every_solution_passes_on_four_engines(
 ) -> None:
     """check() runs each exercise for ranks on the engines that are up, and says so."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     for name in names():
         one = task(name)
         if isinstance(one, CommTask) and one.real:
@@ -136,7 +136,7 @@ def test_a_function_that_hangs_on_engines_ends_and_the_next_one_runs(engines: cl
     def rings(comm: Any) -> Any:
         return comm.sendrecv(comm.rank, dest=(comm.rank + 1) % comm.size, source=(comm.rank - 1) % comm.size)
 
-    ranks = Engines(engines)
+    ranks = ClusterRanks(engines)
     with pytest.raises(DeadlineError, match=r"waited in recv\(source=1\) for 1 s"):
         ranks.run(hangs, [()] * 4, deadline_s=1.0)
     assert ranks.run(rings, [()] * 4) == [3, 0, 1, 2]
@@ -151,4 +151,4 @@ def test_a_function_that_fails_on_engines_is_told(engines: cluster.Cluster) -> N
         return comm.recv(source=0)
 
     with pytest.raises(Exception, match=r"KeyError|waited in recv"):
-        Engines(engines).run(fails, [()] * 4, deadline_s=1.0)
+        ClusterRanks(engines).run(fails, [()] * 4, deadline_s=1.0)

@@ -11,7 +11,7 @@ import pytest
 from wrong_answers import load
 
 from workbench.course import exercise
-from workbench.course.judging.ratio import Outcome, named, ratio
+from workbench.course.judging.ratio import CaseOutcome, named, ratio
 from workbench.course.judging.task import Case
 from workbench.course.tasks import task
 
@@ -26,9 +26,9 @@ MEANING = {
 }
 
 
-def _outcome(n: int, factor: float) -> Outcome:
+def _outcome(n: int, factor: float) -> CaseOutcome:
     right = [np.array([1.5, -2.0, 0.0]) + rank for rank in range(n)]
-    return Outcome(Case(n, "", []), [factor * each for each in right], right)
+    return CaseOutcome(Case(n, "", []), [factor * each for each in right], right)
 
 
 @pytest.mark.parametrize(("words", "factor"), MEANING.items())
@@ -41,7 +41,7 @@ def test_what_is_only_near_has_no_name() -> None:
     """A factor of 2.001, one that differs from rank to rank, and one that differs from case to case."""
     assert named([_outcome(3, 2.001)]) == ""
     uneven = _outcome(2, 1.0)
-    assert named([Outcome(uneven.case, [2 * uneven.expected[0], 3 * uneven.expected[1]], uneven.expected)]) == ""
+    assert named([CaseOutcome(uneven.case, [2 * uneven.expected[0], 3 * uneven.expected[1]], uneven.expected)]) == ""
     assert named([_outcome(3, 2.0), _outcome(4, 3.0)]) == ""
 
 
@@ -50,20 +50,20 @@ def test_what_is_only_near_has_no_name() -> None:
 )
 def test_what_cannot_be_compared_has_no_factor(yours: Any) -> None:
     """Other shapes, other objects, and what is no number."""
-    assert ratio(Outcome(Case(1, "", []), [yours], [np.array([1.0, 2.0])])) is None
+    assert ratio(CaseOutcome(Case(1, "", []), [yours], [np.array([1.0, 2.0])])) is None
 
 
 def test_a_step_is_compared_from_where_it_starts() -> None:
     """Half a step is half of a step, wherever the weights are."""
     w, step = np.array([10.0, -3.0]), np.array([0.5, 0.25])
-    assert ratio(Outcome(Case(1, "", []), [w - step / 2], [w - step], start=w)) == pytest.approx(0.5)
+    assert ratio(CaseOutcome(Case(1, "", []), [w - step / 2], [w - step], start=w)) == pytest.approx(0.5)
 
 
 @pytest.fixture(autouse=True)
 def board(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of a learner's own is touched."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
 
 
 def test_the_hint_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> None:
@@ -88,4 +88,6 @@ def test_the_hint_follows_the_verdict(capsys: pytest.CaptureFixture[str]) -> Non
     assert hinted(task(name).reference).startswith("Hint 3 of 3: ")
     exercise.exercise(name)(wrong.adds_in_the_second_half_too)
     exercise.check(name)
-    assert exercise.Board().entry(name).verdict.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0 twice")
+    assert (
+        exercise.ProgressBoard().entry(name).verdict.startswith("right: n = 2: rank 0, chunk 0: yours = rank 0 twice")
+    )

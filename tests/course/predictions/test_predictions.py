@@ -26,7 +26,7 @@ def book(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Book:
     """A folder and a book of the test's own."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ask, "BOOK", Book())
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     monkeypatch.setattr(ask, "GIVEN", {"03.bytes": "8 MB"})
     return ask.BOOK
 
@@ -97,7 +97,7 @@ def test_a_guess_is_kept_for_the_next_kernel(monkeypatch: pytest.MonkeyPatch) ->
     reveal("03.bytes", "12 MB")
     exercise.BOARD.save("02.shift_right")
     monkeypatch.setattr(ask, "BOOK", Book())
-    assert exercise.Board().entry("02.shift_right").passed
+    assert exercise.ProgressBoard().entry("02.shift_right").passed
     assert set(exercise._read(progress_file.FILE)) == {"02.shift_right"}
     predict("03.bytes", "How many?", choices=CHOICES)
     kept = ask.BOOK.guess("03.bytes")

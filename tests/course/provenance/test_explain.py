@@ -152,7 +152,7 @@ def test_show_draws_whatever_was_written(
     name: str, function: Callable[..., Any], words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Wrong, unfinished, raising, hanging: each has a picture, the same bytes each time, and words for it."""
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     exercise.exercise(name)(function)
     first, again = exercise.show(name), exercise.show(name)
     assert words in first.alt
@@ -164,7 +164,7 @@ def test_show_draws_whatever_was_written(
 
 def test_a_wrong_ring_looks_unlike_a_right_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """The right one has nothing red; the wrong one has its first wrong field and its line."""
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     pictures = []
     for function in (task("03.ring_allreduce").reference, W03.adds_in_the_second_half_too):
         exercise.exercise("03.ring_allreduce")(function)
@@ -178,7 +178,7 @@ def test_a_wrong_ring_looks_unlike_a_right_one(monkeypatch: pytest.MonkeyPatch) 
 
 def test_show_draws_the_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lesson 05's function has no messages; its picture is who sees which sample in which epoch."""
-    monkeypatch.setattr(exercise, "BOARD", exercise.Board())
+    monkeypatch.setattr(exercise, "BOARD", exercise.ProgressBoard())
     exercise.exercise("05.shard")(task("05.shard").reference)
     assert exercise.show("05.shard").alt.startswith("Yours, 13 samples on 3 ranks: epoch 0: 13 of 13 samples seen")
     exercise.exercise("05.shard")(load("w05").drops_the_end)

@@ -11,7 +11,7 @@ import pytest
 from workbench.course.schedules.picture import step_picture
 from workbench.course.schedules.played import play
 from workbench.observe.drawing_kit import STYLE
-from workbench.simulate.steps import Event, Span, simulate
+from workbench.simulate.steps import Span, TimedEvent, simulate
 
 LAYERS = [Span("front", 1.0, 2.0, values=25), Span("back", 1.0, 2.0, values=100)]
 
@@ -53,4 +53,4 @@ def test_without_waits_that_is_said() -> None:
 def test_events_without_a_backward_are_refused() -> None:
     """They are no step."""
     with pytest.raises(ValueError, match="no backward"):
-        step_picture([Event("forward", ("a",), 0.0, 1.0)], 1.0, "None")
+        step_picture([TimedEvent("forward", ("a",), 0.0, 1.0)], 1.0, "None")

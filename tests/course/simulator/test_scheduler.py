@@ -151,7 +151,7 @@ def test_polling_for_ever_is_a_deadlock() -> None:
 
 
 def test_a_loop_without_messages_is_ended() -> None:
-    """A rank that never communicates holds the baton; the deadline ends it, and its thread with it."""
+    """A rank that never communicates holds the token; the deadline ends it, and its thread with it."""
     before = threading.active_count()
 
     def spin(comm: Any) -> None:

@@ -11,7 +11,7 @@ import pytest
 from workbench.collectives.ring import ring_allreduce
 from workbench.course.simulator import ALPHA_S, BETA_S, DeadlockError, simulate
 from workbench.course.simulator.topology import BETWEEN, INSIDE, Topology, pinned, ring_among
-from workbench.course.tasks.algorithms.t12_gpus_and_nodes import hierarchical, local_ranks
+from workbench.course.tasks.t12_gpus_and_nodes import hierarchical, local_ranks
 from workbench.course.topology_picture import picture
 from workbench.job.context import place
 

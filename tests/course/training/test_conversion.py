@@ -12,10 +12,11 @@ import pytest
 from workbench.course.build import ROOT
 from workbench.course.tasks import task
 from workbench.course.training import behaviour, trial
-from workbench.course.training.behaviour import LIGHTS, Recorder, Seen, title
+from workbench.course.training.behaviour import LIGHTS, BehaviourRecorder, Seen, title
 from workbench.course.training.conversion import Watched, difference, table, turned_green, watch
 from workbench.errors import RankFailedError
 
+pytestmark = pytest.mark.usefixtures("warm_torch")
 STEPS = sorted((ROOT / "lessons" / "steps").glob("*.py"))
 
 
@@ -86,7 +87,7 @@ def test_the_recorder_knows_training_samples() -> None:
     images = np.arange(48, dtype=np.float32).reshape(6, 1, 2, 4)
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, 2)).double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    recorder = Recorder(images)
+    recorder = BehaviourRecorder(images)
     recorder.attach(model, optimizer)
     model(torch.from_numpy(images[[4, 1]]).double()).sum().backward()
     with torch.no_grad():

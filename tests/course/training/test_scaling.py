@@ -9,7 +9,7 @@ import pytest
 
 from workbench.collectives.ring import ring_allreduce
 from workbench.course.simulator import simulate
-from workbench.course.tasks.algorithms.t08_speedup import break_even, ring_time
+from workbench.course.tasks.t08_speedup import break_even, ring_time
 from workbench.course.training.scaling import Model, draw, line
 
 MODEL = Model(compute_s=0.02, nbytes=768_000, alpha_s=1e-4, beta_s=1e-9)

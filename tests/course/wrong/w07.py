@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from workbench.course.tasks.algorithms.t07_fusion import finish_time, plan_buckets
+from workbench.course.tasks.t07_fusion import finish_time, plan_buckets
 
 
 def forgets_the_last_bucket(sizes: Any, threshold: Any) -> Any:

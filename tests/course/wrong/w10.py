@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from workbench.course.tasks.training_scripts.t10_conversion import checkpoint_hangs
+from workbench.course.tasks.t10_conversion import checkpoint_hangs
 from workbench.course.training.trial import train_alone
 from workbench.data.sampler import ShardedSampler
 

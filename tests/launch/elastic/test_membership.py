@@ -91,7 +91,7 @@ def test_newcomers_of_one_step_cost_one_reset() -> None:
         made = job(2)
         made.started(2, "b", batch=7)
         made.started(3, "b", batch=7)
-        assert [(m.fields["timestamp"], m.fields["what"]) for _, m in made.say_started()] == [(0, ADDED)] * 2
+        assert [(m.fields["timestamp"], m.fields["what"]) for _, m in made.announce_started()] == [(0, ADDED)] * 2
         assert made.came(2, LIKE) == []
         assert made.awaits_followers()
         if last == "comes":

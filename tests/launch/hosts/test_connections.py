@@ -13,7 +13,7 @@ import pytest
 
 from workbench.common.messages import Message
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.hosts.remote_shell import LocalShell
 from workbench.launch.ranks.process_tree import ProcessTree
 
 SILENCE_S = 3.0
@@ -24,13 +24,13 @@ class Launcher:
 
     def __init__(self, folder: Path, watch: bool = True) -> None:
         self.processes = ProcessTree(os.environ)
-        self.connections = Connections([Target("here", 1, Here())], self.processes, os.getcwd())
+        self.connections = Connections([Target("here", 1, LocalShell())], self.processes, os.getcwd())
         answers, failures = self.connections.ask({"here": Message("", {})}, "here", 20.0)
         assert not failures
         self.agent = psutil.Process(answers["here"].fields["pid"])
         self.folder = folder / "job"
         self.tell("start", "starting", self._order())
-        self.rank = self.hear("started", 20.0).fields["pid"]
+        self.rank = self.receive("started", 20.0).fields["pid"]
         if watch:
             self.connections.watch(SILENCE_S)
 
@@ -47,11 +47,11 @@ class Launcher:
         answers, failures = self.connections.ask({"here": Message(kind, fields)}, answer, 20.0)
         assert "here" in answers, failures
 
-    def hear(self, kind: str, limit_s: float) -> Message:
+    def receive(self, kind: str, limit_s: float) -> Message:
         """The next message of a kind."""
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
-            for _, message in self.connections.hear(0.05):
+            for _, message in self.connections.receive(0.05):
                 if message.kind == kind:
                     return message
         raise AssertionError(f"no {kind} within {limit_s:g} s")
@@ -85,7 +85,7 @@ def gone(pid: int, limit_s: float = 15.0) -> bool:
 def test_an_agent_that_is_stopped_is_lost_and_its_ranks_are_ended(launcher: Launcher) -> None:
     """Its pipes are open still, so the silence alone tells; it is killed, and its watchdog ends the rank."""
     launcher.agent.suspend()
-    message = launcher.hear(GONE, 15.0)
+    message = launcher.receive(GONE, 15.0)
     assert f"its agent (process {launcher.agent.pid}) has said nothing for 3 s" in message.fields["what"]
     assert "SIGSTOP" in message.fields["cure"]
     assert launcher.connections.there() == set()
@@ -99,7 +99,7 @@ def test_a_launcher_that_was_away_accuses_nobody(launcher: Launcher) -> None:
     time.sleep(2 * SILENCE_S)
     until = time.monotonic() + 2 * SILENCE_S
     while time.monotonic() < until:
-        assert [message.kind for _, message in launcher.connections.hear(0.05) if message.kind == GONE] == []
+        assert [message.kind for _, message in launcher.connections.receive(0.05) if message.kind == GONE] == []
     assert not gone(launcher.rank, limit_s=0.0)
 
 
@@ -108,13 +108,13 @@ def test_an_agent_that_was_away_goes_on(launcher: Launcher) -> None:
     launcher.connections.watch(60.0)
     launcher.agent.suspend()
     time.sleep(1.5 * SILENCE_S)
-    launcher.connections.say("here", Message("still here", {}))
+    launcher.connections.send("here", Message("still here", {}))
     launcher.agent.resume()
     launcher.connections.watch(SILENCE_S)
-    launcher.hear("still here", 10.0)
+    launcher.receive("still here", 10.0)
     until = time.monotonic() + 2 * SILENCE_S
     while time.monotonic() < until:
-        list(launcher.connections.hear(0.05))
+        list(launcher.connections.receive(0.05))
     assert not gone(launcher.rank, limit_s=0.0)
 
 
@@ -122,12 +122,12 @@ def test_a_rank_that_is_stopped_is_reported(launcher: Launcher) -> None:
     """By its agent, which sees the process: once that it does not run and why, and once that it goes on."""
     rank = psutil.Process(launcher.rank)
     rank.suspend()
-    assert launcher.hear("stopped", 10.0).fields == {
+    assert launcher.receive("stopped", 10.0).fields == {
         "rank": 0,
         "why": f"its process {rank.pid} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {rank.pid} lets it go on",
     }
     rank.resume()
-    assert launcher.hear("stopped", 10.0).fields == {"rank": 0, "why": ""}
+    assert launcher.receive("stopped", 10.0).fields == {"rank": 0, "why": ""}
 
 
 @pytest.mark.parametrize("watches", [False])

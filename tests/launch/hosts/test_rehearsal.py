@@ -11,10 +11,10 @@ import pytest
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections, Target
 from workbench.launch.hosts.facts import facts
-from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment
-from workbench.launch.hosts.reach import Place, Port, reach
-from workbench.launch.hosts.rehearsal import Problem, Seat, differences, facing, failure, rehearse, suspicions
-from workbench.launch.hosts.remote_shell import Here, Srun, Ssh, explain
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment
+from workbench.launch.hosts.reach import Port, PortAddress, reach
+from workbench.launch.hosts.rehearsal import Endpoint, HostProblem, differences, facing, failure, rehearse, suspicions
+from workbench.launch.hosts.remote_shell import LocalShell, Srun, Ssh, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 
@@ -74,9 +74,9 @@ def test_one_machine_under_two_names() -> None:
 )
 def test_a_failed_rehearsal_says_what_becomes_of_the_job(runs: bool, said: str) -> None:
     """Where it runs already, on other hosts, it goes on: it is not said that nothing was started."""
-    assert failure([Problem("b", "x", "y")], runs) == f"The rehearsal failed, and {said}: b: x. y"
+    assert failure([HostProblem("b", "x", "y")], runs) == f"The rehearsal failed, and {said}: b: x. y"
     processes = ProcessTree(mpi.environment(1))
-    connections = Connections([Target("here", 1, Here())], processes, "/no such folder")
+    connections = Connections([Target("here", 1, LocalShell())], processes, "/no such folder")
     try:
         with pytest.raises(LaunchError, match=f"{said}: here: it has no folder"):
             rehearse(connections, [], limit_s=20.0, runs=runs)
@@ -113,7 +113,7 @@ def test_hosts_without_a_common_network_are_named() -> None:
 
 def test_ranks_fill_the_hosts_in_order() -> None:
     """A host that gets none is left out; too few slots are an error."""
-    plan = Plan([Target("a", 2, Ssh()), Target("b", 3, Ssh()), Target("c", 1, Ssh())])
+    plan = HostPlan([Target("a", 2, Ssh()), Target("b", 3, Ssh()), Target("c", 1, Ssh())])
     assert plan.ranks(4) == {"a": [0, 1], "b": [2, 3]}
     with pytest.raises(LaunchError, match="7 ranks do not fit the 6 slots of a, b, c"):
         plan.ranks(7)
@@ -121,8 +121,8 @@ def test_ranks_fill_the_hosts_in_order() -> None:
 
 def test_everything_uses_one_interface() -> None:
     """Unless the user has said otherwise."""
-    first, seat = Seat("a", "eth0", "10.0.0.1", (5, 6)), Seat("b", "eth1", "10.0.0.2", (7, 8))
-    found = host_environment(mpi.LOOPBACK | {"UCX_NET_DEVICES": "mlx5_0:1"}, seat, first)
+    first, endpoint = Endpoint("a", "eth0", "10.0.0.1", (5, 6)), Endpoint("b", "eth1", "10.0.0.2", (7, 8))
+    found = host_environment(mpi.LOOPBACK | {"UCX_NET_DEVICES": "mlx5_0:1"}, endpoint, first)
     assert found["UCX_NET_DEVICES"] == "mlx5_0:1"
     assert (found["GLOO_SOCKET_IFNAME"], found["NCCL_SOCKET_IFNAME"]) == ("eth1", "=eth1")
     assert "OMPI_MCA_btl" not in found
@@ -139,10 +139,10 @@ def test_a_port_is_reached_and_a_stranger_on_it_is_seen() -> None:
     with other:
         silent = socket.create_connection(("127.0.0.1", port.number))  # a guest that says nothing keeps nobody waiting
         places = {
-            "right": Place("127.0.0.1", port.number, port.word),
-            "other": Place("127.0.0.1", port.number, "another word"),
-            "mute": Place("127.0.0.1", other.getsockname()[1], "word"),
-            "shut": Place("127.0.0.1", number, "word"),
+            "right": PortAddress("127.0.0.1", port.number, port.word),
+            "other": PortAddress("127.0.0.1", port.number, "another word"),
+            "mute": PortAddress("127.0.0.1", other.getsockname()[1], "word"),
+            "shut": PortAddress("127.0.0.1", number, "word"),
         }
         found = reach(places, 0.5, port)
         silent.close()

@@ -312,7 +312,10 @@ def test_a_rank_that_does_not_read_is_lost(
 def test_a_rank_that_is_stopped_is_named_at_once_and_lost_in_the_end(
     start: Callable[..., Job], interface: str, near: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The stall report says that its process is stopped; when it was silent for too long, it is lost for that."""
+    """The stall report says that its process is stopped; when it was silent for too long, it is lost for that.
+
+    At level DEBUG each name's story comes with the report.
+    """
     job = start(2, interface, near, stall_warning_s=0.2, peer_timeout_s=3.0)
     child = subprocess.Popen(["sleep", "60"])
     try:
@@ -321,9 +324,10 @@ def test_a_rank_that_is_stopped_is_named_at_once_and_lost_in_the_end(
         hand.send(Beat(1, host_id(), child.pid))
         client.introduce(20.0)
         child.send_signal(signal.SIGSTOP)
-        with caplog.at_level(logging.WARNING, "workbench"):
+        with caplog.at_level(logging.DEBUG, "workbench"):
             client.send(Announce(client.rank, (ask("x"),), client.seen))
             why = end(client, 20.0)
+        assert "s for [1]: rank 0 " in next(line for line in caplog.messages if line.startswith("'x' has waited since"))
         assert f"Rank 1 was lost: its process {child.pid} has been stopped for 3 s (Ctrl-Z, SIGSTOP)" in why
         assert f"Rank 1 does not answer: its process {child.pid} is stopped (Ctrl-Z, SIGSTOP)" in caplog.text
     finally:

@@ -80,7 +80,7 @@ def test_a_rank_on_another_host_is_lost_by_its_silence() -> None:
     watch = LifeWatch(peer_timeout_s=30.0)
     watch.meet(Beat(1, "elsewhere", os.getpid()), now=0.0)
     assert watch.lost(29.9) == []
-    watch.heard(1, 20.0)
+    watch.sign_of_life(1, 20.0)
     assert watch.lost(49.9) == []
     (lost,) = watch.lost(50.1)
     assert lost.rank == 1
@@ -97,7 +97,7 @@ def test_who_said_good_bye_is_not_lost(child: subprocess.Popen[bytes]) -> None:
     watch.forget(2)
     child.kill()
     child.wait()
-    watch.heard(2, 0.0)
+    watch.sign_of_life(2, 0.0)
     assert watch.lost(FOREVER) == []
 
 
@@ -209,7 +209,7 @@ def test_who_is_given_up_is_lost(child: subprocess.Popen[bytes]) -> None:
 def test_a_stranger_is_not_watched() -> None:
     """A sign of life of a rank that never introduced itself starts no watch."""
     watch = LifeWatch(peer_timeout_s=1.0)
-    watch.heard(5, 0.0)
+    watch.sign_of_life(5, 0.0)
     assert watch.lost(FOREVER) == []
 
 
@@ -260,7 +260,7 @@ def test_a_rank_0_that_lives_is_not_lost(rank0: tuple[subprocess.Popen[bytes], s
     """A process of this machine that is there and not stopped counts as alive, however silent it is."""
     watch = Rank0Watch(rank0[1], peer_timeout_s=1.0)
     watch.look(FOREVER)
-    watch.heard(0.0)
+    watch.sign_of_life(0.0)
     watch.look(FOREVER)
     assert watch.why == ""
 
@@ -270,7 +270,7 @@ def test_a_rank_0_that_was_killed_is_lost_at_once(rank0: tuple[subprocess.Popen[
     """Its process is missed, and named, though it was heard a moment ago."""
     process, sock = rank0
     watch = Rank0Watch(sock, peer_timeout_s=FOREVER)
-    watch.heard(10.0)
+    watch.sign_of_life(10.0)
     process.kill()
     assert f"its process {process.pid} has ended" in found(watch, now=10.0)
 
@@ -282,7 +282,7 @@ def test_a_rank_0_that_is_stopped_is_lost_by_its_silence(
     """Stopped for longer than the timeout counts as lost; for less, it may go on."""
     process, sock = rank0
     watch = Rank0Watch(sock, peer_timeout_s=30.0)
-    watch.heard(10.0)
+    watch.sign_of_life(10.0)
     process.send_signal(signal.SIGSTOP)
     assert found(watch, now=39.9, timeout_s=0.2) == ""
     assert f"its process {process.pid} has been stopped for 30 s" in found(watch, now=40.1)
@@ -296,7 +296,7 @@ def test_over_a_network_silence_is_a_loss() -> None:
             watch = Rank0Watch(sock, peer_timeout_s=30.0)
             watch.look(FOREVER)
             assert watch.why == ""
-            watch.heard(10.0)
+            watch.sign_of_life(10.0)
             watch.look(39.9)
             assert watch.why == ""
             watch.look(40.1)
@@ -309,7 +309,7 @@ def test_a_rank_that_was_stopped_itself_has_heard_nothing() -> None:
         sock = socket.create_connection(listening.getsockname(), 5)
         with sock, listening.accept()[0]:
             watch = Rank0Watch(sock, peer_timeout_s=30.0)
-            watch.heard(10.0)
+            watch.sign_of_life(10.0)
             watch.look(12.0, slept_s=2.0)
             watch.look(111.0, slept_s=98.0)
             watch.look(140.9)

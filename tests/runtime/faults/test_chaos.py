@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from workbench.common.chaos import ACTS, JOIN, STATES, Fault, parse
-from workbench.runtime.faults.chaos import Player
+from workbench.runtime.faults.chaos import FaultInjector
 
 SCRIPT = str(Path(__file__).resolve().parent / "scripts" / "counts_samples.py")
 WITHOUT_STEP = "states=announced+response-received+amid-reduction+in-commit+in-join"  # numpy has no optimizer
@@ -82,7 +82,7 @@ def test_what_makes_no_sense_is_refused(text: str, words: str) -> None:
 def played(text: str, record: Path | None, *epochs: tuple[int, int, int]) -> list[str]:
     """What a process says that passes all states but the join three times in each of these (rank, size, epoch)."""
     said: list[str] = []
-    player = Player(parse(text, record=str(record or "")), said.append)
+    player = FaultInjector(parse(text, record=str(record or "")), said.append)
     player.cut = lambda: None
     for epoch in epochs:
         player.begins(*epoch)
@@ -272,10 +272,10 @@ def test_without_chaos_nothing_of_it_is_loaded() -> None:
 def test_a_state_that_never_comes_is_named() -> None:
     """At the end of the job, with what to do: the faults behind it have waited for it."""
     from workbench.launch.chaos import with_chaos
-    from workbench.launch.start.starters import Task
+    from workbench.launch.start.starters import JobSpec
 
     said: list[str] = []
-    with with_chaos("at=delay:between-reduction-and-step:1:2,delays=3", Task(2, ["true"], {}), True, said.append):
+    with with_chaos("at=delay:between-reduction-and-step:1:2,delays=3", JobSpec(2, ["true"], {}), True, said.append):
         pass
     assert said[-1].startswith("chaos: 0 of 4 faults happened; the next would have been at=delay:between-reduction")
     assert "rank 1 did not pass 'between reduction and step' 2 time(s)" in said[-1]

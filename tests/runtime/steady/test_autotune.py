@@ -17,7 +17,7 @@ from workbench.errors import LaunchError
 from workbench.job.context import HOLDER
 from workbench.runtime.steady import stack
 from workbench.runtime.steady.autotune import StepMeter, TuningAnnouncer, ordered
-from workbench.runtime.steady.tuner import TUNED, Choice, Trial, Tuner, tuner
+from workbench.runtime.steady.tuner import TUNED, Choice, Tuner, TunerTrial, tuner
 
 pytest.importorskip("sklearn")
 
@@ -70,7 +70,7 @@ def test_warm_up_is_forgotten_and_what_is_settled_stays() -> None:
     assert tuned.trials == []
     while not tuned.settled:
         tuned.tell(surface(tuned.choice, 4, 1))
-    assert tuned.trials[0] == Trial(START, surface(START, 4, 1))
+    assert tuned.trials[0] == TunerTrial(START, surface(START, 4, 1))
     assert len(tuned.trials) == 6
     last, tried = tuned.choice, list(tuned.trials)
     assert last in [trial.choice for trial in tried]

@@ -51,7 +51,7 @@ def test_another_order_is_noticed_and_nothing_is_lost() -> None:
 
 def test_a_part_of_a_group_is_not_complete() -> None:
     """Where one rank has announced a part of it only, all goes back to counting."""
-    sequences = Sequences(2, whole=lambda ids: 2 not in ids or 3 in ids)
+    sequences = Sequences(2, self_contained=lambda ids: 2 not in ids or 3 in ids)
     assert sequences.add(0, (1, 2, 3)) == []
     assert sequences.add(1, (1, 2)) is None
     assert sequences.take() == {0: [1, 2, 3], 1: [1, 2]}

@@ -9,10 +9,19 @@ from typing import Any
 import pytest
 
 from workbench.core.buckets import Bucket, Piece, plan_buckets
-from workbench.simulate.export.chakra import VERSION, Node, NodeType, decode, encode, nodes, read_chakra, write_chakra
+from workbench.simulate.export.chakra import (
+    VERSION,
+    NodeType,
+    TraceNode,
+    decode,
+    encode,
+    nodes,
+    read_chakra,
+    write_chakra,
+)
 from workbench.simulate.export.wire import delimited, messages, number, read_varint, text, varint
 from workbench.simulate.models import parameters, vgg16
-from workbench.simulate.steps import MIB, Event, Overlap, Policy, Result, Span, simulate, spans
+from workbench.simulate.steps import MIB, Overlap, Policy, Result, Span, TimedEvent, simulate, spans
 
 LAYERS = spans(vgg16(), step_s=0.4)
 POLICIES = {
@@ -29,7 +38,7 @@ def network(nbytes: float) -> float:
     return 1e-4 + nbytes * 1e-9
 
 
-def trace(name: str) -> list[Node]:
+def trace(name: str) -> list[TraceNode]:
     """A step of VGG-16."""
     return nodes(simulate(LAYERS, network, POLICIES[name]), LAYERS, POLICIES[name])
 
@@ -157,7 +166,7 @@ def test_any_node_comes_back(seed: int) -> None:
     ids = [chance.getrandbits(chance.choice([1, 7, 8, 32, 63, 64])) for _ in range(chance.randrange(6))]
     attributes: dict[str, Any] = {"b": chance.random() < 0.5, "i": -chance.getrandbits(40), "f": chance.random()}
     attributes |= {"s": "Größe ·", "zero": 0, "": "unnamed"}
-    node = Node(chance.getrandbits(64), "größer", 7, tuple(ids), tuple(reversed(ids)), 0, 2**60, attributes)
+    node = TraceNode(chance.getrandbits(64), "größer", 7, tuple(ids), tuple(reversed(ids)), 0, 2**60, attributes)
     assert decode(encode(node)) == node
 
 
@@ -172,7 +181,7 @@ def test_traces_of_other_writers_are_read() -> None:
         + text(8, b"\x0a\x01v")
         + b"\xf5\x07abcd"
     )
-    assert decode(raw) == Node(5, "x", 9, data_deps=(1, 300))
+    assert decode(raw) == TraceNode(5, "x", 9, data_deps=(1, 300))
     assert read_varint(varint(-1), 0) == (2**64 - 1, 10)
 
 
@@ -208,7 +217,7 @@ def test_something_else_is_no_trace(raw: bytes, tmp_path: Path) -> None:
 def test_a_dependency_on_nothing_is_refused(tmp_path: Path) -> None:
     """The node and what it wants are named."""
     path = tmp_path / "hole.et"
-    path.write_bytes(delimited(text(1, VERSION)) + delimited(encode(Node(3, "sum", 7, data_deps=(1,)))))
+    path.write_bytes(delimited(text(1, VERSION)) + delimited(encode(TraceNode(3, "sum", 7, data_deps=(1,)))))
     with pytest.raises(ValueError, match=r"node 3 \(sum\) depends on \[1\]"):
         read_chakra(path)
 
@@ -219,6 +228,6 @@ def test_events_of_another_step_are_refused() -> None:
     with pytest.raises(ValueError, match="not a step of these layers"):
         nodes(simulate(LAYERS, network), other)
     with pytest.raises(ValueError, match="not a step of these layers"):
-        nodes(Result(1.0, [Event("forward", ("other",), 0.0, 1.0)]), other)
+        nodes(Result(1.0, [TimedEvent("forward", ("other",), 0.0, 1.0)]), other)
     with pytest.raises(ValueError, match="0 ranks"):
         write_chakra("x", simulate(other, network), other, ranks=0)

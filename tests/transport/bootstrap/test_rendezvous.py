@@ -21,7 +21,7 @@ from workbench.transport.bootstrap import rendezvous, shared_secret
 from workbench.transport.bootstrap.rendezvous import Session, find, opened, seal
 from workbench.transport.bootstrap.shared_secret import SecretFile
 from workbench.transport.bootstrap.values import Problem, decode, encode
-from workbench.transport.gpu.select import Seen
+from workbench.transport.gpu.select import GpusSeen
 from workbench.transport.shm.arena import Ticket
 
 SECRET = b"the secret of this very job ...."
@@ -271,7 +271,7 @@ def test_old_files_are_tidied_away(tmp_path: Path) -> None:
 VALUES = [
     None,
     ("a", b"\x00\xff", 1, 1.5, True, (), ((),)),
-    (Settings(timeline="ü", peer_timeout_s=float("inf")), Seen(("x", "y"), 22703, True, "why", 7)),
+    (Settings(timeline="ü", peer_timeout_s=float("inf")), GpusSeen(("x", "y"), 22703, True, "why", 7)),
     Ticket(1, 2, 3, b"token", 1 << 60),
     Problem("no"),
 ]

@@ -22,7 +22,7 @@ from workbench.config import Settings
 from workbench.errors import DeadlineError, LaunchError
 from workbench.job.context import HOLDER
 from workbench.transport.gpu import select as gpu_select
-from workbench.transport.gpu.select import Operations, Seen, choose, see
+from workbench.transport.gpu.select import GpusSeen, Operations, choose, see
 from workbench.transport.host.threads import ThreadBootstrap
 
 OLD, NEW = 22809, 23004
@@ -30,9 +30,9 @@ THREADS = "threads of one process share a GPU, and its default stream, where one
 SHARING = ("NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS")
 
 
-def seen(gpus: str, nccl: int = OLD, **fields: Any) -> Seen:
+def seen(gpus: str, nccl: int = OLD, **fields: Any) -> GpusSeen:
     """A rank that sees the GPUs of these letters."""
-    return Seen(tuple(gpus), nccl, **fields)
+    return GpusSeen(tuple(gpus), nccl, **fields)
 
 
 def on(*nodes: str) -> list[str]:
@@ -41,7 +41,7 @@ def on(*nodes: str) -> list[str]:
 
 
 ONE, TWO = on("a", "a"), on("a", "a", "b", "b")
-CHOICES: dict[str, tuple[list[Seen], list[str], str, Operations]] = {
+CHOICES: dict[str, tuple[list[GpusSeen], list[str], str, Operations]] = {
     "a GPU for each": ([seen("xy")] * 2, ONE, "auto", Operations("nccl", (0, 1))),
     "each sees its own only": ([seen("x"), seen("y")], ONE, "auto", Operations("nccl", (0, 0))),
     "one rank": ([seen("xy")], on("a"), "auto", Operations("nccl", (0,))),
@@ -50,21 +50,21 @@ CHOICES: dict[str, tuple[list[Seen], list[str], str, Operations]] = {
     "nodes in turns": ([seen("xy")] * 4, on("a", "b", "a", "b"), "auto", Operations("nccl", (0, 0, 1, 1))),
     "nodes of different sizes": ([seen("xy")] * 3, on("a", "a", "b"), "auto", Operations("nccl", (0, 1, 0))),
     "an older patch of NCCL": ([seen("xy", 22803), seen("xy", OLD)], ONE, "auto", Operations("nccl", (0, 1))),
-    "nobody sees one": ([Seen()] * 2, ONE, "auto", Operations("off")),
+    "nobody sees one": ([GpusSeen()] * 2, ONE, "auto", Operations("off")),
     "nobody may use them": (
-        [Seen(problem="cupy is not installed: pip")] * 2,
+        [GpusSeen(problem="cupy is not installed: pip")] * 2,
         ONE,
         "auto",
         Operations("off", why="cupy is not installed: pip; tensors on GPUs are copied to the host and back"),
     ),
     "one sees none": (
-        [seen("xy"), Seen()],
+        [seen("xy"), GpusSeen()],
         ONE,
         "auto",
         Operations("off", why="rank 1 sees no GPU; tensors on GPUs are copied to the host and back"),
     ),
     "one cannot use them": (
-        [seen("xy"), Seen(problem="cupy 13.6.0 is too old: version 14 is needed")],
+        [seen("xy"), GpusSeen(problem="cupy 13.6.0 is too old: version 14 is needed")],
         ONE,
         "auto",
         Operations(
@@ -72,7 +72,7 @@ CHOICES: dict[str, tuple[list[Seen], list[str], str, Operations]] = {
         ),
     ),
     "off": ([seen("xy")] * 2, ONE, "off", Operations("off")),
-    "off, and there are none": ([Seen()] * 2, ONE, "off", Operations("off")),
+    "off, and there are none": ([GpusSeen()] * 2, ONE, "off", Operations("off")),
     "shared, and NCCL is too old": (
         [seen("x")] * 2,
         ONE,
@@ -157,10 +157,14 @@ def test_the_choice(name: str) -> None:
 
 
 REFUSALS = {
-    "no GPU": ([Seen()] * 2, "nccl", "WORKBENCH_GPU_OPERATIONS=nccl, but no rank sees a GPU."),
-    "no GPU to stage from": ([Seen()] * 2, "staged", "WORKBENCH_GPU_OPERATIONS=staged, but no rank sees a GPU."),
-    "one sees none": ([seen("x"), Seen()], "nccl", "WORKBENCH_GPU_OPERATIONS=nccl, but rank 1 sees no GPU."),
-    "a problem": ([seen("x"), Seen(problem="it is broken")], "mpi", "WORKBENCH_GPU_OPERATIONS=mpi, but it is broken."),
+    "no GPU": ([GpusSeen()] * 2, "nccl", "WORKBENCH_GPU_OPERATIONS=nccl, but no rank sees a GPU."),
+    "no GPU to stage from": ([GpusSeen()] * 2, "staged", "WORKBENCH_GPU_OPERATIONS=staged, but no rank sees a GPU."),
+    "one sees none": ([seen("x"), GpusSeen()], "nccl", "WORKBENCH_GPU_OPERATIONS=nccl, but rank 1 sees no GPU."),
+    "a problem": (
+        [seen("x"), GpusSeen(problem="it is broken")],
+        "mpi",
+        "WORKBENCH_GPU_OPERATIONS=mpi, but it is broken.",
+    ),
     "shared": (
         [seen("x")] * 2,
         "nccl",
@@ -222,7 +226,7 @@ def test_without_a_driver_cupy_is_left_alone(no_import: None, monkeypatch: pytes
     monkeypatch.setattr(gpu_select, "find_spec", lambda name: pytest.fail("looked for cupy"))
     for driver, operations in ((False, "auto"), (False, "nccl"), (True, "off")):
         monkeypatch.setattr(gpu_select, "has_driver", lambda driver=driver: driver)
-        assert see(Settings(gpu_operations=operations)) == Seen()
+        assert see(Settings(gpu_operations=operations)) == GpusSeen()
 
 
 def test_an_unknown_way_is_refused() -> None:
@@ -254,19 +258,19 @@ def test_what_is_wrong_with_cupy_is_a_problem(monkeypatch: pytest.MonkeyPatch) -
     """Not an error: the job can go on without GPUs. Not installed, too old, broken, without NCCL."""
     with made_up(2) as world:
         monkeypatch.setattr(gpu_select, "find_spec", lambda name: None)
-        assert see(Settings()) == Seen(
+        assert see(Settings()) == GpusSeen(
             problem="cupy is not installed: pip install cupy-cuda13x, or -cuda12x for CUDA 12"
         )
     with made_up(2) as world:
         world.cupy.__version__ = "13.6.0"
-        assert see(Settings()) == Seen(problem="cupy 13.6.0 is too old: version 14 is needed")
+        assert see(Settings()) == GpusSeen(problem="cupy 13.6.0 is too old: version 14 is needed")
     with made_up(2) as world:
 
         def broken() -> int:
             raise OSError("libcudart.so.13: cannot open shared object file")
 
         world.cupy.cuda.runtime.getDeviceCount = broken
-        assert see(Settings()) == Seen(
+        assert see(Settings()) == GpusSeen(
             problem="cupy cannot be used: OSError: libcudart.so.13: cannot open shared object file"
         )
     with made_up(2) as world:

@@ -33,9 +33,9 @@ class Pair:
 
     def __init__(self, secrets: tuple[bytes, bytes] = (SECRET, SECRET), timeout_s: float = 10.0) -> None:
         self.links = [SocketLink(rank, 2, secrets[rank], timeout_s) for rank in (0, 1)]
-        self.places: list[Address] = [link.listen("127.0.0.1") for link in self.links]
+        self.addresses: list[Address] = [link.listen("127.0.0.1") for link in self.links]
         for link in self.links:
-            link.places = list(self.places)
+            link.addresses = list(self.addresses)
         self._pool = ThreadPoolExecutor(2)
 
     def both(self, call: Callable[[SocketLink], None]) -> None:
@@ -75,7 +75,7 @@ def pair() -> Iterator[Pair]:
 def test_noise_is_cut_off(pair: Pair, i: int, tmp_path: Path) -> None:
     """Before and after the ranks have met; nothing of it is decoded."""
     for _ in range(2):
-        stranger = visit(pair.places[1])
+        stranger = visit(pair.addresses[1])
         with contextlib.suppress(OSError):  # cut off amid it
             stranger.sendall(noises(tmp_path / "bomb")[i])
         assert cut_off(stranger)
@@ -86,9 +86,9 @@ def test_noise_is_cut_off(pair: Pair, i: int, tmp_path: Path) -> None:
 
 def test_half_a_handshake_keeps_nobody_waiting(pair: Pair) -> None:
     """Nor one that ends amid it."""
-    half = visit(pair.places[1])
+    half = visit(pair.addresses[1])
     half.sendall(bytes(30))
-    ended = visit(pair.places[1])
+    ended = visit(pair.addresses[1])
     ended.sendall(bytes(30))
     ended.close()
     assert pair.works()
@@ -98,16 +98,16 @@ def test_half_a_handshake_keeps_nobody_waiting(pair: Pair) -> None:
 def test_a_silent_stranger_is_cut_off_in_time(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if it says a byte now and then."""
     monkeypatch.setattr(sockets, "HANDSHAKE_S", 0.5)
-    with visit(pair.places[1]) as silent:
+    with visit(pair.addresses[1]) as silent:
         assert cut_off(silent, 5.0)
-    with visit(pair.places[1]) as slow:
+    with visit(pair.addresses[1]) as slow:
         assert trickle(slow, 0.1, limit_s=5.0) < 4.0
 
 
 def test_many_strangers_keep_no_rank_away(pair: Pair) -> None:
     """More silent connections than are held: the oldest makes room, and open files do not run out."""
     before = len(os.listdir("/proc/self/fd"))
-    strangers = [visit(pair.places[1]) for _ in range(2 * MOST)]
+    strangers = [visit(pair.addresses[1]) for _ in range(2 * MOST)]
     begun = time.monotonic()
     assert pair.works()
     assert time.monotonic() - begun < 5.0  # their patience is ten seconds
@@ -122,19 +122,19 @@ def test_a_moment_without_free_files_does_not_end_it(pair: Pair) -> None:
     """A rank that comes later is let in."""
     with socket.socket() as stranger:
         with no_free_files():
-            stranger.connect(pair.places[1])
+            stranger.connect(pair.addresses[1])
             time.sleep(0.2)
         assert pair.works()
 
 
 def test_a_recorded_handshake_opens_no_door(pair: Pair) -> None:
     """The very bytes with which rank 0 was let in, sent again, are refused; what follows them is no data."""
-    recorder = Recorder(pair.places[1])
-    pair.links[0].places[1] = recorder.address
+    recorder = Recorder(pair.addresses[1])
+    pair.links[0].addresses[1] = recorder.address
     assert pair.works(10)
     (said,) = recorder.said
     assert len(said) > 52
-    with visit(pair.places[1]) as thief:
+    with visit(pair.addresses[1]) as thief:
         thief.sendall(bytes(said))
         assert cut_off(thief)
     assert pair.works()
@@ -145,7 +145,7 @@ def test_a_second_stream_from_a_rank_is_refused(pair: Pair) -> None:
     """The first one stays: nobody can put himself between who knows the secret and its data."""
     assert pair.works()
     twin = SocketLink(0, 2, SECRET, 1.0)
-    twin.places = list(pair.places)
+    twin.addresses = list(pair.addresses)
     with pytest.raises(PeerLostError):
         twin.sendrecv(np.ones(1), 1, None, 0)
     assert pair.works()
@@ -155,12 +155,10 @@ def test_a_second_stream_from_a_rank_is_refused(pair: Pair) -> None:
 def test_another_job_is_refused() -> None:
     """One with an old secret, at the right address: an error on the rank that connects, at once, with the address."""
     pair = Pair((b"of yesterday's job", SECRET), timeout_s=1.0)
-    begun = time.monotonic()
     with pytest.raises(PeerLostError, match=r"lost rank 1 at 127.0.0.1 in the data plane: no stream.*another job's"):
         pair.links[0].sendrecv(np.ones(1), 1, None, 1)
     with pytest.raises(DeadlineError, match=r"rank 1 has waited for rank 0 at 127\.0\.0\.1 for 1 s"):
         pair.links[1].sendrecv(None, 0, np.ones(1), 0)
-    assert time.monotonic() - begun < 8.0
     pair.close()
 
 
@@ -175,7 +173,7 @@ def test_a_stranger_who_listens_gets_no_data(says: bytes, pair: Pair, monkeypatc
 
     begun = time.monotonic()
     with listener(answer) as address:
-        pair.links[0].places[1] = address
+        pair.links[0].addresses[1] = address
         with pytest.raises(PeerLostError, match="no stream to port"):
             pair.links[0].sendrecv(np.ones(1), 1, None, 1)
     assert time.monotonic() - begun < 5.0
@@ -210,11 +208,11 @@ def test_a_peer_that_ends_amid_a_tensor(pair: Pair) -> None:
 def test_nothing_is_open_after_the_end() -> None:
     """Neither the port nor a stranger's connection, nor a thread."""
     pair = Pair()
-    strangers = [visit(pair.places[1]) for _ in range(5)]
+    strangers = [visit(pair.addresses[1]) for _ in range(5)]
     pair.close()
     assert all(map(cut_off, strangers))
     with pytest.raises(OSError):  # noqa: PT011 - refused or reset
-        visit(pair.places[1])
+        visit(pair.addresses[1])
     until = time.monotonic() + 5.0
     while any(thread.name.startswith("workbench-tcp") for thread in threading.enumerate()):
         assert time.monotonic() < until

@@ -51,23 +51,23 @@ def test_pieces_begin_on_pages_and_do_not_overlap(arena: OwnArena) -> None:
 def test_a_piece_is_free_again_after_its_last_view(arena: OwnArena) -> None:
     """As long as any view of a piece lives, nobody else gets it; after the last one it is the first to be given out."""
     piece = arena.allocate(2 * PAGE)
-    place = arena.place(piece)
+    place = arena.offset(piece)
     view = piece.view("float32").reshape(2, -1)[1, 5:9]
     del piece
     other = arena.allocate(2 * PAGE)
-    assert arena.place(other) != place
+    assert arena.offset(other) != place
     del view
-    assert arena.place(arena.allocate(2 * PAGE)) == place
+    assert arena.offset(arena.allocate(2 * PAGE)) == place
 
 
 def test_neighbours_become_one(arena: OwnArena) -> None:
     """Pieces that are freed in any order can be given out again as one large piece."""
     pieces = [arena.allocate(PAGE) for _ in range(8)]
-    start = arena.place(pieces[0])
+    start = arena.offset(pieces[0])
     end = arena.allocate(PAGE)
     for i in (3, 1, 2, 7, 0, 6, 4, 5):
         pieces[i] = end
-    assert arena.place(arena.allocate(8 * PAGE)) == start
+    assert arena.offset(arena.allocate(8 * PAGE)) == start
 
 
 def test_memory_is_taken_when_written_to_and_given_back_when_freed(arena: OwnArena) -> None:
@@ -119,7 +119,7 @@ def test_many_threads_at_once(arena: OwnArena) -> None:
 
 def test_the_garbage_collector_may_come_by_at_any_time(arena: OwnArena, monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece in a cycle is freed amid another allocate(), on the same thread: it goes on, and no piece is lost."""
-    start, merged = arena.place(arena.allocate(PAGE)), arena_module._merged
+    start, merged = arena.offset(arena.allocate(PAGE)), arena_module._merged
 
     def collect_and_merge(free: list[tuple[int, int]]) -> list[tuple[int, int]]:
         gc.collect()
@@ -142,7 +142,7 @@ def test_the_garbage_collector_may_come_by_at_any_time(arena: OwnArena, monkeypa
         gc.unfreeze()
     assert not thread.is_alive()
     gc.collect()
-    assert arena.place(arena.allocate(1000 * PAGE)) == start
+    assert arena.offset(arena.allocate(1000 * PAGE)) == start
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -164,7 +164,7 @@ def test_what_a_forked_child_lets_go_of_is_still_the_rank_s(arena: OwnArena) -> 
 def test_the_place_of_views_and_slices(arena: OwnArena) -> None:
     """Every contiguous part of a piece is told by the byte at which it begins, whatever its dtype and shape."""
     piece = arena.allocate(8 * PAGE)
-    start = arena.place(piece)
+    start = arena.offset(piece)
     numbers = piece.view("float64")
     for view, offset in [
         (piece[1:], 1),
@@ -176,8 +176,8 @@ def test_the_place_of_views_and_slices(arena: OwnArena) -> None:
         (numbers[2:3].reshape(()), 16),
         (piece.view("float16")[3:], 6),
     ]:
-        assert arena.place(view) == start + offset
-        assert arena.bytes[arena.place(view) :][: view.nbytes].tobytes() == view.tobytes()
+        assert arena.offset(view) == start + offset
+        assert arena.bytes[arena.offset(view) :][: view.nbytes].tobytes() == view.tobytes()
 
 
 def test_what_lies_elsewhere_has_no_place(arena: OwnArena) -> None:
@@ -186,7 +186,7 @@ def test_what_lies_elsewhere_has_no_place(arena: OwnArena) -> None:
     readonly = piece.view()
     readonly.setflags(write=False)
     for array in (np.ones(5), other.allocate(PAGE), readonly, piece[:0], np.empty(0), open_arena(arena.ticket).bytes):
-        assert arena.place(array) == -1
+        assert arena.offset(array) == -1
     other.seal()
 
 
@@ -200,7 +200,7 @@ def test_another_process_reads_and_writes_it(arena: OwnArena) -> None:
     script = (
         "import sys; from workbench.transport.shm.arena import Ticket, open_arena\n"
         f"arena = open_arena({arena.ticket!r})\n"
-        f"arena.bytes[{arena.place(piece)}:][:8].view('int64')[0] += 1\n"
+        f"arena.bytes[{arena.offset(piece)}:][:8].view('int64')[0] += 1\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=50)
     assert piece[0] == 42
@@ -210,7 +210,7 @@ def test_it_is_seen_as_long_as_somebody_has_it(arena: OwnArena) -> None:
     """A mapping of it outlives its owner's: the ranks may end in any order."""
     own = OwnArena(RESERVED)
     piece = own.allocate(100)
-    piece[:], place = 5, own.place(piece)
+    piece[:], place = 5, own.offset(piece)
     theirs = open_arena(own.ticket)
     own.seal()
     del own, piece
@@ -262,11 +262,11 @@ def test_a_system_that_lets_nobody_map_it_loses_no_file(monkeypatch: pytest.Monk
 def test_a_detached_arena_is_its_owners_alone(arena: OwnArena) -> None:
     """Arrays stay where they are; from the next write on nobody else changes their page, nor sees it."""
     theirs, mine = open_arena(arena.ticket), arena.allocate(2 * PAGE)
-    start = arena.place(mine)
+    start = arena.offset(mine)
     mine[:] = 1
     theirs.bytes[start] = 2
     arena.detach(RESERVED)
-    assert (mine[0], mine[1], arena.place(mine)) == (2, 1, start)
+    assert (mine[0], mine[1], arena.offset(mine)) == (2, 1, start)
     mine[:] = 7
     theirs.bytes[start : start + 2 * PAGE] = 3
     assert (mine == 7).all()

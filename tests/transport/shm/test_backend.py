@@ -240,6 +240,6 @@ def test_after_the_end_memory_is_ordinary() -> None:
         backend.life.close()
         after = backend.shared.allocate(100)
         after[:] = 1
-        return backend.shared.place(after) + backend.shared.place(before), before.sum()
+        return backend.shared.offset(after) + backend.shared.offset(before), before.sum()
 
     assert backends(2, run) == [(-2, 300.0)] * 2

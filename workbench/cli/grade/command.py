@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade import keeper, results
+from workbench.cli.grade import reaper, results
 from workbench.cli.grade.results import print_lines
 from workbench.cli.grade.submissions import notebooks, read_all
-from workbench.launch.ranks.output import say
+from workbench.launch.ranks.output import log
 
 _ABOUT = """\
 Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
@@ -77,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     graded: list[results.NotebookResult] = []
     for form, path in targets.items():
         keep(path, form(graded))
-    keeper.hide()  # a notebook could else write into the pipes from its judge, through /proc
+    reaper.hide()  # a notebook could else write into the pipes from its judge, through /proc
     try:
         for submission in submissions:
             graded.append(grade.Grading(submission, how).run())
@@ -85,11 +85,11 @@ def run(args: argparse.Namespace) -> int:
                 keep(path, form(graded))
             print_lines([*results.table(graded[-1]), ""])
     finally:
-        keeper.hide(False)
+        reaper.hide(False)
     print_lines([results.summary(graded)])
     open_to = list(dict.fromkeys(notebook.unbounded for notebook in graded if notebook.unbounded))
     if open_to:
-        say(
+        log(
             f"Not confined: {'; '.join(open_to)}. So a notebook may have changed another's marks, or this package: "
             "trust these marks as far as you trust who handed in. With --sandbox it cannot. See instructors/guide.md."
         )

@@ -21,8 +21,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade import keeper
-from workbench.cli.grade.results import ExerciseResult, NotebookResult, State, clean
+from workbench.cli.grade import reaper
+from workbench.cli.grade.results import ExerciseResult, ExerciseState, NotebookResult, clean
 from workbench.cli.grade.submissions import Submission
 from workbench.errors import LaunchError
 from workbench.launch.ranks.process_tree import ProcessTree
@@ -30,7 +30,7 @@ from workbench.launch.start import mpi
 
 _COURSE = "workbench.course"  # started as a program, never imported here
 _GRACE_S = 30.0  # to start, and to end by itself
-_STATES = {"passed": State.PASSED, "failed": State.FAILED, "not done": State.NOT_DONE}
+_STATES = {"passed": ExerciseState.PASSED, "failed": ExerciseState.FAILED, "not done": ExerciseState.NOT_DONE}
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Grading:
         while not self._over:
             self._attempt()
         for exercise in self.result.exercises.values():
-            if exercise.state is State.NOT_JUDGED and not exercise.text:
+            if exercise.state is ExerciseState.NOT_JUDGED and not exercise.text:
                 exercise.text = f"not judged: {self._why}"
         return self.result
 
@@ -87,7 +87,7 @@ class Grading:
         try:
             job.folder.chmod(0o700)
             judge = [sys.executable, "-m", f"{_COURSE}.grading"]
-            process = job.start_with_pipes("judge", [sys.executable, keeper.__file__, *judge])
+            process = job.start_with_pipes("judge", [sys.executable, reaper.__file__, *judge])
             assert process.stdin is not None
             assert process.stdout is not None
             with process.stdout as reports:
@@ -95,7 +95,7 @@ class Grading:
                     order.write(json.dumps(self._order(job.folder / "work")).encode())
                 self._follow(reports.fileno(), job)
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_GRACE_S)  # the keeper, while it ends what is left
+                process.wait(_GRACE_S)  # the reaper, while it ends what is left
         finally:
             job.stop()
 
@@ -106,7 +106,9 @@ class Grading:
             "step_s": self._how.step_s,
             "folder": str(folder),
             "stops": self._stops,
-            "done": [each.name for each in self.result.exercises.values() if each.state is not State.NOT_JUDGED],
+            "done": [
+                each.name for each in self.result.exercises.values() if each.state is not ExerciseState.NOT_JUDGED
+            ],
             "sandbox": self._how.sandbox,
             "limits": self._how.limits,
         }
@@ -161,7 +163,7 @@ class Grading:
             self.result.notes[cell] = why
         else:
             exercise = self.result.exercises[self._at[1]]
-            exercise.state, exercise.text = State.FAILED, f"runs: {why}"
+            exercise.state, exercise.text = ExerciseState.FAILED, f"runs: {why}"
             exercise.seconds = time.monotonic() - self._since
 
 

@@ -24,7 +24,7 @@ _FORMULA = tuple("=+-@\t\r")
 _WIDTH = 110
 
 
-class State(Enum):
+class ExerciseState(Enum):
     """The state of an exercise; the value is its symbol."""
 
     PASSED = "✓"
@@ -33,7 +33,12 @@ class State(Enum):
     NOT_JUDGED = "?"
 
 
-_OUTCOMES = {State.PASSED: "", State.FAILED: "failure", State.NOT_DONE: "skipped", State.NOT_JUDGED: "error"}
+_OUTCOMES = {
+    ExerciseState.PASSED: "",
+    ExerciseState.FAILED: "failure",
+    ExerciseState.NOT_DONE: "skipped",
+    ExerciseState.NOT_JUDGED: "error",
+}
 
 
 @dataclass
@@ -51,7 +56,7 @@ class ExerciseResult:
 
     name: str
     of: int
-    state: State = State.NOT_JUDGED
+    state: ExerciseState = ExerciseState.NOT_JUDGED
     text: str = ""
     seconds: float = 0.0
     flags: list[str] = field(default_factory=list)
@@ -59,7 +64,7 @@ class ExerciseResult:
     @property
     def points(self) -> int:
         """All of them or none."""
-        return self.of if self.state is State.PASSED else 0
+        return self.of if self.state is ExerciseState.PASSED else 0
 
 
 @dataclass
@@ -84,7 +89,9 @@ class NotebookResult:
 
     @property
     def complete(self) -> bool:
-        return not self.problem and all(result.state is not State.NOT_JUDGED for result in self.exercises.values())
+        return not self.problem and all(
+            result.state is not ExerciseState.NOT_JUDGED for result in self.exercises.values()
+        )
 
 
 def clean(text: str) -> str:
@@ -127,8 +134,8 @@ def table(notebook: NotebookResult) -> Iterator[str]:
     r"""The lines for the terminal.
 
     Example:
-        >>> good = ExerciseResult("03.a", 2, State.PASSED, "", 0.25)
-        >>> bad = ExerciseResult("03.b", 1, State.FAILED, "right: no")
+        >>> good = ExerciseResult("03.a", 2, ExerciseState.PASSED, "", 0.25)
+        >>> bad = ExerciseResult("03.b", 1, ExerciseState.FAILED, "right: no")
         >>> print("\n".join(table(NotebookResult("kim.ipynb", {"03.a": good, "03.b": bad}, {4: "NameError: x"}))))
         kim.ipynb: 2 of 3 points
           ✓ 03.a  2/2   0.2 s
@@ -159,14 +166,14 @@ def summary(notebooks: Sequence[NotebookResult]) -> str:
     """The last line.
 
     Example:
-        >>> kim = NotebookResult("kim.ipynb", {"03.a": ExerciseResult("03.a", 2, State.PASSED)})
+        >>> kim = NotebookResult("kim.ipynb", {"03.a": ExerciseResult("03.a", 2, ExerciseState.PASSED)})
         >>> summary([kim, NotebookResult("b.ipynb", problem="empty")])
         '2 notebooks: 1 exercise judged, 1 passed; 1 notebook not graded'
     """
     states = [result.state for notebook in notebooks for result in notebook.exercises.values()]
-    unjudged = states.count(State.NOT_JUDGED)
+    unjudged = states.count(ExerciseState.NOT_JUDGED)
     text = f"{count(len(notebooks), 'notebook')}: {count(len(states) - unjudged, 'exercise')} judged"
-    text += f", {states.count(State.PASSED)} passed"
+    text += f", {states.count(ExerciseState.PASSED)} passed"
     if unjudged:
         text += f"; {count(unjudged, 'exercise')} not judged in time"
     bad = sum(bool(notebook.problem) for notebook in notebooks)
@@ -200,14 +207,14 @@ def as_junit(notebooks: Iterable[NotebookResult]) -> str:
     return junit.document(junit.suites(junit.suite(shown(notebook.path), _cases(notebook)) for notebook in notebooks))
 
 
-def _cases(notebook: NotebookResult) -> Iterator[junit.Case]:
+def _cases(notebook: NotebookResult) -> Iterator[junit.JunitCase]:
     name = shown(notebook.path)
     if notebook.problem:
-        yield junit.Case(name, "notebook", "error", notebook.problem, seconds=0.0)
+        yield junit.JunitCase(name, "notebook", "error", notebook.problem, seconds=0.0)
     for result in notebook.exercises.values():
-        message = "" if result.state is State.PASSED else first_line(result.text, _WIDTH)
-        text = "" if result.state is State.PASSED else result.text
-        yield junit.Case(name, result.name, _OUTCOMES[result.state], message, text, result.seconds)
+        message = "" if result.state is ExerciseState.PASSED else first_line(result.text, _WIDTH)
+        text = "" if result.state is ExerciseState.PASSED else result.text
+        yield junit.JunitCase(name, result.name, _OUTCOMES[result.state], message, text, result.seconds)
 
 
 def print_lines(lines: Iterable[str]) -> None:

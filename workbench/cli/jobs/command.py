@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.cli import flags
-from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.description import JobDescription
 from workbench.errors import LaunchError
 
 _TEXT = """\
@@ -112,19 +112,19 @@ def handle(args: argparse.Namespace) -> int:
     return 0
 
 
-def described(args: argparse.Namespace) -> Job:
+def described(args: argparse.Namespace) -> JobDescription:
     """The job that the options describe.
 
     Raises:
-        LaunchError: there is no command, a variable has no value, or as :class:`Job`.
+        LaunchError: there is no command, a variable has no value, or as :class:`JobDescription`.
     """
     command = flags.command(args)
     if not command or (args.command[0] != "--" and command[0].startswith("-")):
         raise LaunchError("First options, then a command: workbench k8s mpijob --np 4 --image IMAGE -- python train.py")
     names = [name.replace("-", "_") for name in ("np", *_NUMBERS, *_WORDS, "ttl")]
-    told = {name: getattr(args, name) for name in names}
+    given = {name: getattr(args, name) for name in names}
     env, selector, annotations = (_pairs(name, getattr(args, name.replace("-", "_"))) for name in _PAIRS)
-    return Job(
+    return JobDescription(
         command,
         env=env,
         node_selector=selector,
@@ -132,7 +132,7 @@ def described(args: argparse.Namespace) -> Job:
         tolerations=args.toleration,
         volumes=args.volume,
         pull_secrets=args.pull_secret,
-        **told,
+        **given,
     )
 
 

@@ -34,7 +34,7 @@ _DAY_S, _HOUR_S, _MINUTE_S = 86400, 3600, 60
 
 
 @dataclass(frozen=True)
-class Job:
+class JobDescription:
     """A job: equal workers, each with so many ranks.
 
     Args:
@@ -66,9 +66,9 @@ class Job:
         LaunchError: a value is out of its range, or two contradict each other.
 
     Example:
-        >>> Job(["python", "train.py"], np=4, slots=2).workers
+        >>> JobDescription(["python", "train.py"], np=4, slots=2).workers
         2
-        >>> Job(["python", "train.py"], np=5, slots=2)
+        >>> JobDescription(["python", "train.py"], np=5, slots=2)
         Traceback (most recent call last):
         workbench.errors.LaunchError: 5 ranks do not fill workers of 2. All workers are alike: take 4 or 6, or slots=1.
     """
@@ -128,7 +128,7 @@ class Job:
         return max(self.np, self.max_np) // self.slots
 
 
-def _check_numbers(job: Job) -> None:
+def _check_numbers(job: JobDescription) -> None:
     least = {"np": 1, "slots": 1, "cpus": 1, "gpus": 0, "min_np": 0, "max_np": 0}
     for name, at_least in least.items():
         value = getattr(job, name)
@@ -145,7 +145,7 @@ def _check_numbers(job: Job) -> None:
             )
 
 
-def _check_elastic(job: Job) -> None:
+def _check_elastic(job: JobDescription) -> None:
     if job.is_elastic and not 0 < job.min_np <= job.np <= job.max_np:
         raise LaunchError(
             f"min_np={job.min_np}, np={job.np}, max_np={job.max_np}: an elastic job has all three, each at least 1 and "
@@ -153,7 +153,7 @@ def _check_elastic(job: Job) -> None:
         )
 
 
-def _check_words(job: Job) -> None:
+def _check_words(job: JobDescription) -> None:
     if not _BYTES.fullmatch(job.memory):
         raise LaunchError(f"memory is {job.memory!r}, but must be a number with a unit: 500Mi, 2Gi.")
     for name in job.env:
@@ -169,7 +169,7 @@ def _check_words(job: Job) -> None:
         raise LaunchError("command or env holds a null character, which no process can be given.")
 
 
-def _check_pods(job: Job) -> None:
+def _check_pods(job: JobDescription) -> None:
     for name, labels, value in (("node_selector", job.node_selector, _QUEUE), ("annotations", job.annotations, None)):
         for key, text in labels.items():
             if not _ANNOTATION.fullmatch(key) or (value and text and not value.fullmatch(text)):
@@ -187,7 +187,7 @@ def _check_pods(job: Job) -> None:
     _check_shm(job)
 
 
-def _check_shm(job: Job) -> None:
+def _check_shm(job: JobDescription) -> None:
     if not job.shm_size:
         return
     if not _BYTES.fullmatch(job.shm_size):
@@ -281,7 +281,7 @@ def seconds(time: str) -> int:
     return found
 
 
-def run_words(job: Job, *hosts: str) -> list[str]:
+def run_words(job: JobDescription, *hosts: str) -> list[str]:
     """The command line that starts the ranks, from where all hosts can be reached.
 
     Args:
@@ -289,11 +289,11 @@ def run_words(job: Job, *hosts: str) -> list[str]:
         hosts: options that name the hosts.
 
     Example:
-        >>> run_words(Job(["python", "train.py"], np=2), "--hostfile", "hosts")
+        >>> run_words(JobDescription(["python", "train.py"], np=2), "--hostfile", "hosts")
         ['workbench', 'run', '-np', '2', '--hostfile', 'hosts', '--', 'python', 'train.py']
     """
     limits = ["--min-np", str(job.min_np), "--max-np", str(job.max_np)] if job.is_elastic else []
     return ["workbench", "run", "-np", str(job.np), *limits, *hosts, "--", *job.command]
 
 
-__all__ = ["Job", "quantity", "run_words", "seconds", "toleration", "volume"]
+__all__ = ["JobDescription", "quantity", "run_words", "seconds", "toleration", "volume"]

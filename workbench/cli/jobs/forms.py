@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from workbench.cli.jobs import helm_values, jobset, mpijob, slurm, trainjob
-from workbench.cli.jobs.description import Job, run_words
+from workbench.cli.jobs.description import JobDescription, run_words
 from workbench.errors import LaunchError
 
 MANIFESTS = {
@@ -18,14 +18,14 @@ MANIFESTS = {
 """What ``workbench k8s`` writes."""
 
 
-def lines(job: Job) -> dict[str, str]:
+def lines(job: JobDescription) -> dict[str, str]:
     """By engine what it is told. Engines that have no elastic jobs are left out where the job is elastic.
 
     Raises:
         LaunchError: the job has no image, or one engine cannot have it.
 
     Example:
-        >>> sorted(lines(Job(["python", "train.py"], np=2, image="workbench:1")))
+        >>> sorted(lines(JobDescription(["python", "train.py"], np=2, image="workbench:1")))
         ['helm-values', 'jobset', 'mpijob', 'slurm', 'trainjob', 'workbench run']
     """
     fixed = {"trainjob", "jobset", "slurm"} if job.is_elastic else set()
@@ -34,11 +34,11 @@ def lines(job: Job) -> dict[str, str]:
     return {name: make(job) for name, make in makers.items() if name not in fixed}
 
 
-def run_line(job: Job) -> str:
+def run_line(job: JobDescription) -> str:
     """The shell's line that starts the ranks on this machine.
 
     Example:
-        >>> run_line(Job(["python", "train.py"], np=2, env={"SEED": "1"}))
+        >>> run_line(JobDescription(["python", "train.py"], np=2, env={"SEED": "1"}))
         'env SEED=1 workbench run -np 2 -- python train.py'
     """
     env = ["env", *(f"{name}={text}" for name, text in job.env.items())] if job.env else []
@@ -56,12 +56,12 @@ def as_yaml(document: dict[str, Any]) -> str:
     except ImportError:
         raise LaunchError("Manifests need PyYAML: pip install 'data-parallel-workbench[kubernetes]'") from None
 
-    class Plain(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
+    class PlainDumper(yaml.SafeDumper):  # type: ignore[misc]  # PyYAML has no types
         def ignore_aliases(self, data: Any) -> bool:
             """What two pods share is written twice, as people would write it."""
             return True
 
-    text: str = yaml.dump(document, Dumper=Plain, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.dump(document, Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=120)
     return text
 
 

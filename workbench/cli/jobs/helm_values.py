@@ -5,20 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.cli.jobs import pods
-from workbench.cli.jobs.description import Job, seconds
+from workbench.cli.jobs.description import JobDescription, seconds
 from workbench.errors import LaunchError
 
 _LONGEST = 40  # the chart's own suffixes come after it
 
 
-def values(job: Job) -> dict[str, Any]:
+def values(job: JobDescription) -> dict[str, Any]:
     """What the chart is told; ``helm install NAME`` has the job's name, ``--namespace`` its namespace.
 
     Raises:
         LaunchError: the job's name is too long for the chart.
 
     Example:
-        >>> values(Job(["python", "train.py"], np=4, slots=2, image="registry.example/workbench:1"))["worker"]
+        >>> job = JobDescription(["python", "train.py"], np=4, slots=2, image="registry.example/workbench:1")
+        >>> values(job)["worker"]
         {'number': 2, 'slots': 2}
     """
     if len(job.name) > _LONGEST:
@@ -62,7 +63,7 @@ def values(job: Job) -> dict[str, Any]:
     return found | ({"ssh": {"existingSecret": job.ssh_secret}} if job.ssh_secret else {})
 
 
-def _image(job: Job) -> tuple[str, str, str]:
+def _image(job: JobDescription) -> tuple[str, str, str]:
     """Repository, tag and digest. A colon before a slash belongs to the registry's port."""
     name, _, digest = pods.image(job).partition("@")
     folder, slash, last = name.rpartition("/")

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.cli.jobs import pods
-from workbench.cli.jobs.description import Job, seconds
+from workbench.cli.jobs.description import JobDescription, seconds
 from workbench.errors import LaunchError
 
 _LONGEST, _SUFFIX = 63, len("-worker-0-")
 _RANDOM = 6  # -x1y2z, which ends a pod's name
 
 
-def manifest(job: Job) -> dict[str, Any]:
+def manifest(job: JobDescription) -> dict[str, Any]:
     """The JobSet.
 
     Raises:
         LaunchError: the job is elastic, its name is too long for its pods', or it sets torchrun's variables.
 
     Example:
-        >>> made = manifest(Job(["python", "train.py"], np=4, slots=2, image="workbench:1"))
+        >>> made = manifest(JobDescription(["python", "train.py"], np=4, slots=2, image="workbench:1"))
         >>> made["spec"]["replicatedJobs"][0]["template"]["spec"]["completions"]
         2
     """
@@ -59,7 +59,7 @@ def manifest(job: Job) -> dict[str, Any]:
     }
 
 
-def fixed_size(job: Job, kind: str) -> None:
+def fixed_size(job: JobDescription, kind: str) -> None:
     """See to it that a job is not elastic.
 
     Raises:

@@ -9,19 +9,19 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.cli.jobs import pods
-from workbench.cli.jobs.description import Job, run_words, seconds
+from workbench.cli.jobs.description import JobDescription, run_words, seconds
 
 _HOSTFILE, _DISCOVERY = "/etc/mpi/hostfile", "/etc/mpi/discover_hosts.sh"
 
 
-def manifest(job: Job) -> dict[str, Any]:
+def manifest(job: JobDescription) -> dict[str, Any]:
     """The MPIJob.
 
     An elastic job asks the operator's discovery script, which names hosts without slots; more workers, by
     ``kubectl patch``, join while it runs.
 
     Example:
-        >>> made = manifest(Job(["python", "train.py"], np=4, slots=2, image="workbench:1"))
+        >>> made = manifest(JobDescription(["python", "train.py"], np=4, slots=2, image="workbench:1"))
         >>> made["spec"]["slotsPerWorker"], made["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"]
         (2, 2)
     """

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.cli.jobs.description import Job, quantity, toleration, volume
+from workbench.cli.jobs.description import JobDescription, quantity, toleration, volume
 from workbench.errors import LaunchError
 
 Part = dict[str, Any]
@@ -30,20 +30,20 @@ _NAME, _TAG = r"[a-z0-9][a-z0-9._/-]*(:[0-9]+/[a-z0-9._/-]+)?", r"(:(?P<tag>[A-Z
 _IMAGE = re.compile(_NAME + _TAG + r"(@sha256:(?P<digest>[0-9a-f]{64}))?")
 
 
-def metadata(job: Job) -> Part:
+def metadata(job: JobDescription) -> Part:
     """Of the job's object: its name, and the queue that Kueue admits it from."""
     place = {"namespace": job.namespace} if job.namespace else {}
     return {"name": job.name, **place, **({"labels": {QUEUE: job.queue}} if job.queue else {})}
 
 
-def image(job: Job) -> str:
+def image(job: JobDescription) -> str:
     """The job's image.
 
     Raises:
         LaunchError: there is none, or it may be another one tomorrow.
 
     Example:
-        >>> image(Job(["true"], image="registry.example/workbench:2"))
+        >>> image(JobDescription(["true"], image="registry.example/workbench:2"))
         'registry.example/workbench:2'
     """
     if not job.image:
@@ -59,7 +59,7 @@ def image(job: Job) -> str:
     return job.image
 
 
-def pod(job: Job, containers: list[Part], **others: Any) -> Part:
+def pod(job: JobDescription, containers: list[Part], **others: Any) -> Part:
     """A pod's specification around its containers, which :func:`container` makes."""
     priority = {"priorityClassName": job.priority} if job.priority else {}
     (first, *_) = containers
@@ -75,7 +75,7 @@ def pod(job: Job, containers: list[Part], **others: Any) -> Part:
     }
 
 
-def placement(job: Job) -> Part:
+def placement(job: JobDescription) -> Part:
     """Where a pod may be, and with what its image is pulled; empty where nothing was said."""
     found: Part = {
         "nodeSelector": dict(job.node_selector),
@@ -85,12 +85,12 @@ def placement(job: Job) -> Part:
     return {name: value for name, value in found.items() if value}
 
 
-def template(job: Job, spec: Part) -> Part:
+def template(job: JobDescription, spec: Part) -> Part:
     """A worker's pod template: its specification, with the job's annotations."""
     return {**({"metadata": {"annotations": dict(job.annotations)}} if job.annotations else {}), "spec": spec}
 
 
-def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
+def container(job: JobDescription, name: str, args: list[str], **others: Any) -> Part:
     """A container of the job's image, which runs words by the image's entrypoint."""
     return {
         "name": name,
@@ -102,7 +102,7 @@ def container(job: Job, name: str, args: list[str], **others: Any) -> Part:
     }
 
 
-def worker(job: Job) -> Part:
+def worker(job: JobDescription) -> Part:
     """A worker's container: sshd, as the image's entrypoint starts it; ready when it lets the job in.
 
     Before its pod ends, an elastic job's ranks leave at a commit.
@@ -119,12 +119,12 @@ def worker(job: Job) -> Part:
     )
 
 
-def launcher(job: Job, args: list[str]) -> Part:
+def launcher(job: JobDescription, args: list[str]) -> Part:
     """A launcher's container; its environment goes to the ranks."""
     return container(job, "launcher", args, **environment(job), resources=_LAUNCHER)
 
 
-def environment(job: Job, *others: Part) -> Part:
+def environment(job: JobDescription, *others: Part) -> Part:
     """``env`` with the job's variables and others; empty where there are none."""
     found = [
         *others,
@@ -143,11 +143,11 @@ def literal(words: Iterable[str]) -> list[str]:
     return [word.replace("$", "$$") for word in words]
 
 
-def resources(job: Job) -> Part:
+def resources(job: JobDescription) -> Part:
     """Of a worker: requests and limits are the same, so that no rank slows its neighbours.
 
     Example:
-        >>> resources(Job(["true"], np=4, slots=4, gpus=1, memory="2Gi"))["limits"]
+        >>> resources(JobDescription(["true"], np=4, slots=4, gpus=1, memory="2Gi"))["limits"]
         {'cpu': '4', 'memory': '8Gi', 'nvidia.com/gpu': '4'}
     """
     number, unit = re.fullmatch(r"(\d+)(\D+)", job.memory).groups()  # type: ignore[union-attr]  # Job has checked it
@@ -174,7 +174,7 @@ def security() -> Part:
     }
 
 
-def volumes(job: Job, memory: str) -> list[Part]:
+def volumes(job: JobDescription, memory: str) -> list[Part]:
     """What is writable, and the job's own volumes.
 
     Folders on disk, a volume for each place: a TrainJob's mounts are a map by the volume's name. And memory, through
@@ -192,24 +192,24 @@ def volumes(job: Job, memory: str) -> list[Part]:
     ]
 
 
-def shm_size(job: Job) -> str:
+def shm_size(job: JobDescription) -> str:
     """Of a worker's ``/dev/shm``."""
     return job.shm_size or min(_SHM, resources(job)["limits"]["memory"], key=quantity)
 
 
-def own_volumes(job: Job) -> list[Part]:
+def own_volumes(job: JobDescription) -> list[Part]:
     """Those that the job asks for."""
     found = [(f"volume-{i}", volume(each)) for i, each in enumerate(job.volumes)]
     return [{"name": name, _KINDS[each["kind"]][0]: {_KINDS[each["kind"]][1]: each["name"]}} for name, each in found]
 
 
-def mounts(job: Job) -> list[Part]:
+def mounts(job: JobDescription) -> list[Part]:
     """Where volumes are."""
     places = {**_WRITTEN, "shm": "/dev/shm"}
     return [*({"name": name, "mountPath": path} for name, path in places.items()), *own_mounts(job)]
 
 
-def own_mounts(job: Job) -> list[Part]:
+def own_mounts(job: JobDescription) -> list[Part]:
     """Where those are that the job asks for."""
     found = [(f"volume-{i}", volume(each)) for i, each in enumerate(job.volumes)]
     return [
@@ -217,7 +217,7 @@ def own_mounts(job: Job) -> list[Part]:
     ]
 
 
-def torchrun_environment(job: Job, first: str) -> list[Part]:
+def torchrun_environment(job: JobDescription, first: str) -> list[Part]:
     """What tells torchrun in a pod of an indexed Job who it is, and where the first one listens.
 
     Raises:
@@ -237,7 +237,7 @@ def torchrun_environment(job: Job, first: str) -> list[Part]:
     ]
 
 
-def no_torchrun_variables(job: Job) -> None:
+def no_torchrun_variables(job: JobDescription) -> None:
     """See to it that a job leaves torchrun's variables to those who start it.
 
     Raises:

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from math import ceil
 
-from workbench.cli.jobs.description import Job, quantity
+from workbench.cli.jobs.description import JobDescription, quantity
 from workbench.cli.jobs.jobset import fixed_size
 from workbench.launch.site import Site
 from workbench.launch.slurm import batch
@@ -14,11 +14,11 @@ from workbench.launch.slurm import batch
 _MEBIBYTE = 2**20
 
 
-def wanted(job: Job) -> batch.Wanted:
+def wanted(job: JobDescription) -> batch.Wanted:
     """What to ask Slurm for: a node for each worker. The image and Kubernetes' names have no meaning there.
 
     Example:
-        >>> wanted(Job(["python", "train.py"], np=4, slots=2, gpus=1, memory="2Gi")).options
+        >>> wanted(JobDescription(["python", "train.py"], np=4, slots=2, gpus=1, memory="2Gi")).options
         ('--mem=4096M',)
     """
     return batch.Wanted(
@@ -32,7 +32,7 @@ def wanted(job: Job) -> batch.Wanted:
     )
 
 
-def script(job: Job, site: Site | None = None, activate: str = "") -> str:
+def script(job: JobDescription, site: Site | None = None, activate: str = "") -> str:
     """The batch script; the job's queue is Slurm's partition.
 
     Args:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from workbench.cli.jobs import pods
-from workbench.cli.jobs.description import Job, seconds
+from workbench.cli.jobs.description import JobDescription, seconds
 from workbench.cli.jobs.jobset import fixed_size
 from workbench.errors import LaunchError
 
@@ -16,7 +16,7 @@ _RUNTIME, _NODE = "torch-distributed", "node"  # the runtime's name, and that of
 _MANAGER = "workbench/k8s"
 
 
-def manifest(job: Job) -> dict[str, Any]:
+def manifest(job: JobDescription) -> dict[str, Any]:
     """The TrainJob.
 
     Raises:
@@ -24,7 +24,7 @@ def manifest(job: Job) -> dict[str, Any]:
             class (pods have the runtime's), a time to live.
 
     Example:
-        >>> made = manifest(Job(["python", "train.py"], np=4, slots=2, image="workbench:1"))
+        >>> made = manifest(JobDescription(["python", "train.py"], np=4, slots=2, image="workbench:1"))
         >>> made["spec"]["trainer"]["numNodes"], made["spec"]["trainer"]["numProcPerNode"]
         (2, 2)
     """
@@ -62,7 +62,7 @@ def manifest(job: Job) -> dict[str, Any]:
     }
 
 
-def _patch(job: Job) -> dict[str, Any]:
+def _patch(job: JobDescription) -> dict[str, Any]:
     """What the runtime leaves open: a root file system that is read-only, what is writable, and where pods may be."""
     container = {"name": _NODE, "securityContext": pods.security(), "volumeMounts": pods.mounts(job)}
     spec = {

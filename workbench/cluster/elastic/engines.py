@@ -11,15 +11,15 @@ from pathlib import Path
 from workbench import config
 from workbench.cluster import engine_commands
 from workbench.cluster.elastic.watch import Watch, name_of
-from workbench.cluster.engines_here import Engines, OfThisMachine, Say, crowded
+from workbench.cluster.engines_here import Engines, Log, OfThisMachine, crowded
 from workbench.common.text import count
 from workbench.launch.ranks import supervisor
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.binding import bind
 from workbench.launch.start.gpus import Gpu, Pins
-from workbench.launch.workers.desk import NAME
-from workbench.launch.workers.workers_here import Place, placed, worker_variables
+from workbench.launch.workers.registry import NAME
+from workbench.launch.workers.workers_here import Placement, placed, worker_variables
 
 _ENGINE = ["workbench.launch.ranks.engine", "--timeout=60", "--IPEngine.wait_for_url_file=86400"]
 _TIMEOUT = "WORKBENCH_ELASTIC_TIMEOUT_S"
@@ -43,7 +43,7 @@ class ElasticHere:
         """Engines that can be started here."""
         return ElasticEngines(self)
 
-    def after_loss(self, engines: Engines, say: Say) -> ElasticHere:
+    def after_loss(self, engines: Engines, log: Log) -> ElasticHere:
         """The place to start them anew."""
         return self
 
@@ -94,7 +94,7 @@ class ElasticEngines(OfThisMachine):
         }
         self._common = dict(self.job.env) | own
 
-    def start(self, profile: Path, deadline: float, say: Say) -> None:
+    def start(self, profile: Path, deadline: float, log: Log) -> None:
         """The engines start at once, and wait for the controller's file."""
         self._profile = profile
         self.job.start("controller", engine_commands.controller(profile))
@@ -110,7 +110,7 @@ class ElasticEngines(OfThisMachine):
         worker, slot = self._next, next(each for each in range(self._next + 1) if each not in taken)
         self._next, self._slots[worker] = self._next + 1, slot
         self.watch.add(worker)
-        variables = worker_variables(worker, Place("localhost", slot, slot))
+        variables = worker_variables(worker, Placement("localhost", slot, slot))
         self.job.env = self._common | variables | placed(self.binding, worker, slot)
         words = [f"--profile-dir={self._profile}", f"--IPEngine.id={worker}"]
         words += [f"--IPEngine.url_file={engine_commands.ready_file(self._profile)}"]

@@ -33,7 +33,7 @@ class Finished(NamedTuple):
     since: int
 
 
-class History:
+class CellHistory:
     """Cells in their order.
 
     Example:
@@ -41,7 +41,7 @@ class History:
         ...     done, well = False, True
         ...     def ready(self): return self.done
         ...     def successful(self): return self.well
-        >>> first, second, cells = Result(), Result(), History()
+        >>> first, second, cells = Result(), Result(), CellHistory()
         >>> cells.add("x = 1", first, epoch=0); first.done = True
         >>> cells.add("train(x)", second, epoch=1)
         >>> cells.finished(since=0), cells.running()
@@ -82,4 +82,4 @@ class History:
                 cell.failed, cell.results = not cell.results[0].successful(), []
 
 
-__all__ = ["Finished", "History"]
+__all__ = ["CellHistory", "Finished"]

@@ -17,7 +17,7 @@ from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.ranks.ending import how_it_ended
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.workers.desk import CUT, Desk
+from workbench.launch.workers.registry import CUT, WorkerRegistry
 
 _LOOK_S = 0.05  # between two looks at the engines' processes
 _DYING_S = 0.002  # the same, after an engine's connection was cut
@@ -26,7 +26,7 @@ _HAND_OVER_S = 20.0  # for an engine that leaves to write what it has to
 
 
 @dataclass(frozen=True)
-class Change:
+class MembershipChange:
     """An epoch has begun, or an engine is gone.
 
     Args:
@@ -50,7 +50,7 @@ class Watch(threading.Thread):
         peer_timeout_s: an engine for which the others wait, and that says nothing for so long, is killed.
 
     Attributes:
-        say: prints a line; called on this thread.
+        log: prints a line; called on this thread.
         on_due: called on this thread when the running epoch's ranks have to begin the next one.
         on_hub_gone: called on this thread when the controller has ended.
         changes: what has happened to the job.
@@ -59,15 +59,15 @@ class Watch(threading.Thread):
 
     def __init__(self, job: ProcessTree, path: str, least: int, peer_timeout_s: float) -> None:
         super().__init__(name="workbench-elastic", daemon=True)
-        self._job, self._desk = job, Desk(path)
+        self._job, self._registry = job, WorkerRegistry(path)
         self._members = Membership(least, anew=True)
-        self.path, self.changes, self.joined = self._desk.path, list[Change](), dict[int, int]()
-        self.say: Callable[[str], None] = lambda line: None
+        self.path, self.changes, self.joined = self._registry.path, list[MembershipChange](), dict[int, int]()
+        self.log: Callable[[str], None] = lambda line: None
         self.on_due: Callable[[], None] = lambda: None
         self.on_hub_gone: Callable[[], None] = lambda: None
         self._living, self._dismissed = set[int](), dict[int, float]()
         self._lock, self._end = threading.RLock(), threading.Event()
-        self._silence = Silence(self._desk, peer_timeout_s, self.kill)
+        self._silence = Silence(self._registry, peer_timeout_s, self.kill)
         self._leaving = set[int]()  # at their next commit
         self._changed = False  # who lives, or who wants to join
         self._hub_gone, self._trouble = False, ""
@@ -148,7 +148,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         with selectors.DefaultSelector() as waiting:
-            waiting.register(self._desk, selectors.EVENT_READ)
+            waiting.register(self._registry, selectors.EVENT_READ)
             while not self._end.is_set():
                 dying = time.monotonic() < self._cut_at + 1.0
                 waiting.select(_DYING_S if dying else _LOOK_S)
@@ -156,13 +156,13 @@ class Watch(threading.Thread):
                     self._turn()
                 except Exception as error:  # noqa: BLE001 - without this thread nobody would hear of a death
                     self._have_trouble(error)
-        self._desk.close()
+        self._registry.close()
 
     def _turn(self) -> None:
         with self._lock:
-            for worker, message in self._desk.hear():
+            for worker, message in self._registry.receive():
                 with contextlib.suppress(KeyError, TypeError):  # it makes no sense
-                    self._hear(worker, message)
+                    self._receive(worker, message)
             self._look(time.monotonic())
             due, self._changed = self._changed and self._members.due(), False
             hub_gone = not self._hub_gone and "controller" in self._job.codes()
@@ -176,14 +176,14 @@ class Watch(threading.Thread):
         text = f"workbench: the watch over the engines had trouble: {error!r}"
         if text != self._trouble:
             self._trouble = text
-            self._tell_people(text)
+            self._notify_people(text)
 
-    def _hear(self, worker: int, message: Message) -> None:
+    def _receive(self, worker: int, message: Message) -> None:
         if message.kind == CUT:  # its process is about to end
             self._cut_at = time.monotonic()
             return
         self._changed |= message.kind in ("come", "withdrawn", "out")
-        self._send(self._members.hear(worker, message))
+        self._send(self._members.receive(worker, message))
 
     def _look(self, now: float) -> None:
         """At the processes, and now and then at why ranks wait."""
@@ -198,7 +198,7 @@ class Watch(threading.Thread):
             self._reason_at = now + _REASON_S
             if self._members.stands() and (why := self._members.why_waiting()):
                 for worker in self._living:
-                    self._desk.tell(worker, Message("waiting", {"why": why}))
+                    self._registry.send(worker, Message("waiting", {"why": why}))
 
     def _look_for_dead(self) -> None:
         if self._end.is_set() or self._job.stopped():
@@ -219,27 +219,27 @@ class Watch(threading.Thread):
             n = len(self.living())
             text = f"engine {worker} is gone: it {how}; {n} {'is' if n == 1 else 'are'} left"
         self._leaving.discard(worker)
-        self.changes.append(Change(time.time_ns(), text, worker))
+        self.changes.append(MembershipChange(time.time_ns(), text, worker))
         self._send(self._members.gone(worker, f"its engine {how}"))
-        self._tell_people(text)
+        self._notify_people(text)
 
-    def _tell_people(self, text: str) -> None:
+    def _notify_people(self, text: str) -> None:
         with contextlib.suppress(Exception):  # such as a closed stdout, which must not end this thread
-            self.say(text)
+            self.log(text)
 
     def _send(self, out: Out) -> None:
         begun = ""
         for worker, message in out:
-            self._desk.tell(worker, message)
+            self._registry.send(worker, message)
             if message.kind == "epoch":
                 self.joined.setdefault(worker, message.fields["epoch"])
                 begun = f"epoch {message.fields['epoch']} begins with {message.fields['size']}"
             elif message.kind == "dismissed":
                 self._dismissed[worker] = time.monotonic()
         if begun:
-            self.changes.append(Change(time.time_ns(), begun))
+            self.changes.append(MembershipChange(time.time_ns(), begun))
         if begun and self._members.heirless:
-            self._tell_people("those that had what was trained are lost; the others begin with what they have")
+            self._notify_people("those that had what was trained are lost; the others begin with what they have")
 
 
 def name_of(worker: int) -> str:
@@ -252,4 +252,4 @@ def name_of(worker: int) -> str:
     return f"engine {worker}"
 
 
-__all__ = ["Change", "Watch", "name_of"]
+__all__ = ["MembershipChange", "Watch", "name_of"]

@@ -36,13 +36,13 @@ class Channel(Link, Protocol):
 class Collectives(Protocol):
     """The verbs. Arrays are one-dimensional, contiguous and of one dtype on all ranks; all lengths count elements."""
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Reduce in place; the same bits on every rank.
 
         Args:
             array: this rank's.
             reduction: what is done to it.
-            places: by rank, :meth:`SharedMemory.place` of its array; empty where one of them is -1.
+            offsets: by rank, :meth:`SharedMemory.offset` of its array; empty where one of them is -1.
         """
 
     def allgather(self, array: Array, lengths: Sequence[int]) -> Traffic:
@@ -55,7 +55,7 @@ class Collectives(Protocol):
         """Piece i of ``send`` goes to rank i; piece i of ``recv`` comes from it."""
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """Reduce; this rank's part of ``array`` holds the result, the rest is scratch."""
 
@@ -82,14 +82,14 @@ class SharedMemory(Protocol):
     def buffer(self, nbytes: int) -> Array:
         """Bytes for a batch, reduced in place as well. The next call returns the same memory."""
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Offset of a contiguous array in the memory that all ranks reach; -1 outside of it. For any thread."""
 
     def offer(self, nbytes: int) -> int:
-        """Make memory for all ranks, kept until the end, and return its place; -1 if that is impossible."""
+        """Make memory for all ranks, kept until the end, and return its offset; -1 if that is impossible."""
 
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
-        """The bytes at ``place`` in the shared memory of ``rank``; None if this rank cannot map them."""
+    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
+        """The bytes at ``offset`` in the shared memory of ``rank``; None if this rank cannot map them."""
 
 
 class Lifecycle(Protocol):
@@ -118,7 +118,7 @@ class Lifecycle(Protocol):
 
 @dataclass(frozen=True)
 class Backend:
-    """Executes what the coordinator decided. Only the engine's thread uses it, but for ``allocate`` and ``place``.
+    """Executes what the coordinator decided. Only the engine's thread uses it, but for ``allocate`` and ``offset``.
 
     Args:
         name: MPI, SHM, NCCL, …, as the timeline writes it.

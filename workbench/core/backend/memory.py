@@ -81,7 +81,7 @@ class PrivateMemory:
             self._buffer = self._empty((nbytes,), "uint8", None)
         return self._buffer[:nbytes]
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Nobody else can reach it."""
         return -1
 
@@ -89,6 +89,6 @@ class PrivateMemory:
         """Nobody else could reach it."""
         return -1
 
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
         """Nothing of the others' memory."""
         return None

@@ -69,7 +69,7 @@ class SetTable:
     def close(self, clean: bool) -> None:
         """Give everything back. ``clean``: all ranks close at the same point."""
         try:
-            if self._on_gpu:
+            if self._on_gpu:  # first: it may move what it has by the host's backend
                 self._on_gpu[0].life.close(clean)
         except Exception:
             logging.getLogger("workbench").exception("The backend for GPUs did not come to its end.")

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench.course.calculators import units
 from workbench.course.calculators.lanes import lanes
-from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, Job
+from workbench.course.calculators.memory import MIXED, OPTIMIZERS, PRECISIONS, MemorySettings
 from workbench.course.calculators.panel import Knob, nearest, panel, stops
 from workbench.course.calculators.stacks import stacks
 from workbench.course.calculators.steps import NETWORKS, Training
@@ -73,18 +73,18 @@ def step_knobs(training: Training) -> list[Knob]:
     ]
 
 
-JOBS: Mapping[str, Job] = MappingProxyType(
+JOBS: Mapping[str, MemorySettings] = MappingProxyType(
     {
-        "mostly activations": Job(25_000_000, 8, "SGD with momentum", "float32", 100e6, 64, 16e9),
-        "mostly the optimizer's state": Job(1_500_000_000, 8, "Adam", MIXED, 500e6, 4, 16e9),
-        "too much of everything": Job(7_500_000_000, 64, "Adam", MIXED, 0.0, 1, 16e9),
+        "mostly activations": MemorySettings(25_000_000, 8, "SGD with momentum", "float32", 100e6, 64, 16e9),
+        "mostly the optimizer's state": MemorySettings(1_500_000_000, 8, "Adam", MIXED, 500e6, 4, 16e9),
+        "too much of everything": MemorySettings(7_500_000_000, 64, "Adam", MIXED, 0.0, 1, 16e9),
     }
 )
 """Sharding saves nothing; the optimizer's state alone is enough; only all three are. Activations are assumed."""
 _STATE = "mostly the optimizer's state"
 
 
-def memory(job: Job = JOBS[_STATE]) -> Any:
+def memory(job: MemorySettings = JOBS[_STATE]) -> Any:
     """Sliders for the memory of a rank; a page without a kernel shows :data:`JOBS`.
 
     Args:
@@ -96,10 +96,10 @@ def memory(job: Job = JOBS[_STATE]) -> Any:
         >>> "SGD" in sliders.shown.value
         True
     """
-    return panel(memory_knobs(job), lambda told: stacks({"": Job(**told)}), stacks(JOBS))
+    return panel(memory_knobs(job), lambda told: stacks({"": MemorySettings(**told)}), stacks(JOBS))
 
 
-def memory_knobs(job: Job) -> list[Knob]:
+def memory_knobs(job: MemorySettings) -> list[Knob]:
     """What a job consists of."""
     parameters = stops([int(each) for each in (*units.series(1e5, 1e12), 7.5e9, 1.5e9, 2.5e7)], units.count)
     parameters = dict(sorted(parameters.items(), key=lambda one: one[1]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from workbench.course.calculators import units
-from workbench.course.calculators.steps import Step, Training, calculate
+from workbench.course.calculators.steps import StepTimes, Training, calculate
 from workbench.course.schedules.picture import lanes_picture
 from workbench.observe.figure import Figure
 
@@ -35,7 +35,7 @@ def lanes(settings: Mapping[str, Training], title: str = "A step") -> Figure:
     )
 
 
-def came_to(step: Step) -> str:
+def came_to(step: StepTimes) -> str:
     """A step in a line.
 
     Example:

@@ -23,7 +23,7 @@ import workbench
 from workbench.common.table import RankTable
 from workbench.course.calculators import units
 from workbench.course.calculators.kept import Counted, of_the_system
-from workbench.course.calculators.memory import Job, Memory, Sharding, calculate
+from workbench.course.calculators.memory import MemorySettings, MemoryUse, Sharding, calculate
 
 SIZES = 1024, 2048, 2048, 1024
 """Of a network with 8.4 million parameters."""
@@ -41,7 +41,7 @@ Wrap = Callable[[nn.Module, torch.optim.Optimizer, Sharding], torch.optim.Optimi
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptBytes:
     """Bytes of one rank, or of the ranks' mean.
 
     Args:
@@ -57,7 +57,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Row:
+class MemoryRow:
     """One way.
 
     Args:
@@ -67,12 +67,12 @@ class Row:
     """
 
     sharding: Sharding
-    formula: Memory
-    kept: Kept
+    formula: MemoryUse
+    kept: KeptBytes
 
 
 @dataclass(frozen=True, repr=False)
-class Held:
+class MemoryComparison:
     """Calculated beside measured.
 
     Args:
@@ -80,8 +80,8 @@ class Held:
         rows: by way.
     """
 
-    job: Job
-    rows: Sequence[Row]
+    job: MemorySettings
+    rows: Sequence[MemoryRow]
 
     @property
     def table(self) -> RankTable:
@@ -105,7 +105,7 @@ _SYSTEM = (
 )
 
 
-def _lines(row: Row) -> list[tuple[str, ...]]:
+def _lines(row: MemoryRow) -> list[tuple[str, ...]]:
     said, found = ([getattr(each, part) for part in _PARTS] for each in (row.formula, row.kept))
     return [
         (row.sharding.value, "formula", *map(_megabytes, [*said, sum(said)]), ""),
@@ -123,7 +123,7 @@ def measured(
     optimizer: str = "Adam",
     sizes: Sequence[int] = SIZES,
     wrap: Wrap | None = None,
-) -> Held:
+) -> MemoryComparison:
     """Train in each way, and count.
 
     Args:
@@ -140,13 +140,13 @@ def measured(
     """
     chosen = [Sharding(way) for way in ways]
     parameters = sum(into * out for into, out in pairwise(sizes))
-    job = Job(parameters, ranks, optimizer, "float32", _activations(sizes), _BATCH)
+    job = MemorySettings(parameters, ranks, optimizer, "float32", _activations(sizes), _BATCH)
     rows = []
     for way in chosen:
         arguments = (way, tuple(sizes), optimizer, wrap or wrapped)
-        found: list[Kept] = workbench.run(_on_a_rank, arguments, np=ranks, timeout_s=_DEADLINE_S)
-        rows.append(Row(way, calculate(job, way), _mean(found)))
-    return Held(job, rows)
+        found: list[KeptBytes] = workbench.run(_on_a_rank, arguments, np=ranks, timeout_s=_DEADLINE_S)
+        rows.append(MemoryRow(way, calculate(job, way), _mean(found)))
+    return MemoryComparison(job, rows)
 
 
 def wrapped(model: nn.Module, optimizer: torch.optim.Optimizer, sharding: Sharding) -> torch.optim.Optimizer:
@@ -167,15 +167,15 @@ def wrapped(model: nn.Module, optimizer: torch.optim.Optimizer, sharding: Shardi
     return hvd.DistributedOptimizer(optimizer, model.named_parameters(), **about)
 
 
-def _mean(found: Sequence[Kept]) -> Kept:
+def _mean(found: Sequence[KeptBytes]) -> KeptBytes:
     def of(part: str) -> float:
         return fmean(getattr(each, part) for each in found)
 
     system = None if any(each.system is None for each in found) else of("system")
-    return Kept(of("parameters"), of("gradients"), of("optimizer"), of("activations"), system)
+    return KeptBytes(of("parameters"), of("gradients"), of("optimizer"), of("activations"), system)
 
 
-def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap: Wrap) -> Kept:
+def _on_a_rank(sharding: Sharding, sizes: tuple[int, ...], optimizer: str, wrap: Wrap) -> KeptBytes:
     """Train, and count what this rank keeps."""
     import workbench.torch as hvd
     from workbench.course.training.own_ranks import batch, network
@@ -201,9 +201,9 @@ def _train(
     inner: torch.optim.Optimizer,
     inputs: torch.Tensor,
     targets: torch.Tensor,
-) -> Kept:
+) -> KeptBytes:
     """Some steps; what was counted in the last one, and all that the system says."""
-    found = list[Kept]()
+    found = list[KeptBytes]()
     for step in range(_STEPS):
         outer.zero_grad()
         loss, activations = kept_by(lambda: nn.functional.cross_entropy(model(inputs), targets), model)
@@ -215,7 +215,7 @@ def _train(
     return found[0]
 
 
-def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> Kept:
+def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int) -> KeptBytes:
     """What there is now, on all ranks at once."""
     from workbench.torch.sharded.resharded import get_grad
 
@@ -228,7 +228,7 @@ def _count(model: nn.Module, optimizer: torch.optim.Optimizer, activations: int)
     workbench.barrier()
     system = of_the_system()
     workbench.barrier()  # nobody goes on before all have looked
-    return Kept(parameters, gradients, of_optimizer, activations, system)
+    return KeptBytes(parameters, gradients, of_optimizer, activations, system)
 
 
 def kept_by(forward: Callable[[], torch.Tensor], model: nn.Module) -> tuple[torch.Tensor, int]:
@@ -257,4 +257,4 @@ def _activations(sizes: Sequence[int]) -> float:
     return 4.0 * sum(sizes) + 8
 
 
-__all__ = ["SIZES", "WAYS", "Held", "Kept", "Row", "kept_by", "measured", "wrapped"]
+__all__ = ["SIZES", "WAYS", "KeptBytes", "MemoryComparison", "MemoryRow", "kept_by", "measured", "wrapped"]

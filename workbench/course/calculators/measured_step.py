@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import workbench
 from workbench.common.table import RankTable
 from workbench.course.calculators import units
-from workbench.course.calculators.steps import Step, Training, step_of
+from workbench.course.calculators.steps import StepTimes, Training, step_of
 from workbench.simulate.measured.contention import simulate_together
 from workbench.simulate.measured.links import reduction
 from workbench.simulate.measured.prediction import Measured
@@ -22,7 +22,7 @@ _DEADLINE_S = 120.0
 
 
 @dataclass(frozen=True)
-class Row:
+class BucketRow:
     """One size of buckets.
 
     Args:
@@ -32,7 +32,7 @@ class Row:
     """
 
     found: Measured
-    step: Step
+    step: StepTimes
     measured_s: float
 
     @property
@@ -42,18 +42,17 @@ class Row:
 
 
 @dataclass(frozen=True, repr=False)
-class Held:
+class StepComparison:
     """Calculated beside measured.
 
     Args:
         rows: by size of buckets.
     """
 
-    rows: Sequence[Row]
+    rows: Sequence[BucketRow]
 
     @property
     def table(self) -> RankTable:
-        """For reading."""
         lines = [
             (
                 units.nbytes(row.step.training.bucket_bytes) if row.step.training.bucket_bytes else "none",
@@ -76,7 +75,7 @@ class Held:
 
 def measured(
     ranks: int = 2, buckets: Sequence[int] = BUCKETS, sizes: Sequence[int] = SIZES, seconds: float = 1.5
-) -> Held:
+) -> StepComparison:
     """Measure α, β and the layers on ranks of this machine, calculate a step from them, then train.
 
     Each size of buckets is a job of its own, since ``WORKBENCH_BUCKET_BYTES`` is read when a job begins. Each measures
@@ -91,18 +90,18 @@ def measured(
     Raises:
         RankFailedError, PeerLostError, DeadlineError: a job has failed.
     """
-    return Held([_row(ranks, each, sizes, seconds) for each in buckets])
+    return StepComparison([_row(ranks, each, sizes, seconds) for each in buckets])
 
 
-def _row(ranks: int, bucket_bytes: int, sizes: Sequence[int], seconds: float) -> Row:
+def _row(ranks: int, bucket_bytes: int, sizes: Sequence[int], seconds: float) -> BucketRow:
     """One job; what rank 0 has found, which is what all have."""
     variables = {"WORKBENCH_BUCKET_BYTES": str(bucket_bytes)}
     done = workbench.run(_on_a_rank, (tuple(sizes), seconds), np=ranks, env=variables, timeout_s=_DEADLINE_S)
     found, measured_s = done[0]
-    return Row(found, calculated(found, ranks, bucket_bytes), measured_s)
+    return BucketRow(found, calculated(found, ranks, bucket_bytes), measured_s)
 
 
-def calculated(found: Measured, ranks: int, bucket_bytes: int) -> Step:
+def calculated(found: Measured, ranks: int, bucket_bytes: int) -> StepTimes:
     """A step from what was measured, with this job's way of sending: what is ready travels together.
 
     Computing and reducing share the cores here, so each slows the other down while both run, as measured.
@@ -117,7 +116,6 @@ def calculated(found: Measured, ranks: int, bucket_bytes: int) -> Step:
 
 
 def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured, float]:
-    """Measure, and train."""
     import workbench.torch as hvd
     from workbench.course.training.own_ranks import batch, network, trained
 
@@ -129,4 +127,4 @@ def _on_a_rank(sizes: tuple[int, ...], seconds: float) -> tuple[Measured, float]
     return found, took
 
 
-__all__ = ["BUCKETS", "SIZES", "Held", "Row", "calculated", "measured"]
+__all__ = ["BUCKETS", "SIZES", "BucketRow", "StepComparison", "calculated", "measured"]

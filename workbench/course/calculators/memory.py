@@ -70,7 +70,7 @@ MIXED = "mixed precision"
 
 
 @dataclass(frozen=True)
-class Job:
+class MemorySettings:
     """What the sliders set.
 
     Args:
@@ -108,7 +108,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryUse:
     """Bytes of one rank.
 
     Args:
@@ -128,13 +128,13 @@ class Memory:
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
-def calculate(job: Job, sharding: Sharding) -> Memory:
+def calculate(job: MemorySettings, sharding: Sharding) -> MemoryUse:
     """One rank's bytes.
 
     Example:
         The paper's figure 1: 7.5 billion parameters with Adam in mixed precision, on 64 ranks.
 
-        >>> job = Job(parameters=7_500_000_000, ranks=64)
+        >>> job = MemorySettings(parameters=7_500_000_000, ranks=64)
         >>> for sharding in Sharding:
         ...     found = calculate(job, sharding)
         ...     print(f"{sharding.value:10} {found.total / 1e9:5.1f} GB kept, {found.sent / 1e9:4.1f} GB sent")
@@ -147,7 +147,7 @@ def calculate(job: Job, sharding: Sharding) -> Memory:
     parameters, gradients = float(size.parameter * job.parameters), float(size.gradient * job.parameters)
     state = float((size.copy + OPTIMIZERS[job.optimizer]) * job.parameters)
     gathered = (0, parameters, parameters, 2 * parameters)[sharding.stage]
-    return Memory(
+    return MemoryUse(
         parameters / (n if sharding.stage >= 3 else 1),
         gradients / (n if sharding.stage >= 2 else 1),
         state / (n if sharding.stage >= 1 else 1),
@@ -156,4 +156,4 @@ def calculate(job: Job, sharding: Sharding) -> Memory:
     )
 
 
-__all__ = ["MIXED", "OPTIMIZERS", "PRECISIONS", "Job", "Memory", "Precision", "Sharding", "calculate"]
+__all__ = ["MIXED", "OPTIMIZERS", "PRECISIONS", "MemorySettings", "MemoryUse", "Precision", "Sharding", "calculate"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from workbench.course.calculators import units
-from workbench.course.calculators.memory import Job, Memory, Sharding, calculate
+from workbench.course.calculators.memory import MemorySettings, MemoryUse, Sharding, calculate
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import COLOURS
 from workbench.observe.drawing_kit import clean
@@ -18,7 +18,9 @@ _SAID = {"optimizer": "optimizer's state"}
 _LETTER = 6.0
 
 
-def stacks(settings: Mapping[str, Job], title: str = "A rank's memory, plain and sharded (ZeRO 1, 2, 3)") -> Figure:
+def stacks(
+    settings: Mapping[str, MemorySettings], title: str = "A rank's memory, plain and sharded (ZeRO 1, 2, 3)"
+) -> Figure:
     """Four bars for each setting; a line where the device ends. Each setting has a scale of its own.
 
     Args:
@@ -26,7 +28,7 @@ def stacks(settings: Mapping[str, Job], title: str = "A rank's memory, plain and
         title: what they have in common.
 
     Example:
-        >>> stacks({"7.5 billion, Adam": Job(parameters=7_500_000_000, ranks=64)})
+        >>> stacks({"7.5 billion, Adam": MemorySettings(parameters=7_500_000_000, ranks=64)})
         A rank's memory, plain and sharded (ZeRO 1, 2, 3): 7.5 billion, Adam: 120 GB, 31.4 GB, 16.6 GB, 1.88 GB
     """
     parts, told, top = list(_legend()), list[str](), _TOP
@@ -38,11 +40,11 @@ def stacks(settings: Mapping[str, Job], title: str = "A rank's memory, plain and
     return kit.picture(f"{title}: {'; '.join(told)}", _LEFT + _WIDTH + 290, top, parts)
 
 
-def described(job: Job) -> str:
+def described(job: MemorySettings) -> str:
     """The setting in a line.
 
     Example:
-        >>> described(Job())
+        >>> described(MemorySettings())
         '1.5 billion parameters, Adam, mixed precision, no activations; n = 8, 32 GB a rank'
     """
     kept = job.activation_bytes * job.batch
@@ -53,7 +55,7 @@ def described(job: Job) -> str:
     )
 
 
-def _setting(name: str, job: Job, found: Mapping[Sharding, Memory], top: float) -> Iterator[str]:
+def _setting(name: str, job: MemorySettings, found: Mapping[Sharding, MemoryUse], top: float) -> Iterator[str]:
     yield from (
         kit.label(12, top + 16 + 16 * i, line, 12) for i, line in enumerate(filter(None, (name, described(job))))
     )
@@ -68,7 +70,7 @@ def _setting(name: str, job: Job, found: Mapping[Sharding, Memory], top: float) 
         yield f' stroke-dasharray="5 3"><title>the device has {clean(units.nbytes(job.device_bytes))}</title></line>'
 
 
-def _bar(sharding: Sharding, memory: Memory, job: Job, scale: float, y: float) -> Iterator[str]:
+def _bar(sharding: Sharding, memory: MemoryUse, job: MemorySettings, scale: float, y: float) -> Iterator[str]:
     yield kit.label(_LEFT - 8, y + 13, sharding.value, 12, "end")
     x = _LEFT
     for part, phase in _PARTS.items():

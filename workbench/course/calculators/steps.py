@@ -24,7 +24,7 @@ from types import MappingProxyType
 from workbench.simulate.algorithms import Formula
 from workbench.simulate.machines import Wire
 from workbench.simulate.models import Layer, Layers, inception_v3, resnet101, vgg16
-from workbench.simulate.steps import Event, Policy, Result, Span, simulate, spans
+from workbench.simulate.steps import Policy, Result, Span, TimedEvent, simulate, spans
 
 EVEN = "50 equal layers"
 NETWORKS: Mapping[str, Callable[[], Layers]] = MappingProxyType(
@@ -92,7 +92,7 @@ class Training:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepTimes:
     """What comes out.
 
     Args:
@@ -108,7 +108,7 @@ class Step:
     latency_s: float
     transfer_s: float
     messages: int
-    events: tuple[Event, ...]
+    events: tuple[TimedEvent, ...]
 
     @property
     def network_s(self) -> float:
@@ -141,7 +141,7 @@ class Step:
         return "latency-bound" if self.latency_s > self.transfer_s else "bandwidth-bound"
 
 
-def calculate(training: Training) -> Step:
+def calculate(training: Training) -> StepTimes:
     """One step of a training, in the long run.
 
     Example:
@@ -159,7 +159,7 @@ def calculate(training: Training) -> Step:
     return step_of(training, simulate(layers, training.ring_s, policy, steps=2), training.ring_s(0.0))
 
 
-def step_of(training: Training, found: Result, latency_s: float) -> Step:
+def step_of(training: Training, found: Result, latency_s: float) -> StepTimes:
     """What a simulated training comes to.
 
     Args:
@@ -169,7 +169,7 @@ def step_of(training: Training, found: Result, latency_s: float) -> Step:
     """
     took = [event.end_s - event.begin_s for event in found.events if event.what == "reduce"]
     latencies_s = len(took) * latency_s
-    return Step(training, found.step_s, latencies_s, sum(took) - latencies_s, len(took), tuple(found.events))
+    return StepTimes(training, found.step_s, latencies_s, sum(took) - latencies_s, len(took), tuple(found.events))
 
 
-__all__ = ["EVEN", "NETWORKS", "Step", "Training", "calculate", "step_of"]
+__all__ = ["EVEN", "NETWORKS", "StepTimes", "Training", "calculate", "step_of"]

@@ -31,7 +31,7 @@ PHASES = dict(zip(STOPS, ("submit", "wait", "negotiate", "reduce", "unpack"), st
 
 
 @dataclass(frozen=True)
-class Place:
+class TracedFunction:
     """A function on the way.
 
     Args:
@@ -49,7 +49,6 @@ class Place:
 
     @property
     def name(self) -> str:
-        """``Class.function``."""
         return self.path.partition(":")[2]
 
     @property
@@ -85,28 +84,28 @@ _HOOKS, _GRADIENTS = "workbench.torch.optimizer.gradient_hooks", "workbench.torc
 _ENGINE, _COORDINATOR = "workbench.core.engine", "workbench.core.coordinator"
 
 PLACES = (
-    Place("hook", f"{_HOOKS}:Hook.__call__", _named("self")),
-    Place("hook", f"{_HOOKS}:GradientHooks.ready", _named("name")),
-    Place("hook", f"{_GRADIENTS}.dense:DenseGradients.ready", _named("name")),
-    Place("hook", f"{_GRADIENTS}.bucket:GradBucket.take", _named("name"), first=True),
-    Place("hook", f"{_GRADIENTS}.dense:DenseGradients._send", _named("group")),
-    Place("hook", "workbench.core.pending:PendingTable.add", _named("entries")),
-    Place("announcement", f"{_ENGINE}:Engine._announce", _named("item")),
-    Place("announcement", "workbench.runtime.steady.cache:CachingAnnouncer.announce", _named("entries")),
-    Place("response", f"{_COORDINATOR}:CountingCoordinator._announce", _named("request")),
-    Place("response", f"{_COORDINATOR}:CountingCoordinator._complete", _named("key")),
-    Place("response", "workbench.core.agreement:respond", _named("requests")),
-    Place("response", "workbench.runtime.steady.steady_state:SteadyCoordinator._advance", _named("responses")),
-    Place("reduction", f"{_ENGINE}:Engine._execute", _named("batch")),
-    Place("reduction", "workbench.core.execute:_allreduce", _named("response")),
-    Place("reduction", "workbench.transport.shm.collectives:ShmCollectives.allreduce", None),
-    Place("reduction", "workbench.collectives.shared_memory:reduce_across", None),
-    Place("step", "workbench.core.pending:Entry.deliver", _named("self")),
-    Place("step", f"{_GRADIENTS}.dense:DenseGradients.finish", _named("handles")),
-    Place("step", f"{_GRADIENTS}.grads:Grads.store", _named("reduced")),
-    Place("step", "workbench.torch.optimizer.distributed:DistributedOptimizer.step", lambda values: [STEP]),
+    TracedFunction("hook", f"{_HOOKS}:Hook.__call__", _named("self")),
+    TracedFunction("hook", f"{_HOOKS}:GradientHooks.ready", _named("name")),
+    TracedFunction("hook", f"{_GRADIENTS}.dense:DenseGradients.ready", _named("name")),
+    TracedFunction("hook", f"{_GRADIENTS}.bucket:GradBucket.take", _named("name"), first=True),
+    TracedFunction("hook", f"{_GRADIENTS}.dense:DenseGradients._send", _named("group")),
+    TracedFunction("hook", "workbench.core.pending:PendingTable.add", _named("entries")),
+    TracedFunction("announcement", f"{_ENGINE}:Engine._announce", _named("item")),
+    TracedFunction("announcement", "workbench.runtime.steady.cache:CachingAnnouncer.announce", _named("entries")),
+    TracedFunction("response", f"{_COORDINATOR}:CountingCoordinator._announce", _named("request")),
+    TracedFunction("response", f"{_COORDINATOR}:CountingCoordinator._complete", _named("key")),
+    TracedFunction("response", "workbench.core.agreement:respond", _named("requests")),
+    TracedFunction("response", "workbench.runtime.steady.steady_state:SteadyCoordinator._advance", _named("responses")),
+    TracedFunction("reduction", f"{_ENGINE}:Engine._execute", _named("batch")),
+    TracedFunction("reduction", "workbench.core.execute:_allreduce", _named("response")),
+    TracedFunction("reduction", "workbench.transport.shm.collectives:ShmCollectives.allreduce", None),
+    TracedFunction("reduction", "workbench.collectives.shared_memory:reduce_across", None),
+    TracedFunction("step", "workbench.core.pending:Entry.deliver", _named("self")),
+    TracedFunction("step", f"{_GRADIENTS}.dense:DenseGradients.finish", _named("handles")),
+    TracedFunction("step", f"{_GRADIENTS}.grads:Grads.store", _named("reduced")),
+    TracedFunction("step", "workbench.torch.optimizer.distributed:DistributedOptimizer.step", lambda values: [STEP]),
 )
 """In the order in which they are told."""
 
 
-__all__ = ["PHASES", "PLACES", "STEP", "STOPS", "Place"]
+__all__ = ["PHASES", "PLACES", "STEP", "STOPS", "TracedFunction"]

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any
 
-from workbench.course.followed.places import PLACES, STEP, Place
+from workbench.course.followed.places import PLACES, STEP, TracedFunction
 
 _DEADLINE_S = 5.0
 _THREADS = {"MainThread": "main", "workbench-engine": "engine", "workbench-coordinator": "coordinator"}
@@ -41,13 +41,12 @@ class Passed:
 
     @property
     def name(self) -> str:
-        """``Class.function``."""
         return self.path.partition(":")[2]
 
 
 @dataclass
-class _Call:
-    place: Place
+class _TracedCall:
+    place: TracedFunction
     thread: str
     begin_ns: int
     lines: set[int] = field(default_factory=set)
@@ -63,7 +62,7 @@ class Follower:
 
     Example:
         >>> from workbench.core.handle import Handle
-        >>> place = Place("step", "workbench.core.handle:Handle.finish", lambda values: [values["self"].name])
+        >>> place = TracedFunction("step", "workbench.core.handle:Handle.finish", lambda values: [values["self"].name])
         >>> follower = Follower([place])
         >>> with follower.following("w"):
         ...     Handle("b").finish(1), Handle("w").finish(2)
@@ -73,11 +72,11 @@ class Follower:
         [('Handle.finish', 'main', True)]
     """
 
-    def __init__(self, places: Sequence[Place] = PLACES) -> None:
-        self._of: dict[CodeType, Place] = {place.function.__code__: place for place in places}
+    def __init__(self, places: Sequence[TracedFunction] = PLACES) -> None:
+        self._of: dict[CodeType, TracedFunction] = {place.function.__code__: place for place in places}
         self._names: frozenset[str] = frozenset()
-        self._calls: dict[FrameType, _Call] = {}
-        self._ended: list[_Call] = []
+        self._calls: dict[FrameType, _TracedCall] = {}
+        self._ended: list[_TracedCall] = []
         threading.settrace(self._trace)
 
     def close(self) -> None:
@@ -126,12 +125,12 @@ class Follower:
         if place is None:
             return None
         name = threading.current_thread().name
-        call = _Call(place, _THREADS.get(name, name), time.perf_counter_ns())
+        call = _TracedCall(place, _THREADS.get(name, name), time.perf_counter_ns())
         call.mine = place.about is None and self._is_callers(frame)
         self._calls[frame] = call
         return self._line(call, self._names)
 
-    def _line(self, call: _Call, names: frozenset[str]) -> Any:
+    def _line(self, call: _TracedCall, names: frozenset[str]) -> Any:
         def local(frame: FrameType, event: str, arg: Any) -> Any:
             if event == "line":
                 call.lines.add(frame.f_lineno)
@@ -155,7 +154,7 @@ class Follower:
         return False
 
 
-def _about(place: Place, frame: FrameType) -> Iterable[str]:
+def _about(place: TracedFunction, frame: FrameType) -> Iterable[str]:
     assert place.about is not None
     return place.about(frame.f_locals)
 

@@ -3,7 +3,7 @@
 Four kinds of processes, from the one that is believed most to the one that is not believed at all::
 
     workbench grade       reads all notebooks, writes the table; starts one of these for each notebook:
-      keeper              becomes the parent of all orphans below it, and ends them when the judge has ended
+      reaper              becomes the parent of all orphans below it, and ends them when the judge has ended
         judge             knows the tasks; runs no learner's code; measures the time; writes the rows into a pipe
           notebook        runs the cells, then calls learners' functions when the judge asks for it
           ranks           instead of that, for trainings: a process for each rank, the judge between them

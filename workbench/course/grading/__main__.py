@@ -8,9 +8,9 @@ import resource
 import sys
 from typing import Any
 
-from workbench.cli.grade.keeper import adopt_orphans, hide
+from workbench.cli.grade.reaper import adopt_orphans, hide
 from workbench.course import tasks
-from workbench.course.grading.apart.confine import Limits
+from workbench.course.grading.apart.confine import ProcessLimits
 from workbench.course.grading.sheet import Order, Sheet
 
 
@@ -21,15 +21,15 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever else is printed here is no row
 
-    def say(**event: Any) -> None:
+    def report(**event: Any) -> None:
         out.write(json.dumps(event) + "\n")
         out.flush()
 
     asked = json.load(sys.stdin)
-    most = asked["limits"].get("memory", Limits.memory)  # what learners' functions send is kept here
+    most = asked["limits"].get("memory", ProcessLimits.memory)  # what learners' functions send is kept here
     resource.setrlimit(resource.RLIMIT_AS, (most, most))
     asked["stops"] = {int(cell): stop for cell, stop in asked["stops"].items()}
-    Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, say).run()
+    Sheet(Order(**asked), {name: tasks.task(name) for name in tasks.names()}, report).run()
     os._exit(0)
 
 

@@ -119,7 +119,7 @@ def _filename(number: int) -> str:
     return f"<code cell {number}>"
 
 
-def run_cell(number: int, source: str, stop: int | None, module: ModuleType, say: Callable[[int, int], None]) -> str:
+def run_cell(number: int, source: str, stop: int | None, module: ModuleType, report: Callable[[int, int], None]) -> str:
     """Run a cell statement by statement; return what it raised, in a line.
 
     Args:
@@ -127,7 +127,7 @@ def run_cell(number: int, source: str, stop: int | None, module: ModuleType, say
         source: the cell's text.
         stop: the statement where it is known not to come to an end.
         module: the notebook's names.
-        say: told where it is: cell and statement. It ends a child that the notebook has forked.
+        report: told where it is: cell and statement. It ends a child that the notebook has forked.
     """
     owner = os.getpid()
     try:
@@ -136,20 +136,20 @@ def run_cell(number: int, source: str, stop: int | None, module: ModuleType, say
                 os._exit(0)
             if i == stop:
                 return ""
-            say(number, i)
+            report(number, i)
             exec(compile(ast.Module([statement], []), _filename(number), "exec"), module.__dict__)
     except BaseException as error:  # noqa: BLE001 - also SystemExit and KeyboardInterrupt: they end a cell, no more
         if os.getpid() != owner:
             os._exit(0)
-        return told(error)
+        return described(error)
     return ""
 
 
-def told(error: BaseException) -> str:
+def described(error: BaseException) -> str:
     """An exception in a line or two."""
     from workbench.course.judging import judge
 
     try:
-        return judge.told(error, function=False)
+        return judge.described(error, function=False)
     except Exception:  # noqa: BLE001 - a learner's exception may be unable to say what it is
         return type(error).__name__

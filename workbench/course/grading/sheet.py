@@ -26,7 +26,7 @@ from workbench.course.grading import flags, fresh
 from workbench.course.grading.apart.lanes import GoneError
 from workbench.course.grading.apart.process import NotebookProcess, StartError
 from workbench.course.grading.apart.worker import LearnersFunction, OnRanks
-from workbench.course.grading.cells import defines, exercises_in, missing_from, told
+from workbench.course.grading.cells import defines, described, exercises_in, missing_from
 from workbench.course.grading.live import verdict as live
 from workbench.course.judging import judge
 from workbench.course.judging.task import Task
@@ -68,11 +68,11 @@ class Sheet:
     Args:
         order: what to do.
         tasks: all exercises by name.
-        say: told what happens.
+        report: told what happens.
     """
 
-    def __init__(self, order: Order, tasks: Mapping[str, Task], say: Callable[..., None]) -> None:
-        self.order, self.tasks, self.say = order, tasks, say
+    def __init__(self, order: Order, tasks: Mapping[str, Task], report: Callable[..., None]) -> None:
+        self.order, self.tasks, self.report = order, tasks, report
         self.names = exercises_in(order.cells, tuple(tasks))
         self._until = time.monotonic() + order.deadline_s
         self._raised: dict[int, str] = {}
@@ -86,10 +86,10 @@ class Sheet:
     def run(self) -> None:
         """Say the rows, run the cells, judge the exercises."""
         if not self.names:
-            return self.say(problem="no exercise is in it: hand in a notebook of exercises/")
+            return self.report(problem="no exercise is in it: hand in a notebook of exercises/")
         missing = missing_from(self.names, tuple(self.tasks))
         here, gone = ([[name, self.tasks[name].points] for name in some] for some in (self.names, missing))
-        self.say(exercises=here, missing=gone)
+        self.report(exercises=here, missing=gone)
         flagged = self._flags()
         try:
             for name in sorted(self.names, key=lambda name: self.tasks[name].live):  # they end the others' process
@@ -100,10 +100,10 @@ class Sheet:
                     break
                 self._judge(name, process, flagged.get(name, []))
         except StartError as error:
-            return self.say(problem=str(error))
+            return self.report(problem=str(error))
         finally:
             self._stop()
-        return self.say(end=True)
+        return self.report(end=True)
 
     def _flags(self) -> dict[str, list[str]]:
         try:
@@ -174,18 +174,18 @@ class Sheet:
 
     def _unbounded(self, what: str) -> None:
         if what and not self.order.sandbox:
-            self.say(unbounded=what)
+            self.report(unbounded=what)
 
     def _note(self, op: str, fields: Mapping[str, Any]) -> tuple[int, int] | None:
         """What a notebook's process says, where it makes sense; its position, if it is that."""
         cell, statement = fields.get("cell"), fields.get("statement")
         if isinstance(cell, int) and 1 <= cell <= len(self.order.cells):
             if op == "at" and isinstance(statement, int) and 0 <= statement < _MOST_STATEMENTS:
-                self.say(at=["cell", cell, statement])
+                self.report(at=["cell", cell, statement])
                 return cell, statement
             if op == "raised" and cell not in self._raised:
                 self._raised[cell] = text = str(fields.get("text"))[:_LONGEST]
-                self.say(cell=cell, text=text)
+                self.report(cell=cell, text=text)
         named = fields.get("of")
         if op == "cause" and isinstance(named, list) and len(named) == 2:
             self._causes.setdefault(str(named[0]), set()).add(str(named[1]).strip().lower())
@@ -198,13 +198,13 @@ class Sheet:
 
     def _leave_out(self, at: tuple[int, int], why: str) -> None:
         cell, self.order.stops[cell] = at
-        self.say(cell=cell, text=why)
+        self.report(cell=cell, text=why)
 
     # --- the exercises --------------------------------------------------------------------------------
 
     def _judge(self, name: str, process: NotebookProcess, flagged: list[str]) -> None:
         """One exercise, from its beginning to its row."""
-        self.say(at=["exercise", name])
+        self.report(at=["exercise", name])
         begun, limit_s = time.monotonic(), self._limit_s()
         with self._deadline(process, limit_s):
             state, text = self._verdict(name, process, limit_s)
@@ -218,7 +218,9 @@ class Sheet:
             one.worker.used.clear()
         self._seen.clear()
         seconds = time.monotonic() - begun
-        self.say(exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged)))
+        self.report(
+            exercise=name, state=state, text=text[:_LONGEST], seconds=seconds, flags=list(dict.fromkeys(flagged))
+        )
 
     @contextmanager
     def _deadline(self, process: NotebookProcess, limit_s: float) -> Iterator[None]:
@@ -229,7 +231,6 @@ class Sheet:
             self._timer.cancel()
 
     def _count(self, process: NotebookProcess, limit_s: float) -> None:
-        """From now on."""
         self._timer.cancel()
         self._timer = threading.Timer(limit_s, self._end, [process, f"did not end within {limit_s:.3g} s"])
         self._timer.start()
@@ -274,9 +275,9 @@ class Sheet:
             return fresh.stages(task, function, lambda: self._in_two(task, function, process, limit_s))
         self._stop()
         order = self.order
-        told = self._unbounded
+        described = self._unbounded
         return live.stages(
-            task, order.cells, order.folder, order.sandbox, order.limits, limit_s, told, self._seen.append
+            task, order.cells, order.folder, order.sandbox, order.limits, limit_s, described, self._seen.append
         )
 
 
@@ -295,5 +296,5 @@ def first_red(stages: Iterable[judge.Stage]) -> tuple[str, str]:
     except GoneError as error:
         return "failed", f"runs: {error}"
     except BaseException as error:  # noqa: BLE001 - SystemExit in a learner's function
-        return "failed", f"runs: {told(error)}"
+        return "failed", f"runs: {described(error)}"
     return ("passed", "") if seen else ("failed", "judged: not one property was looked at, so nothing has passed")

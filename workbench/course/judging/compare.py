@@ -97,7 +97,7 @@ def unlike(mine: Any, wanted: Any) -> str:
     )
 
 
-def told(error: BaseException, function: bool = True) -> str:
+def described(error: BaseException, function: bool = True) -> str:
     """An exception in a line or two: what, and in which of the learner's lines.
 
     Args:
@@ -138,4 +138,4 @@ def _precision(mine: np.ndarray[Any, Any], wanted: np.ndarray[Any, Any]) -> str:
     return ""
 
 
-__all__ = ["about", "compared", "difference", "told", "unlike"]
+__all__ = ["about", "compared", "described", "difference", "unlike"]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from workbench.course.figures import number
-from workbench.course.judging.compare import about, compared, difference, told, unlike
+from workbench.course.judging.compare import about, compared, described, difference, unlike
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask, Task, is_blank
 from workbench.course.judging.why import why
 from workbench.course.provenance.explain import explanation
@@ -69,7 +69,7 @@ def _plain_stages(task: Task, function: Callable[..., Any]) -> Iterator[Stage]:
             yield Stage("not done yet", None, "a part of it still says “your code here”")
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-            wrong = task.in_words(told(error))
+            wrong = task.in_words(described(error))
         yield Stage(name, not wrong, wrong)
 
 
@@ -94,7 +94,7 @@ def _comm_stages(task: CommTask, function: Callable[..., Any], ranks: Any) -> It
             return
         except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
             where = f", rank {error.rank}" if hasattr(error, "rank") else ""
-            said = f"{about(case)}{where}: {task.in_words(told(error))}"
+            said = f"{about(case)}{where}: {task.in_words(described(error))}"
             # Chunks of one length may be added though they do not belong together; of others numpy complains.
             cause = explanation(function, task.coded, case.n) if task.coded is not None else ""
             yield Stage("right" if cause else "runs", False, f"{cause}\n{said}" if cause else said)
@@ -147,7 +147,7 @@ def _score(task: CommTask, function: Callable[..., Any]) -> Stage:
         where = f"{about(task.scored)}, where no message leaves before its receiver is there"
         return Stage("score", False, f"{where}: {in_short(error.waits)}\n{error}", error)
     except (Exception, SystemExit) as error:  # noqa: BLE001 - the learner's
-        return Stage("score", False, f"{about(task.scored)}: {task.in_words(told(error))}")
+        return Stage("score", False, f"{about(task.scored)}: {task.in_words(described(error))}")
     if wrong := _wrong(task, task.scored, run):
         wrong = f"{about(task.scored)}: the smaller cases were right, this one is wrong: {wrong}"
         return Stage("score", False, "\n".join([*why(task, function, task.scored, run), wrong]))
@@ -169,7 +169,7 @@ def _on_real_ranks(task: CommTask, function: Callable[..., Any], ranks: Any) -> 
     try:
         results = ranks.run(function, case.inputs)
     except Exception as error:  # noqa: BLE001 - whatever real ranks do is for the learner to read
-        return Stage("real ranks", False, told(error))
+        return Stage("real ranks", False, described(error))
     wrong = compared(results, task.expected(case), task.names)
     if wrong:
         return Stage("real ranks", False, f"on {ranks.name}: {wrong}")
@@ -210,8 +210,8 @@ def _equal(old: Any, new: Any) -> bool:
 
 def _too_much(bound: Bound) -> str:
     yours, limit, best = map(number, (bound.yours, bound.limit, bound.best))
-    told = "there must be none" if not bound.limit else f"at most {limit} pass; the best possible is {best}"
-    return f"{yours} {bound.what}{',' if bound.limit else ';'} {told}{f'. {bound.cause}' if bound.cause else ''}"
+    described = "there must be none" if not bound.limit else f"at most {limit} pass; the best possible is {best}"
+    return f"{yours} {bound.what}{',' if bound.limit else ';'} {described}{f'. {bound.cause}' if bound.cause else ''}"
 
 
-__all__ = ["Stage", "about", "compared", "difference", "judge", "run_case", "told", "unlike"]
+__all__ = ["Stage", "about", "compared", "described", "difference", "judge", "run_case", "unlike"]

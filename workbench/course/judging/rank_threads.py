@@ -117,7 +117,6 @@ class _Cells:
         self._ended = threading.Barrier(len(inputs))
 
     def run(self) -> None:
-        """On one rank."""
         context = HOLDER.get()
         rank = context.rank
         context.cell_begins()

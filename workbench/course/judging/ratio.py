@@ -29,7 +29,7 @@ class Factor:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class CaseOutcome:
     """What came out of a case, by rank.
 
     Args:
@@ -55,7 +55,7 @@ USUAL = (
 )
 
 
-def named(outcomes: Sequence[Outcome], own: Sequence[Factor] = (), what: str = "number") -> str:
+def named(outcomes: Sequence[CaseOutcome], own: Sequence[Factor] = (), what: str = "number") -> str:
     """The factor between yours and the right numbers, the same one in all cases; empty if there is none.
 
     Args:
@@ -64,7 +64,7 @@ def named(outcomes: Sequence[Outcome], own: Sequence[Factor] = (), what: str = "
         what: is compared.
 
     Example:
-        >>> one = Outcome(Case(3, "", []), [np.array([6.0, 3.0])] * 3, [np.array([2.0, 1.0])] * 3)
+        >>> one = CaseOutcome(Case(3, "", []), [np.array([6.0, 3.0])] * 3, [np.array([2.0, 1.0])] * 3)
         >>> named([one])
         'n times the right number: a sum over the ranks was not divided by n, or each rank counts n times'
     """
@@ -91,11 +91,11 @@ def of_numbers(answers: Sequence[tuple[int, Any, float]], own: Sequence[Factor] 
         >>> of_numbers([(2, 6.0, 3.0), (4, 8.0, 2.0)])
         '. That is n times the right number: a sum over the ranks was not divided by n, or each rank counts n times'
     """
-    told = named([Outcome(Case(n, "", []), [mine], [wanted]) for n, mine, wanted in answers], own)
+    told = named([CaseOutcome(Case(n, "", []), [mine], [wanted]) for n, mine, wanted in answers], own)
     return f". That is {told}" if told else ""
 
 
-def ratio(one: Outcome) -> float | None:
+def ratio(one: CaseOutcome) -> float | None:
     """Yours divided by what is expected, if that is one number on all ranks; None if not."""
     found: float | None = None
     pairs = [pair for both in zip(one.yours, one.expected, strict=True) for pair in _pairs(*both)]
@@ -127,4 +127,4 @@ def _pairs(mine: Any, wanted: Any) -> list[tuple[Any, Any]]:
     return [(mine, wanted)]
 
 
-__all__ = ["USUAL", "Factor", "Outcome", "named", "of_numbers", "ratio"]
+__all__ = ["USUAL", "CaseOutcome", "Factor", "named", "of_numbers", "ratio"]

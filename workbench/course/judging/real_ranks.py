@@ -180,7 +180,7 @@ def gloo_group(address: str, port: int, rank: int, size: int, timeout_s: float =
     return dist.ProcessGroupGloo(store, rank, size, timedelta(seconds=timeout_s))
 
 
-class Engines:
+class ClusterRanks:
     """The ranks of a running cluster.
 
     Args:

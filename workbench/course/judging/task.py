@@ -120,7 +120,6 @@ class Task:
         return self.name.partition(".")[2]
 
     def cell(self, solved: bool) -> str:
-        """The learner's cell."""
         return f'@exercise("{self.name}")\n' + (self.solution() if solved else self.blank())
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.course.judging.ratio import Outcome, named
+from workbench.course.judging.ratio import CaseOutcome, named
 from workbench.course.judging.task import CommTask
 from workbench.course.provenance.case import Case
 from workbench.course.provenance.explain import explanation
@@ -64,8 +64,8 @@ def _results(function: Callable[..., Any], inputs: Sequence[tuple[Any, ...]]) ->
     return simulate(len(inputs), lambda comm: function(comm, *inputs[comm.rank]), deadline_s=_DEADLINE_S).results
 
 
-def _outcome(task: CommTask, case: Case, results: Sequence[Any]) -> Outcome:
-    return Outcome(case, results, task.expected(case), 0.0 if task.start is None else task.start(case))
+def _outcome(task: CommTask, case: Case, results: Sequence[Any]) -> CaseOutcome:
+    return CaseOutcome(case, results, task.expected(case), 0.0 if task.start is None else task.start(case))
 
 
 def _of_one_shape(expected: Sequence[Any], results: Sequence[Any]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from workbench.common.text import count
-from workbench.course.pipelines.played import Played
+from workbench.course.pipelines.played import PlayedSchedule
 from workbench.course.simulator.run import Computed
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import COLOURS
@@ -18,7 +18,7 @@ _WORDS = {"F": "forward", "B": "backward"}
 _IDLE = 'fill="#8b949e" fill-opacity="0.25"'
 
 
-def pipeline_picture(played: Played, title: str) -> Figure:
+def pipeline_picture(played: PlayedSchedule, title: str) -> Figure:
     """Stage × time. The number in a box is the micro-batch; the grey is idle: the bubble.
 
     Example:

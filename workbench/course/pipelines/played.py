@@ -28,7 +28,7 @@ FORWARD_S, BACKWARD_S = 1.0, 2.0
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedSchedule:
     """What came of a schedule.
 
     Args:
@@ -45,7 +45,6 @@ class Played:
 
     @property
     def stages(self) -> int:
-        """How many there are."""
         return self.run.size
 
     @property
@@ -70,7 +69,7 @@ def gpipe(stage: int, stages: int, microbatches: int) -> list[Op]:
     return [(what, i) for what in "FB" for i in range(microbatches)]
 
 
-def play(schedule: Schedule, stages: int, microbatches: int, message_s: float = 0.0) -> Played:
+def play(schedule: Schedule, stages: int, microbatches: int, message_s: float = 0.0) -> PlayedSchedule:
     """Play one step.
 
     Args:
@@ -90,13 +89,13 @@ def play(schedule: Schedule, stages: int, microbatches: int, message_s: float = 
     for stage, plan in enumerate(plans):
         if wrong := mistake(plan, microbatches):
             raise ValueError(f"stage {stage} of {stages}: {wrong}")
-    notes = [_Stage(plan) for plan in plans]
+    notes = [_PipelineStage(plan) for plan in plans]
     try:
         run = simulate(stages, lambda comm: notes[comm.rank].step(comm), alpha_s=message_s, beta_s=0.0)
     except DeadlockError as error:
         stuck = "; ".join(note.stands(stage) for stage, note in enumerate(notes) if note.at < len(note.plan))
-        return Played(error.run, microbatches, tuple(note.peak for note in notes), stuck)
-    return Played(run, microbatches, tuple(note.peak for note in notes))
+        return PlayedSchedule(error.run, microbatches, tuple(note.peak for note in notes), stuck)
+    return PlayedSchedule(run, microbatches, tuple(note.peak for note in notes))
 
 
 def mistake(plan: Sequence[Any], microbatches: int) -> str:
@@ -125,7 +124,7 @@ def mistake(plan: Sequence[Any], microbatches: int) -> str:
 
 
 @dataclass
-class _Stage:
+class _PipelineStage:
     """One stage while it is played: how far it is, and what it keeps."""
 
     plan: Sequence[Op]
@@ -164,4 +163,4 @@ def _nth(number: int) -> str:
     return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
-__all__ = ["BACKWARD_S", "FORWARD_S", "Op", "Played", "Schedule", "gpipe", "mistake", "play"]
+__all__ = ["BACKWARD_S", "FORWARD_S", "Op", "PlayedSchedule", "Schedule", "gpipe", "mistake", "play"]

@@ -77,7 +77,7 @@ def _widget_class() -> Any:
     import anywidget
     import traitlets
 
-    class Prediction(anywidget.AnyWidget):
+    class PredictionForm(anywidget.AnyWidget):
         """A form or an answer, by ``part``."""
 
         _esm = "\n".join((_HERE / name).read_text(encoding="utf-8") for name in ("form.js", "predictions.js"))
@@ -101,4 +101,4 @@ def _widget_class() -> Any:
             data, metadata = shown if shown is not None else ({}, {})
             return {**data, "text/html": self.static.html, "text/plain": self.static.text}, metadata
 
-    return Prediction
+    return PredictionForm

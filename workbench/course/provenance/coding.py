@@ -54,7 +54,6 @@ class Code:
 
     @property
     def bits(self) -> int:
-        """Of a digit."""
         return _BITS // (self.n * self.chunks)
 
     def number(self, rank: int, chunk: int) -> float:

@@ -14,7 +14,7 @@ from workbench.course.provenance.coding import Coded, Content
 from workbench.course.provenance.explain import Replay
 from workbench.course.provenance.steps import Step, ranks
 from workbench.course.provenance.words import differs
-from workbench.course.simulator import DeadlockError, Message
+from workbench.course.simulator import DeadlockError, SimulatedMessage
 from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing_kit import WIDTH, clean
 from workbench.observe.figure import Figure
@@ -31,7 +31,7 @@ _STYLE = (
 
 
 @dataclass(frozen=True)
-class _Stage:
+class _Grid:
     """One grid: what is in it, what is framed, what is red."""
 
     name: str
@@ -39,7 +39,7 @@ class _Stage:
     held: Mapping[tuple[int, int], Content]
     new: frozenset[tuple[int, int]] = frozenset()
     red: frozenset[tuple[int, int]] = frozenset()
-    messages: tuple[Message, ...] = ()
+    messages: tuple[SimulatedMessage, ...] = ()
 
 
 def grid(run: Replay, name: str) -> Figure:
@@ -73,7 +73,7 @@ def grid(run: Replay, name: str) -> Figure:
     return kit.picture(text, width, bottom + 24 + 16 * (run.wrong is not None), [*parts, *_line(run, bottom + 30)])
 
 
-def _stages(run: Replay) -> Iterator[_Stage]:
+def _stages(run: Replay) -> Iterator[_Grid]:
     """The beginning, each step, and what was returned, or where it stands still."""
     where = None if run.wrong is None else (run.wrong.change.rank, run.wrong.change.chunk)
     for step in run.steps:
@@ -81,13 +81,13 @@ def _stages(run: Replay) -> Iterator[_Stage]:
         is_wrong = run.wrong is not None and run.wrong.step == step.number and where is not None
         name = f"step {step.number}" if step.number else "begin"
         red = frozenset([where]) if is_wrong and where is not None else frozenset()
-        yield _Stage(name, _said(step, run), step.held, new, red, tuple(step.messages))
+        yield _Grid(name, _said(step, run), step.held, new, red, tuple(step.messages))
     if isinstance(run.error, DeadlockError):
         waits = "; ".join(
             f"rank {wait.rank} waits in {wait.verb} for {f'rank {wait.peer}' if wait.peer >= 0 else 'any rank'}"
             for wait in run.error.waits[:_SAID]
         )
-        yield _Stage("deadlock", waits, {}, red=frozenset((wait.rank, -1) for wait in run.error.waits))
+        yield _Grid("deadlock", waits, {}, red=frozenset((wait.rank, -1) for wait in run.error.waits))
     elif run.error is None:
         held = {
             (rank, chunk): content
@@ -96,7 +96,7 @@ def _stages(run: Replay) -> Iterator[_Stage]:
             if content is not None
         }
         red = frozenset(place for place, content in held.items() if content != run.coded.right(*place, run.n))
-        yield _Stage("returned", "; ".join(run.mistakes()[:2]) or "what was asked for", held, red=red)
+        yield _Grid("returned", "; ".join(run.mistakes()[:2]) or "what was asked for", held, red=red)
 
 
 def _said(step: Step, run: Replay) -> str:
@@ -126,7 +126,7 @@ def _summary(run: Replay) -> str:
     return told
 
 
-def _stage(stage: _Stage, number: int, corner: tuple[float, float], cell: float, run: Replay) -> Iterator[str]:
+def _stage(stage: _Grid, number: int, corner: tuple[float, float], cell: float, run: Replay) -> Iterator[str]:
     """All ranks' chunks, for the player with the number of the stage as its time."""
     x0, y0 = corner
     chunks = run.n if run.coded.chunked else 1
@@ -147,7 +147,7 @@ def _stage(stage: _Stage, number: int, corner: tuple[float, float], cell: float,
 
 
 def _field(
-    stage: _Stage, place: tuple[int, int], corner: tuple[float, float], width: float, run: Replay
+    stage: _Grid, place: tuple[int, int], corner: tuple[float, float], width: float, run: Replay
 ) -> Iterator[str]:
     content = stage.held.get(place)
     if content is None:
@@ -193,7 +193,7 @@ def _letters(content: Content, chunk: int) -> str:
     return own if len(own) <= _MOST else own[: _MOST - 1] + "…"
 
 
-def _arrow(message: Message, x0: float, y0: float) -> Iterator[str]:
+def _arrow(message: SimulatedMessage, x0: float, y0: float) -> Iterator[str]:
     """In the gap before a grid, from the sender's row to the receiver's."""
     x1, x2 = x0 - _GUTTER + 4, x0 - 5
     y1, y2 = (y0 + (rank + 0.46) * _ROW for rank in (message.source, message.dest))

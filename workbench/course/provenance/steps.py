@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from workbench.course.provenance.coding import Coded, Content
 from workbench.course.provenance.trace import Change
-from workbench.course.simulator import Message
+from workbench.course.simulator import SimulatedMessage
 
 _NOTHING_S = 1e-12
 
@@ -24,7 +24,7 @@ class Step:
     """
 
     number: int
-    messages: Sequence[Message]
+    messages: Sequence[SimulatedMessage]
     changes: Sequence[Change]
     held: Mapping[tuple[int, int], Content] = field(default_factory=dict)
 
@@ -44,13 +44,13 @@ class Wrong:
     why: str
 
 
-def steps_of(changes: Sequence[Change], messages: Sequence[Message]) -> list[Step]:
+def steps_of(changes: Sequence[Change], messages: Sequence[SimulatedMessage]) -> list[Step]:
     """The steps of a run.
 
     A message belongs to the step after the last one whose messages its sender or its receiver had got or sent before
     it began. A change belongs to the last step whose messages its rank had got or sent by then.
     """
-    numbers: list[tuple[Message, int]] = []
+    numbers: list[tuple[SimulatedMessage, int]] = []
     for one in sorted(messages, key=lambda one: (one.begin, one.end)):
         numbers.append((one, 1 + _last({one.source, one.dest}, one.begin, numbers)))
     of_change = [(change, _last({change.rank}, change.at_s, numbers)) for change in changes]
@@ -64,7 +64,7 @@ def steps_of(changes: Sequence[Change], messages: Sequence[Message]) -> list[Ste
     return found
 
 
-def _last(ranks: set[int], at_s: float, numbers: Sequence[tuple[Message, int]]) -> int:
+def _last(ranks: set[int], at_s: float, numbers: Sequence[tuple[SimulatedMessage, int]]) -> int:
     done = [of for one, of in numbers if one.end <= at_s + _NOTHING_S and ranks & {one.source, one.dest}]
     return max(done, default=0)
 

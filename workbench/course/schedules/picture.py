@@ -9,7 +9,7 @@ from workbench.observe import drawing_kit as kit
 from workbench.observe.drawing import COLOURS
 from workbench.observe.drawing_kit import clean, duration, size
 from workbench.observe.figure import Figure
-from workbench.simulate.steps import Event
+from workbench.simulate.steps import TimedEvent
 
 _LEFT, _WIDTH, _HEIGHT = 80.0, 700.0, 34.0
 _ROWS = {"compute": 58.0, "network": 104.0}
@@ -18,7 +18,7 @@ _LETTER = 6.0
 _BETWEEN, _HEAD = 134.0, 34.0  # from a step to the one below it; of its name
 
 
-def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
+def step_picture(events: Sequence[TimedEvent], step_s: float, title: str) -> Figure:
     """One step, from its beginning to that of the next one.
 
     Args:
@@ -30,7 +30,8 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
         ValueError: there are no events of backward.
 
     Example:
-        >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
+        >>> phases = [("forward", 0, 1), ("backward", 1, 3), ("reduce", 3, 5)]
+        >>> step = [TimedEvent(name, ("fc",), begin, end) for name, begin, end in phases]
         >>> step_picture(step, 5.0, "One layer")
         One layer: 5 s a step; the ranks wait 2 s, mostly for fc; the network works 2 s
     """
@@ -41,7 +42,7 @@ def step_picture(events: Sequence[Event], step_s: float, title: str) -> Figure:
     return kit.picture(text, _LEFT + _WIDTH + 24, 176, [*_legend(), *_axis(step_s), *_rows(events, step_s, step_s)])
 
 
-def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str) -> Figure:
+def lanes_picture(steps: Mapping[str, tuple[Sequence[TimedEvent], float]], text: str) -> Figure:
     """Several steps one below the other, over one axis.
 
     Args:
@@ -49,7 +50,8 @@ def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str)
         text: what is to be seen.
 
     Example:
-        >>> step = [Event("forward", ("fc",), 0, 1), Event("backward", ("fc",), 1, 3), Event("reduce", ("fc",), 3, 5)]
+        >>> phases = [("forward", 0, 1), ("backward", 1, 3), ("reduce", 3, 5)]
+        >>> step = [TimedEvent(name, ("fc",), begin, end) for name, begin, end in phases]
         >>> lanes_picture({"slow": (step, 5.0)}, "One layer, nothing hidden")
         One layer, nothing hidden
     """
@@ -64,7 +66,7 @@ def lanes_picture(steps: Mapping[str, tuple[Sequence[Event], float]], text: str)
     return kit.picture(text, _LEFT + _WIDTH + 24, bottom + 30, parts)
 
 
-def _rows(events: Sequence[Event], step_s: float, axis_s: float, top: float = 0.0) -> Iterator[str]:
+def _rows(events: Sequence[TimedEvent], step_s: float, axis_s: float, top: float = 0.0) -> Iterator[str]:
     """What is computed and waited for, and what the network carries."""
     computed = [event for event in events if event.what != "reduce"]
     begin, scale = computed[0].begin_s, _WIDTH / axis_s
@@ -73,14 +75,14 @@ def _rows(events: Sequence[Event], step_s: float, axis_s: float, top: float = 0.
         yield _bar(event, begin, scale, top)
 
 
-def _waited(waited: Sequence[Event]) -> str:
+def _waited(waited: Sequence[TimedEvent]) -> str:
     if not waited:
         return "the ranks never wait"
     longest = max(waited, key=lambda event: event.end_s - event.begin_s)
     return f"the ranks wait {_took(_sum(waited))}, mostly for {longest.names[0]}"
 
 
-def _sum(events: Sequence[Event]) -> float:
+def _sum(events: Sequence[TimedEvent]) -> float:
     return sum(event.end_s - event.begin_s for event in events)
 
 
@@ -88,7 +90,7 @@ def _took(seconds: float) -> str:
     return duration(seconds * 1e6)
 
 
-def _bar(event: Event, begin: float, scale: float, top: float) -> str:
+def _bar(event: TimedEvent, begin: float, scale: float, top: float) -> str:
     x, width = _LEFT + (event.begin_s - begin) * scale, max(0.6, (event.end_s - event.begin_s) * scale)
     fill, ink = COLOURS[_FILL[event.what]]
     y = top + _ROWS["network" if event.what == "reduce" else "compute"]

@@ -12,14 +12,14 @@ from heapq import heappop, heappush
 from itertools import pairwise
 
 from workbench.course.schedules.messages import BYTES, Messages, mistake, nbytes
-from workbench.simulate.steps import Event, Span
+from workbench.simulate.steps import Span, TimedEvent
 
 STEPS = 8
 _NOTHING_S = 1e-9
 
 
 @dataclass(frozen=True)
-class Played:
+class PlayedSteps:
     """Some steps of training.
 
     Args:
@@ -30,10 +30,12 @@ class Played:
 
     step_s: float
     order: tuple[int, ...]
-    events: tuple[Event, ...]
+    events: tuple[TimedEvent, ...]
 
 
-def play(layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float], float], steps: int = STEPS) -> Played:
+def play(
+    layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float], float], steps: int = STEPS
+) -> PlayedSteps:
     """Train for some steps.
 
     Args:
@@ -70,13 +72,15 @@ def play(layers: Sequence[Span], messages: Messages, reduce_s: Callable[[float],
                 updated[layer] = max(updated[layer], end)
     order = tuple(number for number, _, _ in sent)
     reduced = [
-        Event("reduce", tuple(layers[i].name for i in carried[number]), begin, end, nbytes(messages[number]) // BYTES)
+        TimedEvent(
+            "reduce", tuple(layers[i].name for i in carried[number]), begin, end, nbytes(messages[number]) // BYTES
+        )
         for number, begin, end in sent
     ]
-    return Played((ends[-1] - ends[1]) / (steps - 1), order, (*_events(layers, forward, backward), *reduced))
+    return PlayedSteps((ends[-1] - ends[1]) / (steps - 1), order, (*_events(layers, forward, backward), *reduced))
 
 
-def waits(events: Sequence[Event], step_s: float) -> list[Event]:
+def waits(events: Sequence[TimedEvent], step_s: float) -> list[TimedEvent]:
     """Where the ranks compute nothing, each with the layer that they wait for.
 
     Args:
@@ -86,19 +90,19 @@ def waits(events: Sequence[Event], step_s: float) -> list[Event]:
     Example:
         >>> one = play([Span("fc", 1.0, 2.0, values=25)], [[(0, 0, 25)]], lambda nbytes: nbytes / 100)
         >>> waits(one.events, one.step_s)
-        [Event(what='wait', names=('fc',), begin_s=31.0, end_s=32.0, values=0)]
+        [TimedEvent(what='wait', names=('fc',), begin_s=31.0, end_s=32.0, values=0)]
     """
     computed = [event for event in events if event.what != "reduce"]
     until = computed[0].begin_s + step_s
-    ends = [*computed, Event("forward", computed[0].names, until, until)]
+    ends = [*computed, TimedEvent("forward", computed[0].names, until, until)]
     return [
-        Event("wait", after.names, before.end_s, after.begin_s)
+        TimedEvent("wait", after.names, before.end_s, after.begin_s)
         for before, after in pairwise(ends)
         if after.begin_s > before.end_s + _NOTHING_S
     ]
 
 
-def on_the_network(events: Sequence[Event], step_s: float) -> list[Event]:
+def on_the_network(events: Sequence[TimedEvent], step_s: float) -> list[TimedEvent]:
     """What the network carries from the beginning of a step to that of the next one, also of the step before.
 
     Args:
@@ -132,10 +136,10 @@ def _compute(
 
 def _events(
     layers: Sequence[Span], forward: Sequence[tuple[float, float]], backward: Sequence[tuple[float, float]]
-) -> list[Event]:
+) -> list[TimedEvent]:
     """The computing of a step, in its order."""
-    there = [Event("forward", (layer.name,), *when) for layer, when in zip(layers, forward, strict=True)]
-    back = [Event("backward", (layer.name,), *when) for layer, when in zip(layers, backward, strict=True)]
+    there = [TimedEvent("forward", (layer.name,), *when) for layer, when in zip(layers, forward, strict=True)]
+    back = [TimedEvent("backward", (layer.name,), *when) for layer, when in zip(layers, backward, strict=True)]
     return [*there, *back[::-1]]
 
 
@@ -160,4 +164,4 @@ def _send(known: Sequence[float], costs: Sequence[float], free: float) -> list[t
     return sent
 
 
-__all__ = ["STEPS", "Played", "on_the_network", "play", "waits"]
+__all__ = ["STEPS", "PlayedSteps", "on_the_network", "play", "waits"]

@@ -3,7 +3,7 @@
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator
 from workbench.course.simulator.failures import Kill, RankDiedError
-from workbench.course.simulator.run import Computed, DeadlockError, Message, Run
+from workbench.course.simulator.run import Computed, DeadlockError, Run, SimulatedMessage
 from workbench.course.simulator.scheduler import ALPHA_S, BETA_S, EAGER_BYTES, simulate
 
 __all__ = [
@@ -15,8 +15,8 @@ __all__ = [
     "Computed",
     "DeadlockError",
     "Kill",
-    "Message",
     "RankDiedError",
     "Run",
+    "SimulatedMessage",
     "simulate",
 ]

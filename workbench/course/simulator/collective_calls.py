@@ -22,7 +22,7 @@ _REDUCED = {"reduce": "sendobj", "allreduce": "sendobj", "Allreduce": "recvbuf"}
 
 
 @dataclass(frozen=True)
-class Call:
+class CollectiveCall:
     """A collective that a rank has called.
 
     Args:
@@ -38,10 +38,12 @@ class Calls:
     """By communicator (epoch) and rank, the collectives in their order."""
 
     def __init__(self) -> None:
-        self._of: dict[tuple[int, int], list[Call]] = {}
-        self._first: dict[tuple[int, int], tuple[int, Call]] = {}  # by epoch and number: who came first, with what
+        self._of: dict[tuple[int, int], list[CollectiveCall]] = {}
+        self._first: dict[
+            tuple[int, int], tuple[int, CollectiveCall]
+        ] = {}  # by epoch and number: who came first, with what
 
-    def begin(self, epoch: int, rank: int, call: Call) -> None:
+    def begin(self, epoch: int, rank: int, call: CollectiveCall) -> None:
         """A rank begins its next collective.
 
         Raises:
@@ -66,7 +68,7 @@ class Calls:
         )
 
 
-def _stands(call: Call) -> str:
+def _stands(call: CollectiveCall) -> str:
     return f"{call.text} {call.where}".rstrip()
 
 

@@ -11,7 +11,7 @@ from workbench.course.simulator.communicator import Array, Communicator, Pending
 from workbench.course.simulator.failures import Failures
 
 
-class World(Protocol):
+class CommunicatorWorld(Protocol):
     """What a communicator needs of the scheduler. Ranks are members of the world; an epoch is a set of them."""
 
     failures: Failures
@@ -30,7 +30,7 @@ class Comm(Communicator):
     It is a Link as well, so :mod:`workbench.collectives` runs on it.
     """
 
-    def __init__(self, world: World, member: int, epoch: int = 0) -> None:
+    def __init__(self, world: CommunicatorWorld, member: int, epoch: int = 0) -> None:
         self._world, self._member, self._epoch = world, member, epoch
         self.rank, self.size = self.members.index(member), len(self.members)
 

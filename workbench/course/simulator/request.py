@@ -8,11 +8,11 @@ import numpy as np
 
 from workbench.course.simulator.communicator import ANY, Array, Pending, nbytes
 from workbench.course.simulator.failures import NEVER
-from workbench.course.simulator.run import Message
+from workbench.course.simulator.run import SimulatedMessage
 from workbench.errors import WorkbenchError
 
 
-class World(Protocol):
+class RequestWorld(Protocol):
     """What a request needs of the scheduler."""
 
     clocks: list[float]
@@ -25,7 +25,7 @@ class World(Protocol):
 class Request(Pending):
     """A send or a receive that was posted."""
 
-    def __init__(self, world: World, rank: int, epoch: int, peer: int, tag: int, verb: str, sends: bool) -> None:
+    def __init__(self, world: RequestWorld, rank: int, epoch: int, peer: int, tag: int, verb: str, sends: bool) -> None:
         self.world, self.rank, self.epoch, self.peer, self.tag = world, rank, epoch, peer, tag
         self.verb, self.sends = verb, sends
         self.posted, self.begins, self.ends, self.where = world.clocks[rank], NEVER, NEVER, ""
@@ -73,13 +73,13 @@ def fits(send: Request, recv: Request) -> bool:
     return same and send.peer == recv.rank and recv.peer in (ANY, send.rank) and (recv.tag < 0 or recv.tag == send.tag)
 
 
-def logged(send: Request, recv: Request) -> Message:
+def logged(send: Request, recv: Request) -> SimulatedMessage:
     """What has gone from one to the other."""
     held, awaited = (
         min(one.since, max(one.posted, send.begins)) if one.goes_on else one.posted for one in (send, recv)
     )
     on_the_way, size = (send.begins, send.ends), nbytes(send.data)
-    return Message(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, held, awaited, send.verb)
+    return SimulatedMessage(send.rank, recv.rank, send.tag, size, send.posted, *on_the_way, held, awaited, send.verb)
 
 
 def _same(a: Array, b: Array) -> bool:

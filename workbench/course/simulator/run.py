@@ -23,7 +23,7 @@ class DeadlockError(WorkbenchError):
 
 
 @dataclass(frozen=True)
-class Message:
+class SimulatedMessage:
     """One message; times in seconds of the virtual clock.
 
     Args:
@@ -90,7 +90,7 @@ class Run:
     size: int
     results: list[Any] = field(default_factory=list)
     clocks: list[float] = field(default_factory=list)
-    messages: list[Message] = field(default_factory=list)
+    messages: list[SimulatedMessage] = field(default_factory=list)
     computed: list[Computed] = field(default_factory=list)
     unwaited: list[tuple[int, int, str]] = field(default_factory=list)
     unreceived: list[tuple[int, int, str]] = field(default_factory=list)

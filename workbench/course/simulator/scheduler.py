@@ -1,6 +1,6 @@
 """Ranks as threads of this process, one at a time, on a virtual clock: every run is the same.
 
-Only the rank with the token (the baton) runs, until it has to wait for another rank. Then the baton is given to the
+Only the rank with the token runs, until it has to wait for another rank. Then the token is given to the
 ready rank with the lowest clock. If all ranks wait, that is a deadlock; the error shows the line of each rank.
 
 The clock. A message of m bytes takes α + β·m seconds, one at a time into a rank and one at a time out of it. A large
@@ -21,14 +21,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NoReturn
 
-from workbench.course.simulator.collective_calls import Call, Calls
+from workbench.course.simulator.collective_calls import Calls, CollectiveCall
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import ANY, Array, nbytes
 from workbench.course.simulator.deadline import Halt, halt
 from workbench.course.simulator.deadlock import Wait, explain
 from workbench.course.simulator.failures import NEVER, NOTICE_S, Died, Failures, Kill
 from workbench.course.simulator.request import Request, fits, logged
-from workbench.course.simulator.run import Computed, DeadlockError, InVain, Message, Run
+from workbench.course.simulator.run import Computed, DeadlockError, InVain, Run, SimulatedMessage
 from workbench.errors import DeadlineError
 from workbench.runtime.faults.blocked_threads import users_line
 
@@ -86,11 +86,11 @@ def simulate(
     if n < 1:
         raise ValueError(f"There must be at least one rank, not {n}.")
     links = link or (lambda source, dest: (alpha_s, beta_s))
-    return World(n, alpha_s, links, eager_bytes, Failures(n, kills, notice_s)).run(function, args, deadline_s)
+    return SimulatedWorld(n, alpha_s, links, eager_bytes, Failures(n, kills, notice_s)).run(function, args, deadline_s)
 
 
-class World:
-    """All ranks, and the baton. Only the thread that holds it touches anything."""
+class SimulatedWorld:
+    """All ranks, and the token. Only the thread that holds it touches anything."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class World:
         self._over = threading.Event()
         self._error: BaseException | None = None
 
-    # --- the baton ----------------------------------------------------------------------------------
+    # --- the token ----------------------------------------------------------------------------------
 
     def run(self, function: Callable[..., Any], args: Sequence[Any], deadline_s: float) -> Run:
         """See :func:`simulate`."""
@@ -297,7 +297,7 @@ class World:
     def begins(self, rank: int, epoch: int, call: str) -> None:
         """A rank begins a collective. Once somebody is dead its partners may be in another one than it was."""
         if not self.failures.died:
-            self._calls.begin(epoch, rank, Call(call, f"({place})" if (place := users_line()) else ""))
+            self._calls.begin(epoch, rank, CollectiveCall(call, f"({place})" if (place := users_line()) else ""))
 
     def post_send(self, rank: int, epoch: int, data: Any, dest: int, tag: int, verb: str) -> Request:
         """A message is ready to leave."""
@@ -397,4 +397,14 @@ class World:
             self.log.messages[request.message] = waits
 
 
-__all__ = ["ALPHA_S", "BETA_S", "EAGER_BYTES", "Comm", "Computed", "DeadlockError", "Message", "Run", "simulate"]
+__all__ = [
+    "ALPHA_S",
+    "BETA_S",
+    "EAGER_BYTES",
+    "Comm",
+    "Computed",
+    "DeadlockError",
+    "Run",
+    "SimulatedMessage",
+    "simulate",
+]

@@ -24,8 +24,8 @@ def task(name: str) -> Task:
     """
     found = _all()
     if name not in found:
-        alike = get_close_matches(str(name), found, n=3, cutoff=0.5)
-        cure = f"Did you mean {' or '.join(map(repr, alike))}?" if alike else f"There are: {', '.join(found)}."
+        same = get_close_matches(str(name), found, n=3, cutoff=0.5)
+        cure = f"Did you mean {' or '.join(map(repr, same))}?" if same else f"There are: {', '.join(found)}."
         raise NoSuchExerciseError(f"There is no exercise {name!r}. {cure}")
     return found[name]
 

@@ -1,7 +1,8 @@
 """What a training does on its ranks, and whether that is what it should do: recorded by hooks, judged as values.
 
-A :class:`Recorder` is attached to a model and an optimizer, or to a whole process. It looks at what goes into the model
-while gradients are on, and at what the optimizer has before its first step; the training itself need not say anything.
+A :class:`BehaviourRecorder` is attached to a model and an optimizer, or to a whole process. It looks at what goes into
+the model while gradients are on, and at what the optimizer has before its first step; the training itself need not say
+anything.
 The functions of :data:`LIGHTS` compare what N ranks did with what one process alone did: "" is right, else what is not.
 """
 
@@ -59,7 +60,7 @@ class Seen:
     device: int | None = None
 
 
-class Recorder:
+class BehaviourRecorder:
     """Fills a :class:`Seen`; its methods are hooks of torch.
 
     Args:

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workbench.course.training.behaviour import LIGHTS, Recorder, Seen, title, weights
+from workbench.course.training.behaviour import LIGHTS, BehaviourRecorder, Seen, title, weights
 from workbench.errors import LaunchError
 from workbench.launch.function import run
 
@@ -153,7 +153,7 @@ def _once(script: str, rank: int) -> Seen:
     from workbench.job import api
 
     digits, words = data.digits(), io.StringIO()
-    recorder = Recorder(digits.train_x)
+    recorder = BehaviourRecorder(digits.train_x)
     cores = os.cpu_count() or 1
     torch.manual_seed(_FIRST_SEED + rank)
     torch.set_num_threads(max(2, cores))
@@ -203,7 +203,7 @@ def _arguments(script: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _hooks(recorder: Recorder) -> Iterator[None]:
+def _hooks(recorder: BehaviourRecorder) -> Iterator[None]:
     """Look at all modules and optimizers of this process."""
     from torch.nn.modules import module
     from torch.optim import optimizer

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from workbench.cli.jobs import jobset, mpijob, slurm
-from workbench.cli.jobs.description import Job
+from workbench.cli.jobs.description import JobDescription
 from workbench.cli.jobs.forms import as_yaml
 
 _LEFT_OUT = {"securityContext", "volumes", "volumeMounts", "startupProbe", "readinessProbe", "requests", "metadata"}
@@ -22,8 +22,8 @@ def four() -> dict[str, str]:
         >>> list(four())
         ['ssh', 'slurm', 'mpijob', 'jobset']
     """
-    fixed = Job(COMMAND, np=4, slots=2, name="train", image="registry.example/train:1")
-    elastic = Job(COMMAND, np=4, slots=2, min_np=2, max_np=8, name="train", image="registry.example/train:1")
+    fixed = JobDescription(COMMAND, np=4, slots=2, name="train", image="registry.example/train:1")
+    elastic = JobDescription(COMMAND, np=4, slots=2, min_np=2, max_np=8, name="train", image="registry.example/train:1")
     return {
         "ssh": shlex.join(["workbench", "run", "-np", "4", "-H", "a:2,b:2", *COMMAND]),
         "slurm": slurm.script(fixed).strip(),

@@ -44,7 +44,6 @@ class Model:
         return self.step_s(1) / self.step_s(n)
 
     def efficiency(self, n: int) -> float:
-        """Speed-up per rank."""
         return self.speedup(n) / n
 
     def weak_efficiency(self, n: int) -> float:

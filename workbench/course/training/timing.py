@@ -8,7 +8,7 @@ from statistics import median
 
 
 @dataclass(frozen=True)
-class Row:
+class SpeedupRow:
     """One line of the table.
 
     Args:
@@ -33,7 +33,7 @@ class SpeedupTable:
         unit: what is counted per second.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[SpeedupRow, ...]
     unit: str = "images"
 
     def speedup(self, engines: int) -> float:
@@ -77,5 +77,5 @@ def speedup_table(seconds: Mapping[int, Sequence[float]], images: int, unit: str
         mine = seconds[engines]
         speedup = median(one / many for one, many in zip(base, mine, strict=True))
         rate = median(images / took for took in mine)
-        rows.append(Row(engines, rate, speedup, speedup / engines * min(seconds)))
+        rows.append(SpeedupRow(engines, rate, speedup, speedup / engines * min(seconds)))
     return SpeedupTable(tuple(rows), unit)

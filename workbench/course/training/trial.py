@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from workbench.course.judging.judge import told
+from workbench.course.judging.judge import described
 from workbench.course.training import behaviour
 from workbench.errors import NotInitializedError
 
@@ -115,12 +115,12 @@ class Trial:
         except NotImplementedError:
             raise
         except Exception as error:  # noqa: BLE001 - the learner's
-            return f"on one rank: {told(error)}"
+            return f"on one rank: {described(error)}"
         for n in self._sizes:
             try:
                 self._together[n] = self._runner(n, function)
             except Exception as error:  # noqa: BLE001 - the learner's
-                return f"on {n} ranks: {told(error)}"
+                return f"on {n} ranks: {described(error)}"
         return ""
 
     def sees(self, light: behaviour.Light) -> Property:
@@ -279,7 +279,7 @@ def one_rank(
     from workbench.course.training.conversion import accuracy
 
     torch.set_num_threads(1)  # the ranks share the cores already
-    recorder, gate = behaviour.Recorder(part.digits.train_x, passing), Gate()
+    recorder, gate = behaviour.BehaviourRecorder(part.digits.train_x, passing), Gate()
     recorder.attach(*part.watched)
     seen = recorder.seen
     seen.reported = part.train(function, gate)

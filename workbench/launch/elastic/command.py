@@ -13,13 +13,13 @@ from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.elastic.discovery import Discovery
 from workbench.launch.elastic.run import Limits, run
-from workbench.launch.hosts.ranks_on_hosts import Plan
-from workbench.launch.hosts.remote_shell import Here, Shell, Ssh
+from workbench.launch.hosts.ranks_on_hosts import HostPlan
+from workbench.launch.hosts.remote_shell import LocalShell, Shell, Ssh
 from workbench.launch.ranks.events import Signals
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.hosts import Hosts, is_here
 from workbench.launch.start.run import TERMINAL, Outcome
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.workers_here import WorkersHere
 from workbench.machine import make_room
 
@@ -32,9 +32,9 @@ _LATER_S = 30.0  # by so much the ranks' own deadline is later, for the launcher
 
 def run_elastic(
     args: argparse.Namespace,
-    task: Task,
+    task: JobSpec,
     targets: Sequence[Target],
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     numbers: Iterable[int] = TERMINAL,
 ) -> Outcome:
     """Run the job that the options of ``workbench run`` describe.
@@ -43,7 +43,7 @@ def run_elastic(
         args: of the command line.
         task: made of them.
         targets: the hosts at the start; none: as many slots here as ranks were asked for.
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
         numbers: signals that are passed on to the ranks.
 
     Raises:
@@ -63,21 +63,21 @@ def run_elastic(
     discovery = Discovery(hosts, args.host_discovery_script or "", args.slots_per_host or 1)
     folder = args.output_filename or ""
     printer = Printer(sys.stdout, sys.stderr, 0, bool(args.prefix_output_with_timestamp), folder)
-    here = all(isinstance(target.shell, Here) for target in targets)
+    here = all(isinstance(target.shell, LocalShell) for target in targets)
     if args.host_discovery_script:  # which may find others later
         here = all(target.name == "localhost" or target.name.startswith("127.") for target in targets)
     networks = [name for name in (args.network_interfaces or "").split(",") if name]
     with Signals(numbers) as signals:
         printer.heed(lambda: signals.came)
         if here:
-            return run(limits, WorkersHere(task, signals), discovery, printer, say)
+            return run(limits, WorkersHere(task, signals), discovery, printer, log)
         from workbench.launch.elastic.workers_on_hosts import WorkersOnHosts
 
         def shell(host: str) -> Shell:
-            return Here() if is_here(host) else Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
+            return LocalShell() if is_here(host) else Ssh(args.ssh_port or 0, args.ssh_identity_file or "")
 
-        plan = Plan(targets, networks, config.ports(env), args.gpus or "")
-        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, say)
+        plan = HostPlan(targets, networks, config.ports(env), args.gpus or "")
+        return run(limits, WorkersOnHosts(task, plan, shell, signals), discovery, printer, log)
 
 
 def elastic_environment(env: Mapping[str, str], limits: Limits, n: int) -> dict[str, str]:
@@ -92,7 +92,7 @@ def elastic_environment(env: Mapping[str, str], limits: Limits, n: int) -> dict[
     return {**env, **{name: str(value) for name, value in mine.items()}}
 
 
-def limits_of(args: argparse.Namespace, task: Task) -> Limits:
+def limits_of(args: argparse.Namespace, task: JobSpec) -> Limits:
     """What the options allow.
 
     Raises:

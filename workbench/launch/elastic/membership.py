@@ -118,12 +118,12 @@ class Membership:
         self._workers[worker] = Worker(host, batch=batch)
         return []
 
-    def say_started(self) -> Out:
+    def announce_started(self) -> Out:
         """Tell the members that workers were started; they train on until these have come."""
         fields = {"epoch": self.epoch, "timestamp": 0, "what": ADDED}  # so early a time is known already: no reset
         return [(each, Message("changed", fields)) for each in self._members() if self._workers[each].about is None]
 
-    def hear(self, worker: int, message: Message) -> Out:
+    def receive(self, worker: int, message: Message) -> Out:
         """What a worker has said.
 
         Raises:
@@ -164,9 +164,9 @@ class Membership:
         if one is None:
             return []
         one.about = None
-        told = self._lose(worker, "its init() has failed or was interrupted") if one.member else self.announce()
+        out = self._lose(worker, "its init() has failed or was interrupted") if one.member else self.announce()
         one.member = False
-        return told + self._go_on()
+        return out + self._go_on()
 
     def synced(self, worker: int, epoch: int) -> None:
         """A member has what was trained."""
@@ -228,14 +228,14 @@ class Membership:
             return []
         for one in new:
             one.announced = True
-        return self._tell_members(ADDED)
+        return self._notify_members(ADDED)
 
     def leave(self, workers: Iterable[int]) -> Out:
         """The next epoch is to begin without these; its members are told to come at their next commit."""
         new = [one for worker in workers if (one := self._workers.get(worker)) and not one.leaving]
         for one in new:
             one.leaving = True
-        return (self._tell_members(REMOVED) if any(one.member for one in new) else []) + self._go_on()
+        return (self._notify_members(REMOVED) if any(one.member for one in new) else []) + self._go_on()
 
     # --- questions ------------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Membership:
         fields = {"epoch": self.epoch, "rank": self.ranks.index(worker), "why": why}
         return [(each, Message("lost", fields)) for each in self._members() if each != worker]
 
-    def _tell_members(self, what: int) -> Out:
+    def _notify_members(self, what: int) -> Out:
         """News for members that train still; who has come already finds out by itself."""
         self._changes += 1
         message = Message("changed", {"epoch": self.epoch, "timestamp": self._changes, "what": what})
@@ -350,8 +350,8 @@ class Membership:
         """All that have what was trained are to leave: one of them stays for an epoch, so that the others get it."""
         if stay:
             chosen = [heir, *stay[: self.most - 1 if self.most else None]]
-            told = self._dismiss(each for each in leaving if each != heir)
-            return told + self._begin(chosen) + self._tell_members(REMOVED)
+            out = self._dismiss(each for each in leaving if each != heir)
+            return out + self._begin(chosen) + self._notify_members(REMOVED)
         if any(not one.leaving for one in self._workers.values()):
             return []  # they are on their way
         self.left = True
@@ -363,11 +363,11 @@ class Membership:
         return sorted(workers, key=lambda each: hosts.index(self._workers[each].host))
 
     def _dismiss(self, workers: Iterable[int]) -> Out:
-        told: Out = []
+        out: Out = []
         for worker in workers:
             del self._workers[worker]
-            told.append((worker, Message("dismissed", {"why": "the job goes on without it"})))
-        return told
+            out.append((worker, Message("dismissed", {"why": "the job goes on without it"})))
+        return out
 
     def _begin(self, workers: list[int]) -> Out:
         trained = any(self._workers[each].trained for each in workers)
@@ -375,14 +375,14 @@ class Membership:
         for one in self._workers.values():
             one.member = False
         self.epoch, self.ranks, self._exchanges = self.epoch + 1, workers, {}
-        told: Out = []
+        out: Out = []
         common = {"epoch": self.epoch, "size": len(workers), "key": self._key()}
         for rank, worker in enumerate(workers):
             one = self._workers[worker]
             one.member, one.about = True, None
             one.trained |= not trained  # they begin with what rank 0 has
-            told.append((worker, Message("epoch", {**common, "rank": rank, "come": one.number})))
-        return told
+            out.append((worker, Message("epoch", {**common, "rank": rank, "come": one.number})))
+        return out
 
 
 __all__ = ["ADDED", "REMOVED", "Membership", "Out", "Worker"]

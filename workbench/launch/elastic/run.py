@@ -26,10 +26,10 @@ from workbench.launch.elastic.membership import Membership, Out
 from workbench.launch.elastic.silence import Silence
 from workbench.launch.elastic.slots import Slots
 from workbench.launch.ranks.ending import Ending, how_it_ended, signal_name
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start.run import Outcome
-from workbench.launch.workers.workers_here import Heard, Place, Workers
+from workbench.launch.workers.workers_here import Placement, WorkerMessage, Workers
 
 _LOOK_S = 0.25
 _TOGETHER_S = 10.0
@@ -69,7 +69,7 @@ class ElasticRun:
         workers: start and end processes, and carry messages.
         discovery: says which hosts there are.
         printer: gets the workers' lines.
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
     """
 
     def __init__(
@@ -78,10 +78,10 @@ class ElasticRun:
         workers: Workers,
         discovery: FindsHosts,
         printer: Printer,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
     ) -> None:
         self._limits, self._workers, self._discovery = limits, workers, discovery
-        self._printer, self._say = printer, say
+        self._printer, self._log = printer, log
         self._members = Membership(limits.least, limits.most)
         self._slots = Slots(limits.most, limits.rest_s)
         self._ending = Ending(0, GRACE_S)
@@ -121,7 +121,7 @@ class ElasticRun:
         files, ranks = self._workers.files, dict(self._finished)
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
 
-    def take(self, events: Iterable[LauncherEvent | Heard]) -> None:
+    def take(self, events: Iterable[LauncherEvent | WorkerMessage]) -> None:
         now = time.monotonic()
         for event in events:
             match event:
@@ -129,14 +129,14 @@ class ElasticRun:
                     self._print(self._printer.feed, event.rank, event.stream, event.data)
                 case Started(worker, _):
                     self._started.add(worker)
-                case Ended(worker, code):
+                case RankEnded(worker, code):
                     self._end(worker, code, now)
-                case Heard(worker, message):
+                case WorkerMessage(worker, message):
                     with contextlib.suppress(KeyError, TypeError):  # it makes no sense
-                        self._hear(worker, message)
+                        self._receive(worker, message)
                 case HostLost(host, workers, why):
                     began = bool(self._started & set(workers))
-                    self._say(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
+                    self._log(f"host {host} {'was lost' if began else 'cannot be used'}: {why}.")
                     for worker in workers[1:]:  # one failure of one host
                         self._slots.left(worker)
                     for worker in workers:
@@ -161,14 +161,14 @@ class ElasticRun:
         """Take note of hosts that came or went."""
         found, complaint = self._discovery.news()
         if complaint:
-            self._say(f"{complaint} The hosts stay as they were.")
+            self._log(f"{complaint} The hosts stay as they were.")
         if found is not None:
             elsewhere = [host for host, _ in found if not self._workers.takes(host)]
             if elsewhere:
-                self._say(f"{', '.join(elsewhere)}: the job began on this machine alone, and stays there.")
+                self._log(f"{', '.join(elsewhere)}: the job began on this machine alone, and stays there.")
             gone = self._slots.found({host: slots for host, slots in found if host not in elsewhere})
             if gone:
-                self._say(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
+                self._log(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
             self._send(self._members.leave(gone))
 
     def _fill(self, now: float) -> None:
@@ -178,7 +178,7 @@ class ElasticRun:
         free = self._slots.free(now)
         self._batches += 1
         if free:
-            self._send(self._members.say_started())
+            self._send(self._members.announce_started())
         for host, slot in free:
             worker, self._next = self._next, self._next + 1
             self._slots.take(worker, host, slot)
@@ -186,7 +186,9 @@ class ElasticRun:
             self._ending.running.add(worker)
             self._send(self._members.started(worker, host, self._batches))
             number, total = self._slots.before(host) + slot, min(self._slots.total, self._limits.most or math.inf)
-            self._workers.start(worker, Place(host, slot, number, number, int(total), self._slots.hosts[host].slots))
+            self._workers.start(
+                worker, Placement(host, slot, number, number, int(total), self._slots.hosts[host].slots)
+            )
 
     def _end(self, worker: int, code: int, now: float, why: str = "") -> None:
         """A worker has ended; ``why`` if its host did, which has been said already."""
@@ -212,9 +214,9 @@ class ElasticRun:
         if self._failure or ending.asked:
             return
         if not why:
-            self._say(f"{who} was lost: {how}. {count(len(self._members.alive()), 'worker')} left.")
+            self._log(f"{who} was lost: {how}. {count(len(self._members.alive()), 'worker')} left.")
         if host and self._slots.hosts[host].given_up:
-            self._say(f"{host} is given up: its workers end before they belong to the job.")
+            self._log(f"{host} is given up: its workers end before they belong to the job.")
         if code > 0 and self._finished:
             self._fail(f"{who} failed after others had finished: {how}.", now)
         elif belonged and self._members.left and not self._finished:
@@ -224,12 +226,12 @@ class ElasticRun:
                 now,
             )
 
-    def _hear(self, worker: int, message: Message) -> None:
+    def _receive(self, worker: int, message: Message) -> None:
         """What a worker says; how it ended, its supervisor will say."""
         if message.kind == "leaving":
-            self._say(f"worker {worker} got SIGTERM, and leaves at its next commit.")
+            self._log(f"worker {worker} got SIGTERM, and leaves at its next commit.")
             self._leaving.add(worker)
-        self._send(self._members.hear(worker, message))
+        self._send(self._members.receive(worker, message))
 
     def _send(self, out: Out) -> None:
         epoch = 0
@@ -240,12 +242,12 @@ class ElasticRun:
             elif message.kind == "dismissed":
                 self._dismissed.add(worker)
             elif message.kind == "refused":
-                self._say(f"worker {worker} was refused: {message.fields['why']}.")
-            self._workers.tell(worker, message)
+                self._log(f"worker {worker} was refused: {message.fields['why']}.")
+            self._workers.send(worker, message)
         if epoch > 1:
-            self._say(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
+            self._log(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
         if epoch and self._members.heirless:
-            self._say("those that had what was trained are lost: the others read the newest checkpoint, or begin anew.")
+            self._log("those that had what was trained are lost: the others read the newest checkpoint, or begin anew.")
         if epoch and self._limits.resets is not None and epoch - 1 > self._limits.resets:
             self._fail(RESET_LIMIT.format(self._limits.resets), time.monotonic())
 
@@ -264,9 +266,9 @@ class ElasticRun:
         if stuck and now >= self._reason_at:
             self._reason_at = now + _REASON_S
             if now - (self._short_since or now) > _REASON_S:
-                self._say(f"waiting: {why}.")
+                self._log(f"waiting: {why}.")
                 for worker in self._members.alive():
-                    self._workers.tell(worker, Message("waiting", {"why": why}))
+                    self._workers.send(worker, Message("waiting", {"why": why}))
         if self._short_since is not None and not self._failure and now - self._short_since > limits.timeout_s:
             self._fail(f"The job waited longer than {limits.timeout_s:g} s (--elastic-timeout): {why}.", now)
         elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():
@@ -274,7 +276,7 @@ class ElasticRun:
 
     def _kill_silent(self, worker: int) -> None:
         """A stopped process is killed, so that the others can go on."""
-        self._say(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
+        self._log(f"worker {worker} has said nothing for {self._limits.peer_timeout_s:g} s, and is killed.")
         self._workers.signal([worker], SIGKILL)
 
     def _fail(self, text: str, now: float) -> None:
@@ -292,10 +294,10 @@ class ElasticRun:
 
 
 def run(
-    limits: Limits, workers: Workers, discovery: FindsHosts, printer: Printer, say: Callable[[str], None]
+    limits: Limits, workers: Workers, discovery: FindsHosts, printer: Printer, log: Callable[[str], None]
 ) -> Outcome:
     """Run an elastic job to its end; see :class:`ElasticRun`."""
-    job = ElasticRun(limits, workers, discovery, printer, say)
+    job = ElasticRun(limits, workers, discovery, printer, log)
     with contextlib.closing(printer), discovery:
         try:
             job.attend()

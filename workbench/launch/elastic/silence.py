@@ -13,7 +13,7 @@ _PING_S = 1.0  # between two questions
 class Contact(Protocol):
     """Carries messages to workers."""
 
-    def tell(self, worker: int, message: Message) -> None: ...
+    def send(self, worker: int, message: Message) -> None: ...
 
     def silent_for(self, worker: int) -> float:
         """For how many seconds a worker has said nothing."""
@@ -45,7 +45,7 @@ class Silence:
         for worker, since in self._asked.items():
             if min(self._contact.silent_for(worker), now - since) > self._limit_s:
                 self._overdue(worker)
-            self._contact.tell(worker, Message("ping", {}))
+            self._contact.send(worker, Message("ping", {}))
 
 
 __all__ = ["Contact", "Silence"]

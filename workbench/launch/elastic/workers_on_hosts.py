@@ -23,14 +23,14 @@ from workbench import config
 from workbench.common.messages import Message
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.ranks_on_hosts import Plan, host_environment, silence_s
-from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse
+from workbench.launch.hosts.ranks_on_hosts import HostPlan, host_environment, silence_s
+from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse
 from workbench.launch.hosts.remote_shell import Shell
 from workbench.launch.ranks import files, job_folder
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.process_tree import ProcessTree
-from workbench.launch.start.starters import Task
-from workbench.launch.workers.workers_here import Heard, Place
+from workbench.launch.start.starters import JobSpec
+from workbench.launch.workers.workers_here import Placement, WorkerMessage
 
 _END_S = 3.0  # deadline of the agents' last words
 
@@ -40,12 +40,12 @@ class _Host:
     """An open host.
 
     Args:
-        seat: as the rehearsal has found it.
+        endpoint: as the rehearsal has found it.
         connections: to its agent alone.
         workers: who runs there.
     """
 
-    seat: Seat
+    endpoint: Endpoint
     connections: Connections
     workers: set[int] = field(default_factory=set)
 
@@ -69,7 +69,7 @@ class WorkersOnHosts:
         signals: of this process; they come as events.
     """
 
-    def __init__(self, task: Task, plan: Plan, shell: Callable[[str], Shell], signals: Signals) -> None:
+    def __init__(self, task: JobSpec, plan: HostPlan, shell: Callable[[str], Shell], signals: Signals) -> None:
         self._task, self._plan, self._shell, self._signals = task, plan, shell, signals
         self._shells = {target.name: target.shell for target in plan.targets}
         self._slots = {target.name: target.slots for target in plan.targets}
@@ -77,8 +77,8 @@ class WorkersOnHosts:
         self._silence_s = silence_s(task.env)
         self._hosts: dict[str, _Host] = {}
         self._where: dict[int, str] = {}
-        self._heard: dict[int, float] = {}
-        self._waiting: dict[str, list[tuple[int, Place]]] = {}  # for their host to be opened
+        self._last_seen: dict[int, float] = {}
+        self._waiting: dict[str, list[tuple[int, Placement]]] = {}  # for their host to be opened
         self._opening: threading.Thread | None = None
         self._opened: queue.SimpleQueue[_Opened] = queue.SimpleQueue()
         self._bell, self._ring = os.pipe()
@@ -90,23 +90,28 @@ class WorkersOnHosts:
     def takes(self, host: str) -> bool:
         return True
 
-    def start(self, worker: int, place: Place) -> None:
+    def start(self, worker: int, placement: Placement) -> None:
         """See :class:`Workers`. Where the host is not open yet, it is opened first."""
-        self._where[worker] = place.host
-        self._slots[place.host] = max(self._slots.get(place.host, 0), place.slot + 1)
-        if place.host in self._hosts:
-            self._start(worker, place)
+        self._where[worker] = placement.host
+        self._slots[placement.host] = max(self._slots.get(placement.host, 0), placement.slot + 1)
+        if placement.host in self._hosts:
+            self._start(worker, placement)
         else:
-            self._waiting.setdefault(place.host, []).append((worker, place))
+            self._waiting.setdefault(placement.host, []).append((worker, placement))
 
-    def _start(self, worker: int, place: Place) -> None:
-        host = self._hosts[place.host]
+    def _start(self, worker: int, placement: Placement) -> None:
+        host = self._hosts[placement.host]
         host.workers.add(worker)
-        self._heard[worker] = time.monotonic()
-        where = {"slot": place.slot, "number": place.number, "total": place.total, "beside": place.beside}
-        host.connections.say(place.host, Message("worker", {"worker": worker} | where))
+        self._last_seen[worker] = time.monotonic()
+        where = {
+            "slot": placement.slot,
+            "number": placement.number,
+            "total": placement.total,
+            "beside": placement.beside,
+        }
+        host.connections.send(placement.host, Message("worker", {"worker": worker} | where))
 
-    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | WorkerMessage]:
         """See :class:`Workers`.
 
         Raises:
@@ -121,10 +126,10 @@ class WorkersOnHosts:
             os.read(self._bell, 64)
             yield from self._take_opened()
         for name, host in list(self._hosts.items()):
-            for _, message in host.connections.hear(0.0):
+            for _, message in host.connections.receive(0.0):
                 yield from self._event(name, message)
 
-    def _event(self, name: str, message: Message) -> Iterator[LauncherEvent | Heard]:
+    def _event(self, name: str, message: Message) -> Iterator[LauncherEvent | WorkerMessage]:
         fields, host = message.fields, self._hosts.get(name)
         match message.kind:
             case "wrote":
@@ -134,32 +139,32 @@ class WorkersOnHosts:
             case "ended":
                 if host:
                     host.workers.discard(fields["rank"])
-                yield Ended(fields["rank"], fields["code"])
+                yield RankEnded(fields["rank"], fields["code"])
             case "heard":
-                self._heard[fields["worker"]] = time.monotonic()
-                yield Heard(fields["worker"], Message(fields["what"], fields["fields"], message.data))
+                self._last_seen[fields["worker"]] = time.monotonic()
+                yield WorkerMessage(fields["worker"], Message(fields["what"], fields["fields"], message.data))
             case "gone":
                 yield from self._lose(name, f"{fields['what']}. {fields['cure']}".rstrip(". "))
             case "failed":
                 yield from self._lose(name, fields["text"].rstrip(". "))
 
-    def _lose(self, name: str, why: str) -> Iterator[LauncherEvent | Heard]:
+    def _lose(self, name: str, why: str) -> Iterator[LauncherEvent | WorkerMessage]:
         host = self._hosts.pop(name, None)
         if host:
             self._selector.unregister(host.connections)
             host.connections.close()
             yield HostLost(name, tuple(sorted(host.workers)), why)
 
-    def tell(self, worker: int, message: Message) -> None:
+    def send(self, worker: int, message: Message) -> None:
         """See :class:`Workers`."""
         name = self._where.get(worker, "")
         if name in self._hosts:
             fields = {"worker": worker, "what": message.kind, "fields": message.fields}
-            self._hosts[name].connections.say(name, Message("tell", fields, message.data))
+            self._hosts[name].connections.send(name, Message("tell", fields, message.data))
 
     def silent_for(self, worker: int) -> float:
         """See :class:`Workers`."""
-        return time.monotonic() - self._heard.get(worker, time.monotonic())
+        return time.monotonic() - self._last_seen.get(worker, time.monotonic())
 
     def signal(self, workers: Iterable[int], number: int) -> None:
         """See :class:`Workers`."""
@@ -167,22 +172,22 @@ class WorkersOnHosts:
             name = self._where.get(worker, "")
             if name in self._hosts:
                 for each in (number, signal.SIGCONT) if number == signal.SIGKILL else (number,):
-                    said = Message("signal", {"rank": worker, "number": each})
-                    self._hosts[name].connections.say(name, said)
+                    order = Message("signal", {"rank": worker, "number": each})
+                    self._hosts[name].connections.send(name, order)
 
-    def stop(self) -> list[LauncherEvent | Heard]:
+    def stop(self) -> list[LauncherEvent | WorkerMessage]:
         """See :class:`Workers`."""
         if self._opening:
             self._opening.join(LIMIT_S)
             list(self._take_opened(starts=False))
-        rest: list[LauncherEvent | Heard] = []
+        rest: list[LauncherEvent | WorkerMessage] = []
         for name, host in self._hosts.items():
-            host.connections.say(name, Message("end", {}))
+            host.connections.send(name, Message("end", {}))
         until = time.monotonic() + _END_S
         waiting = set(self._hosts)
         while waiting and time.monotonic() < until:
             for name in list(waiting):
-                for _, message in self._hosts[name].connections.hear(0.02):
+                for _, message in self._hosts[name].connections.receive(0.02):
                     if message.kind == "file":
                         self.files[message.fields["name"]] = message.data
                     elif message.kind in ("ended all", GONE):
@@ -216,9 +221,9 @@ class WorkersOnHosts:
         """On a thread of its own."""
         names, opened = [target.name for target in new], dict[str, _Host]()
         try:
-            seats = self._rehearse([*known, *new])
+            endpoints = self._rehearse([*known, *new])
             for target in new:
-                opened[target.name] = self._begin(target, seats[target.name])
+                opened[target.name] = self._begin(target, endpoints[target.name])
             result = _Opened(names, opened)
         except (LaunchError, OSError) as error:
             for host in opened.values():
@@ -227,13 +232,13 @@ class WorkersOnHosts:
         self._opened.put(result)
         os.write(self._ring, b"!")
 
-    def _rehearse(self, targets: Sequence[Target]) -> dict[str, Seat]:
+    def _rehearse(self, targets: Sequence[Target]) -> dict[str, Endpoint]:
         plan = self._plan
         plan.slurm_gpus().check({target.name: target.slots for target in targets})
         connections = Connections(targets, self._processes, self._plan.folder or os.getcwd())
         try:
             limit_s = max(LIMIT_S, self._task.start_timeout_s)
-            seats, _ = rehearse(
+            endpoints, _ = rehearse(
                 connections,
                 self._task.command,
                 plan.networks,
@@ -244,22 +249,22 @@ class WorkersOnHosts:
             )
         finally:
             connections.close()
-        for seat in seats:
-            open_already = self._hosts.get(seat.name)
-            if open_already and open_already.seat.address != seat.address:
+        for endpoint in endpoints:
+            open_already = self._hosts.get(endpoint.name)
+            if open_already and open_already.endpoint.address != endpoint.address:
                 raise LaunchError(
                     f"The hosts would need another network for {', '.join(target.name for target in targets)}: "
-                    f"{seat.name} is used by its address {open_already.seat.address} already, and now {seat.address} "
-                    "would be needed. Say which with --network-interface."
+                    f"{endpoint.name} is used by its address {open_already.endpoint.address} already, and now "
+                    f"{endpoint.address} would be needed. Say which with --network-interface."
                 )
-        return {seat.name: seat for seat in seats}
+        return {endpoint.name: endpoint for endpoint in endpoints}
 
-    def _begin(self, target: Target, seat: Seat) -> _Host:
+    def _begin(self, target: Target, endpoint: Endpoint) -> _Host:
         """Start the agent that stays, and make it ready for workers."""
         connections = Connections([target], self._processes, self._plan.folder or os.getcwd())
         try:
             limit_s = max(LIMIT_S, self._task.start_timeout_s)
-            for question, answer in ((Message("", {}), "here"), (self._order(target, seat), "starting")):
+            for question, answer in ((Message("", {}), "here"), (self._order(target, endpoint), "starting")):
                 _, failures = connections.ask({target.name: question}, answer, limit_s)
                 if failures:
                     fields = failures[target.name].fields
@@ -268,9 +273,9 @@ class WorkersOnHosts:
         except BaseException:
             connections.close()
             raise
-        return _Host(seat, connections)
+        return _Host(endpoint, connections)
 
-    def _order(self, target: Target, seat: Seat) -> Message:
+    def _order(self, target: Target, endpoint: Endpoint) -> Message:
         self._begun += 1  # a host that comes again gets another folder, for its last agent may still clean up
         mark = f"{self._processes.id}.{self._begun}"
         folder = Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}"
@@ -280,7 +285,7 @@ class WorkersOnHosts:
             "host": target.name,
             "slots": target.slots,
             "command": list(self._task.command),
-            "env": host_environment(self._task.env, seat),
+            "env": host_environment(self._task.env, endpoint),
             "threads": config.omp_threads() > 0,
             "gpus": self._plan.gpus,
             "slurm": dataclasses.asdict(self._plan.slurm_gpus()),
@@ -289,7 +294,7 @@ class WorkersOnHosts:
         }
         return Message("workers", fields, b"".join(self._task.files.values()))
 
-    def _take_opened(self, starts: bool = True) -> Iterator[LauncherEvent | Heard]:
+    def _take_opened(self, starts: bool = True) -> Iterator[LauncherEvent | WorkerMessage]:
         while not self._opened.empty():
             opened = self._opened.get()
             if self._opening:
@@ -304,8 +309,8 @@ class WorkersOnHosts:
                 orders = self._waiting.pop(name, [])
                 if name not in self._hosts:
                     yield HostLost(name, tuple(worker for worker, _ in orders), opened.why)
-                for worker, place in orders if name in self._hosts and starts else ():
-                    self._start(worker, place)
+                for worker, placement in orders if name in self._hosts and starts else ():
+                    self._start(worker, placement)
 
 
 __all__ = ["WorkersOnHosts"]

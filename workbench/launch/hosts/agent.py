@@ -14,7 +14,7 @@ the agent itself is killed, its watchdog does.
 1. In the *rehearsal* it says what its host is like (``facts``), opens a port (``listen``), and tries to connect to the
    ports of the others (``reach``). For the doctor it measures how fast that is (``answer``, ``measure``).
 2. ``start`` starts this host's ranks. From then on it reports what they write and how they end, and passes signals on.
-   In an elastic job ``workers`` makes ready, each ``worker`` starts one, and what they and the launcher ``tell`` each
+   In an elastic job ``workers`` makes ready, each ``worker`` starts one, and what they and the launcher ``send`` each
    other goes through the agent.
 """
 
@@ -34,11 +34,11 @@ from workbench.common.ports import listen
 from workbench.errors import LaunchError
 from workbench.launch.hosts import facts
 from workbench.launch.hosts.local_ranks import LocalRanks
-from workbench.launch.hosts.reach import Place, Port, reach
+from workbench.launch.hosts.reach import Port, PortAddress, reach
 from workbench.launch.hosts.speed import answer_one, measure
-from workbench.launch.ranks.events import Ended, LauncherEvent, Started, Stopped, Wrote
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, Started, Stopped, Wrote
 from workbench.launch.workers.local_workers import LocalWorkers
-from workbench.launch.workers.workers_here import Heard
+from workbench.launch.workers.workers_here import WorkerMessage
 
 _SILENCE_S = 30.0  # until the launcher says another limit
 _LOOK_S = 0.25
@@ -55,7 +55,7 @@ class Agent:
     def __init__(self, read: int, answer: int) -> None:
         self._read, self._answer = read, answer
         self._decoder, self._silence_s = Decoder(), _SILENCE_S
-        self._heard = self._looked = self._look_at = time.monotonic()
+        self._last_received = self._looked = self._look_at = time.monotonic()
         self._port: Port | None = None
         self._ranks: LocalRanks | LocalWorkers | None = None
         self._over = False
@@ -65,14 +65,14 @@ class Agent:
             "listen": self._listen,
             "reach": self._reach,
             "close": self._close,
-            "answer": lambda message: self._say("answering", place=answer_one(**message.fields)),
-            "measure": lambda message: self._say("measured", found=measure(Place(*message.fields["place"]))),
+            "answer": lambda message: self._send("answering", place=answer_one(**message.fields)),
+            "measure": lambda message: self._send("measured", found=measure(PortAddress(*message.fields["place"]))),
             "start": self._start,
             "workers": self._host_workers,
             "worker": lambda message: self._workers().start(**message.fields),
-            "tell": lambda message: self._workers().tell(message),
+            "tell": lambda message: self._workers().send(message),
             "signal": lambda message: self._running().signal(message.fields["rank"], message.fields["number"]),
-            "still here": lambda message: self._say("still here"),
+            "still here": lambda message: self._send("still here"),
             "release": lambda message: self._running().release(),
             "end": self._end,
         }
@@ -80,7 +80,7 @@ class Agent:
     def serve(self) -> None:
         """Until the launcher says ``end``, or is gone."""
         try:
-            while not self._over and self._looked - self._heard < self._silence_s:
+            while not self._over and self._looked - self._last_received < self._silence_s:
                 self._wait()
         finally:
             if self._ranks:
@@ -101,7 +101,7 @@ class Agent:
             ready = [key.fileobj for key, _ in waiting.select(_LOOK_S)]
         now = time.monotonic()
         if now - self._looked > max(1.0, self._silence_s / 4):
-            self._heard = now  # it was stopped, or nobody took its words: it has to read first what has come
+            self._last_received = now  # it was stopped, or nobody took its words: it has to read first what has come
         self._looked = now
         if self._port in ready:
             self._port.greet()
@@ -110,7 +110,7 @@ class Agent:
         if self._ranks:
             self._report(self._ranks.events())
             if lost := self._ranks.lost():
-                self._say("lost", text=lost)
+                self._send("lost", text=lost)
         if isinstance(self._ranks, LocalRanks) and now >= self._look_at:
             self._look_at = now + _LOOK_S
             self._report(self._ranks.stopped())
@@ -119,55 +119,55 @@ class Agent:
         data = os.read(self._read, 1 << 16)
         if not data:
             self._over = True
-        self._heard = time.monotonic()
+        self._last_received = time.monotonic()
         for message in self._decoder.feed(data):
             try:
                 if message.kind not in self._handlers:
                     raise LaunchError(f"an agent of this version cannot do {message.kind!r}.")
                 self._handlers[message.kind](message)
             except (LaunchError, OSError) as error:
-                self._say("failed", doing=message.kind, text=str(error))
+                self._send("failed", doing=message.kind, text=str(error))
             except (KeyError, TypeError, ValueError) as error:
-                self._say("failed", doing=message.kind, text=f"{message.kind} makes no sense: {error!r}")
+                self._send("failed", doing=message.kind, text=f"{message.kind} makes no sense: {error!r}")
 
-    def _say(self, kind: str, data: bytes = b"", **fields: Any) -> None:
+    def _send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         write(self._answer, Message(kind, fields, data))
 
     # --- the rehearsal --------------------------------------------------------------------------------
 
     def _facts(self, message: Message) -> None:
-        self._say("facts", facts=facts.facts(message.fields["words"]))
+        self._send("facts", facts=facts.facts(message.fields["words"]))
 
     def _sources(self, message: Message) -> None:
-        self._say("sources", sources={address: facts.source(address) for address in message.fields["addresses"]})
+        self._send("sources", sources={address: facts.source(address) for address in message.fields["addresses"]})
 
     def _listen(self, message: Message) -> None:
         address, low, high = (message.fields[name] for name in ("address", "low", "high"))
         self._port = Port(address, low, high)
         with listen(address, (low, high)) as spare:
-            self._say("listening", port=self._port.number, word=self._port.word, spare=spare.getsockname()[1])
+            self._send("listening", port=self._port.number, word=self._port.word, spare=spare.getsockname()[1])
 
     def _reach(self, message: Message) -> None:
-        places = {host: Place(*place) for host, place in message.fields["places"].items()}
-        self._say("reached", found=reach(places, message.fields["limit_s"], self._port))
+        places = {host: PortAddress(*place) for host, place in message.fields["places"].items()}
+        self._send("reached", found=reach(places, message.fields["limit_s"], self._port))
 
     def _close(self, message: Message) -> None:
         if self._port:
             self._port.close()
         self._port = None
-        self._say("closed")
+        self._send("closed")
 
     # --- the job --------------------------------------------------------------------------------------
 
     def _start(self, message: Message) -> None:
         self._silence_s = float(message.fields["silence_s"])
         self._ranks = LocalRanks(message.fields, message.data)
-        self._say("starting", line=self._ranks.binding_line)
+        self._send("starting", line=self._ranks.binding_line)
 
     def _host_workers(self, message: Message) -> None:
         self._silence_s = float(message.fields["silence_s"])
         self._ranks = LocalWorkers(message.fields, message.data)
-        self._say("starting", line=self._ranks.binding_line)
+        self._send("starting", line=self._ranks.binding_line)
 
     def _workers(self) -> LocalWorkers:
         if not isinstance(self._ranks, LocalWorkers):
@@ -179,27 +179,27 @@ class Agent:
             raise LaunchError("no ranks have been started here.")
         return self._ranks
 
-    def _report(self, events: Iterable[LauncherEvent | Heard]) -> None:
+    def _report(self, events: Iterable[LauncherEvent | WorkerMessage]) -> None:
         for event in events:
             match event:
                 case Wrote(rank, stream, data):
-                    self._say("wrote", data, rank=rank, stream=stream)
+                    self._send("wrote", data, rank=rank, stream=stream)
                 case Started(rank, pid):
-                    self._say("started", rank=rank, pid=pid)
-                case Ended(rank, code):
-                    self._say("ended", rank=rank, code=code)
+                    self._send("started", rank=rank, pid=pid)
+                case RankEnded(rank, code):
+                    self._send("ended", rank=rank, code=code)
                 case Stopped(rank, why):
-                    self._say("stopped", rank=rank, why=why)
-                case Heard(worker, message):
-                    self._say("heard", message.data, worker=worker, what=message.kind, fields=message.fields)
+                    self._send("stopped", rank=rank, why=why)
+                case WorkerMessage(worker, message):
+                    self._send("heard", message.data, worker=worker, what=message.kind, fields=message.fields)
 
     def _end(self, message: Message) -> None:
         ranks, self._ranks = self._ranks, None
         if ranks:
             self._report(ranks.stop())
             for name, data in ranks.files.items():
-                self._say("file", data, name=name)
-        self._say("ended all")
+                self._send("file", data, name=name)
+        self._send("ended all")
         self._over = True
 
 

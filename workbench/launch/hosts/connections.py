@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from workbench.common.messages import Decoder, Message, MessageError, encode
-from workbench.launch.hosts.remote_shell import COMING, Here, Shell, agent_script, explain
+from workbench.launch.hosts.remote_shell import COMING, LocalShell, Shell, agent_script, explain
 from workbench.launch.ranks.process_tree import ProcessTree
 
 _CHUNK = 1 << 16
@@ -48,7 +48,7 @@ class _Connection:
         self.into, self.outof = process.stdin.fileno(), process.stdout.fileno()
         self.pending = bytearray()
         self.gone = False
-        self.heard, self.pid, self.coming = time.monotonic(), 0, False
+        self.last_seen, self.pid, self.coming = time.monotonic(), 0, False
         os.set_blocking(self.into, False)
 
 
@@ -61,21 +61,21 @@ class Connections:
         folder: where the agents start.
 
     Attributes:
-        early: messages that came while another was waited for; they are heard next.
+        early: messages that came while another was waited for; they are received next.
     """
 
     def __init__(self, targets: Sequence[Target], processes: ProcessTree, folder: str) -> None:
         self.targets, self._processes, self._folder = targets, processes, folder
         self._selector = selectors.DefaultSelector()
         self._open: dict[str, _Connection] = {}
-        self._told, self.early = time.monotonic(), list[tuple[str, Message]]()
-        self._silence_s, self._looked = float("inf"), self._told
+        self._alive_at, self.early = time.monotonic(), list[tuple[str, Message]]()
+        self._silence_s, self._looked = float("inf"), self._alive_at
         self._lock, self._over = threading.RLock(), threading.Event()
-        self._teller = threading.Thread(target=self._tell, name="workbench-still-here", daemon=True)
+        self._alive_thread = threading.Thread(target=self._keep_alive, name="workbench-still-here", daemon=True)
         self._killers: list[subprocess.Popen[bytes]] = []
         for target in targets:
             command = target.shell.command(target.name, agent_script(folder))
-            here = isinstance(target.shell, Here)
+            here = isinstance(target.shell, LocalShell)
             process = processes.start_with_pipes(f"agent on {target.name}", command, apart=here)
             connection = self._open[target.name] = _Connection(target, process)
             self._selector.register(connection.outof, selectors.EVENT_READ, connection)
@@ -88,7 +88,7 @@ class Connections:
         """The hosts whose agent is not gone."""
         return {name for name, connection in self._open.items() if not connection.gone}
 
-    def say(self, host: str, message: Message) -> None:
+    def send(self, host: str, message: Message) -> None:
         """Send to one agent; to one that is gone, nothing."""
         connection = self._open[host]
         with self._lock:
@@ -96,12 +96,12 @@ class Connections:
                 connection.pending += encode(message)
                 self._flush(connection)
 
-    def hear(self, timeout_s: float) -> Iterator[tuple[str, Message]]:
+    def receive(self, timeout_s: float) -> Iterator[tuple[str, Message]]:
         """What the agents say next; nothing after ``timeout_s`` without a word."""
         begun = time.monotonic()
-        if begun - self._told > _STILL_HERE_S:
-            self._told = begun
-            self._say_still_here()
+        if begun - self._alive_at > _STILL_HERE_S:
+            self._alive_at = begun
+            self._send_still_here()
         early, self.early = self.early, []
         yield from early
         for key, events in self._selector.select(0.0 if early else timeout_s):
@@ -120,17 +120,17 @@ class Connections:
         """
         self._silence_s = silence_s
         for connection in self._open.values():
-            connection.heard = time.monotonic()
-        if not self._teller.is_alive():
-            self._teller.start()
+            connection.last_seen = time.monotonic()
+        if not self._alive_thread.is_alive():
+            self._alive_thread.start()
 
-    def _tell(self) -> None:
+    def _keep_alive(self) -> None:
         while not self._over.wait(min(_STILL_HERE_S, self._silence_s / 4)):
-            self._say_still_here()
+            self._send_still_here()
 
-    def _say_still_here(self) -> None:
+    def _send_still_here(self) -> None:
         for name in self._open:
-            self.say(name, Message("still here", {}))
+            self.send(name, Message("still here", {}))
 
     def ask(
         self,
@@ -153,11 +153,11 @@ class Connections:
         until = time.monotonic() + limit_s
         for name, message in questions.items():
             if message.kind:
-                self.say(name, message)
+                self.send(name, message)
         answers, early = dict[str, Message](), list[tuple[str, Message]]()
         failures = {name: self._farewell(self._open[name]) for name in questions if self._open[name].gone}
         while len(answers) + len(failures) < len(questions) and (left_s := until - time.monotonic()) > 0:
-            for name, message in self.hear(min(left_s, _STILL_WAITING_S)):
+            for name, message in self.receive(min(left_s, _STILL_WAITING_S)):
                 if message.kind == answer:
                     answers[name] = message
                 elif message.kind in (GONE, "failed"):
@@ -182,8 +182,8 @@ class Connections:
     def close(self) -> None:
         """Close all pipes; an agent that still runs takes it as the end."""
         self._over.set()
-        if self._teller.is_alive():
-            self._teller.join()
+        if self._alive_thread.is_alive():
+            self._alive_thread.join()
         for connection in self._open.values():
             self._drop(connection)
         self._selector.close()
@@ -196,7 +196,7 @@ class Connections:
 
     def _read(self, connection: _Connection) -> list[Message]:
         data = os.read(connection.outof, _CHUNK)
-        connection.heard = time.monotonic()
+        connection.last_seen = time.monotonic()
         try:
             found = list(connection.decoder.feed(data))
         except MessageError as error:
@@ -217,8 +217,8 @@ class Connections:
         slept, self._looked = now - self._looked > max(1.0, self._silence_s / 4), now
         for name, connection in self._open.items():
             if slept:  # what has come meanwhile is read first
-                connection.heard = now
-            elif not connection.gone and now - connection.heard > self._silence_s:
+                connection.last_seen = now
+            elif not connection.gone and now - connection.last_seen > self._silence_s:
                 self._drop(connection)
                 self._kill(connection)
                 what = f"its agent (process {connection.pid}) has said nothing for {self._silence_s:g} s"

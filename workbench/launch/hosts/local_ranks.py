@@ -11,7 +11,7 @@ from typing import Any
 
 from workbench.errors import LaunchError
 from workbench.launch.ranks import files, supervisor
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Started, Stopped
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, RankPipes, Started, Stopped
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import shared_memory
 from workbench.launch.start.binding import bind
@@ -86,7 +86,7 @@ class LocalRanks:
                 case Started(rank, pid):
                     self._pids[rank] = pid
                     self._processes.follow([pid])
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._running.discard(rank)
                     if code:
                         self._note_shared_memory()

@@ -20,24 +20,33 @@ from workbench.common.messages import Message
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import GONE, Connections, Target
-from workbench.launch.hosts.rehearsal import LIMIT_S, Seat, rehearse, way_back
-from workbench.launch.hosts.remote_shell import GPU_REQUESTS, Here, Srun, Ssh
+from workbench.launch.hosts.rehearsal import LIMIT_S, Endpoint, rehearse, way_back
+from workbench.launch.hosts.remote_shell import GPU_REQUESTS, LocalShell, Srun, Ssh
 from workbench.launch.ranks import files, job_folder, supervisor
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Stopped, Wrote
+from workbench.launch.ranks.events import (
+    HostLost,
+    LauncherEvent,
+    RankEnded,
+    Signalled,
+    Signals,
+    Started,
+    Stopped,
+    Wrote,
+)
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.slurm.allocation import JobGpus, allocation, job_gpus
 from workbench.launch.start import mpi
 from workbench.launch.start.gpus import Asked
 from workbench.launch.start.hosts import check, discover, is_here, parse, read
 from workbench.launch.start.ranks_here import Ranks, RanksHere
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 
 _END_S = 3.0  # deadline of the agents' last words
 _SHORTEST_SILENCE_S = 2.0  # of an agent that lives, on a host with much to do
 
 
 @dataclass(frozen=True)
-class Plan:
+class HostPlan:
     """Where the ranks go.
 
     Args:
@@ -61,7 +70,7 @@ class Plan:
             LaunchError: there are too few slots.
 
         Example:
-            >>> plan = Plan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
+            >>> plan = HostPlan([Target("a", 2, Ssh()), Target("b", 2, Ssh()), Target("c", 2, Ssh())])
             >>> plan.ranks(3)
             {'a': [0, 1], 'b': [2]}
         """
@@ -107,7 +116,7 @@ def find_hosts(
     if listed or file or script:
         named = parse(listed) if listed else read(file) if file else discover(script, slots)
         check(named, n or 0)
-        return [Target(name, slots, Here() if is_here(name) else ssh or Ssh()) for name, slots in named]
+        return [Target(name, slots, LocalShell() if is_here(name) else ssh or Ssh()) for name, slots in named]
     around = allocation(n)
     shell = Srun(gpus=job_gpus(config.batch_job())) if around else Srun()
     return [Target(name, slots, shell) for name, slots in around]
@@ -120,14 +129,14 @@ def ranks_on(
     networks: Sequence[str] = (),
     gpus: str = "",
     folder: str = "",
-) -> tuple[Callable[[Task, Signals], Ranks], list[str]]:
+) -> tuple[Callable[[JobSpec, Signals], Ranks], list[str]]:
     """What makes the ranks of a job: here, if all its hosts are this machine, or on the hosts.
 
     Args:
         targets: the hosts.
         env: of the ranks.
         n: how many there are.
-        networks, gpus, folder: see :class:`Plan`.
+        networks, gpus, folder: see :class:`HostPlan`.
 
     Returns:
         It, and by rank the name of its host; no names if all are here.
@@ -135,9 +144,9 @@ def ranks_on(
     Raises:
         LaunchError: ``WORKBENCH_PORTS`` is no range.
     """
-    if all(isinstance(target.shell, Here) for target in targets):
+    if all(isinstance(target.shell, LocalShell) for target in targets):
         return RanksHere, []
-    plan = Plan(targets, networks, config.ports(env), gpus, folder)
+    plan = HostPlan(targets, networks, config.ports(env), gpus, folder)
     return functools.partial(RanksOnHosts, plan), [name for name, ranks in plan.ranks(n).items() for _ in ranks]
 
 
@@ -150,7 +159,7 @@ class RanksOnHosts:
         signals: of this process; they come as events.
     """
 
-    def __init__(self, plan: Plan, task: Task, signals: Signals) -> None:
+    def __init__(self, plan: HostPlan, task: JobSpec, signals: Signals) -> None:
         self._plan, self._task, self._signals = plan, task, signals
         self._ranks = plan.ranks(task.n)
         self._host = {rank: name for name, ranks in self._ranks.items() for rank in ranks}
@@ -161,35 +170,35 @@ class RanksOnHosts:
             if target.name in self._ranks
         ]
         self._connections = Connections(self._targets, self._processes, plan.folder or os.getcwd())
-        self._seats: list[Seat] = []
+        self._endpoints: list[Endpoint] = []
         self._files = dict(task.files)
         self._silence_s, self._limit_s = silence_s(task.env), max(LIMIT_S, task.start_timeout_s)
         self._waiting = selectors.DefaultSelector()
         for source in (self._connections, signals.pipe):
             self._waiting.register(source, selectors.EVENT_READ)
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Rehearse, if that has not been done, then start the ranks on all hosts at once."""
-        seats = self._seats or self.rehearse(say, verbose)
-        if self._task.starter == "mpi" and ":" in seats[0].address and mpi.library_vendor() == "MPICH":
+        endpoints = self._endpoints or self.rehearse(log, verbose)
+        if self._task.starter == "mpi" and ":" in endpoints[0].address and mpi.library_vendor() == "MPICH":
             raise LaunchError(
-                f"MPICH's launcher needs IPv4, and {', '.join(seat.name for seat in seats)} have no network in common "
-                "but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
+                f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} have no network in "
+                "common but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
             )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
-        answers, failures = self._connections.ask(self._orders(seats, folder), "starting", self._limit_s)
+        answers, failures = self._connections.ask(self._orders(endpoints, folder), "starting", self._limit_s)
         if failures:
             name, message = next(iter(failures.items()))
             why = message.fields.get("what") or message.fields.get("text")
             raise LaunchError(f"The ranks could not be started on {name}: {why}")
         for name, message in answers.items():
             if verbose:
-                say(f"{name}: {message.fields['line']}")
+                log(f"{name}: {message.fields['line']}")
         self._connections.watch(self._silence_s)
         if self._task.starter == "mpi":
-            self._start_mpi(seats, folder, say, verbose)
+            self._start_mpi(endpoints, folder, log, verbose)
 
-    def rehearse(self, say: Callable[[str], None], verbose: bool = False) -> list[Seat]:
+    def rehearse(self, log: Callable[[str], None], verbose: bool = False) -> list[Endpoint]:
         """Try everything that the job needs. :meth:`start` does so itself where nobody has.
 
         Raises:
@@ -198,17 +207,18 @@ class RanksOnHosts:
         begun = time.monotonic()
         self._plan.slurm_gpus().check({name: len(ranks) for name, ranks in self._ranks.items()})
         plan = self._plan
-        seats, warnings = rehearse(
-            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, say=say
+        endpoints, warnings = rehearse(
+            self._connections, self._task.command, plan.networks, plan.ports, limit_s=self._limit_s, log=log
         )
         for line in warnings:
-            say(line)
+            log(line)
         if verbose:
-            say(f"the rehearsal with {count(len(seats), 'host')} took {time.monotonic() - begun:.1f} s")
-            for seat in seats:
-                say(f"{seat.name}: {count(len(self._ranks[seat.name]), 'rank')}, by {seat.interface} {seat.address}")
-        self._seats = seats
-        return seats
+            log(f"the rehearsal with {count(len(endpoints), 'host')} took {time.monotonic() - begun:.1f} s")
+            for endpoint in endpoints:
+                ranks = count(len(self._ranks[endpoint.name]), "rank")
+                log(f"{endpoint.name}: {ranks}, by {endpoint.interface} {endpoint.address}")
+        self._endpoints = endpoints
+        return endpoints
 
     def way_back(self) -> str:
         """The address of this machine to which the ranks of all hosts can connect; after :meth:`rehearse`.
@@ -216,19 +226,19 @@ class RanksOnHosts:
         Raises:
             LaunchError: as :func:`workbench.launch.hosts.rehearsal.way_back`.
         """
-        return way_back(self._connections, self._seats, self._plan.ports)
+        return way_back(self._connections, self._endpoints, self._plan.ports)
 
     def give(self, further: Mapping[str, bytes]) -> None:
         """Further files for the folder of the task's files, before :meth:`start`."""
         self._files |= further
 
-    def _orders(self, seats: Sequence[Seat], folder: str) -> dict[str, Message]:
+    def _orders(self, endpoints: Sequence[Endpoint], folder: str) -> dict[str, Message]:
         """By host, the order to start its ranks."""
         common = {
             "tag": self._processes.id,
             "folder": folder,
             "size": self._task.n,
-            "hosts": len(seats),
+            "hosts": len(endpoints),
             "starter": self._task.starter,
             "command": list(self._task.command),
             "threads": config.omp_threads() > 0,
@@ -240,33 +250,33 @@ class RanksOnHosts:
         }
         secret = secrets.token_hex(32)
         orders = {}
-        for i, seat in enumerate(seats):
-            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, seat, seats[0])
+        for i, endpoint in enumerate(endpoints):
+            env = mpi.port_variables(*self._plan.ports) | host_environment(self._task.env, endpoint, endpoints[0])
             env["WORKBENCH_SECRET"] = secret  # over ssh, to this host's agent, and nowhere else
-            mine = {"host": i, "ranks": self._ranks[seat.name], "env": env}
-            orders[seat.name] = Message("start", common | mine, b"".join(self._files.values()))
+            mine = {"host": i, "ranks": self._ranks[endpoint.name], "env": env}
+            orders[endpoint.name] = Message("start", common | mine, b"".join(self._files.values()))
         return orders
 
-    def _start_mpi(self, seats: Sequence[Seat], folder: str, say: Callable[[str], None], verbose: bool) -> None:
+    def _start_mpi(self, endpoints: Sequence[Endpoint], folder: str, log: Callable[[str], None], verbose: bool) -> None:
         """Let MPI's launcher start a supervisor for each rank, which finds there what its agent has left."""
-        firsts = ",".join(str(self._ranks[seat.name][0]) for seat in seats)
+        firsts = ",".join(str(self._ranks[endpoint.name][0]) for endpoint in endpoints)
         supervised = [sys.executable, "-I", "-S", supervisor.__file__, folder, supervisor.AGENTS, firsts]
         ssh = self._processes.folder / "ssh"
         shells = [target.shell for target in self._targets if isinstance(target.shell, Ssh)]
         ssh.write_text(f'#!/bin/sh\nexec ssh {shlex.join(shells[0].options() if shells else [])} "$@"\n')
         ssh.chmod(0o700)
-        slots = [(seat.name, len(self._ranks[seat.name])) for seat in seats]
+        slots = [(endpoint.name, len(self._ranks[endpoint.name])) for endpoint in endpoints]
         first = self._targets[0].shell
         by_ssh = "" if isinstance(first, Srun) else str(ssh)
         if isinstance(first, Srun) and first.job:
             self._processes.env["SLURM_JOB_ID"] = str(first.job)  # in which srun, called by mpiexec, is to start
         if isinstance(first, Srun) and first.gpus.hosts:
             env = {name: text for name, text in self._processes.env.items() if name not in GPU_REQUESTS}
-            gpus = sum(first.gpus.hosts.get(seat.name, 0) for seat in seats)
+            gpus = sum(first.gpus.hosts.get(endpoint.name, 0) for endpoint in endpoints)
             self._processes.env = env | ({"SLURM_GPUS": str(gpus)} if gpus else {"SLURM_GRES": "none"})
-        command = mpi.command_on_hosts(slots, seats[0].interface, by_ssh, self._task.mpi_args) + supervised
+        command = mpi.command_on_hosts(slots, endpoints[0].interface, by_ssh, self._task.mpi_args) + supervised
         if verbose:
-            say(f"starting {shlex.join(command)}")
+            log(f"starting {shlex.join(command)}")
         # mpiexec passes its own environment on to the ranks, where what is meant for one machine must not be.
         env = {name: text for name, text in self._processes.env.items() if mpi.NO_TCP.get(name) != text}
         self._processes.env = mpi.port_variables(*self._plan.ports) | env
@@ -279,7 +289,7 @@ class RanksOnHosts:
         pause_s = 0.0 if self._connections.early else timeout_s
         if any(key.fd == self._signals.pipe for key, _ in self._waiting.select(pause_s)):
             yield from map(Signalled, os.read(self._signals.pipe, 64))
-        for name, message in self._connections.hear(0.0):
+        for name, message in self._connections.receive(0.0):
             yield from self._event(name, message)
 
     def _event(self, name: str, message: Message) -> Iterator[LauncherEvent]:
@@ -290,7 +300,7 @@ class RanksOnHosts:
             case "started":
                 yield Started(fields["rank"], fields["pid"])
             case "ended":
-                yield Ended(fields["rank"], fields["code"])
+                yield RankEnded(fields["rank"], fields["code"])
             case "stopped":
                 yield Stopped(fields["rank"], fields["why"])
             case "gone":
@@ -300,7 +310,7 @@ class RanksOnHosts:
 
     def signal(self, ranks: Iterable[int], number: int) -> None:
         for rank in ranks:
-            self._connections.say(self._host[rank], Message("signal", {"rank": rank, "number": number}))
+            self._connections.send(self._host[rank], Message("signal", {"rank": rank, "number": number}))
 
     def ended(self) -> dict[str, int]:
         """Mpiexec; an agent's end comes as an event."""
@@ -315,10 +325,10 @@ class RanksOnHosts:
         left: dict[str, bytes] = {}
         waiting = self._connections.there()
         for name in waiting:
-            self._connections.say(name, Message("end", {}))
+            self._connections.send(name, Message("end", {}))
         until = time.monotonic() + _END_S
         while waiting and (left_s := until - time.monotonic()) > 0:
-            for name, message in self._connections.hear(left_s):
+            for name, message in self._connections.receive(left_s):
                 if message.kind == "file":
                     left[message.fields["name"]] = message.data
                 elif message.kind in ("ended all", GONE):
@@ -336,21 +346,21 @@ def silence_s(env: Mapping[str, str]) -> float:
     return max(_SHORTEST_SILENCE_S, config.settings(env).peer_timeout_s)
 
 
-def host_environment(env: Mapping[str, str], seat: Seat, first: Seat | None = None) -> dict[str, str]:
+def host_environment(env: Mapping[str, str], endpoint: Endpoint, first: Endpoint | None = None) -> dict[str, str]:
     """The ranks' environment on a host: everything uses one interface, unless the user has said otherwise.
 
     Args:
         env: made for ranks of one machine.
-        seat: the host.
+        endpoint: the host.
         first: the host of rank 0, where the others find it; None where rank 0 may be on any.
     """
     loopback = {name for name, text in mpi.LOOPBACK.items() if env.get(name) == text}
     found = {name: text for name, text in env.items() if name not in loopback}
-    found |= dict.fromkeys(loopback - mpi.NO_TCP.keys(), seat.interface)
+    found |= dict.fromkeys(loopback - mpi.NO_TCP.keys(), endpoint.interface)
     if "NCCL_SOCKET_IFNAME" in loopback:
-        found["NCCL_SOCKET_IFNAME"] = f"={seat.interface}"  # without = it would take eth0.1 for eth0, too
-    found.setdefault("OMPI_MCA_btl_tcp_if_include", seat.interface)
-    found["WORKBENCH_HOST_ADDRESS"] = seat.address
+        found["NCCL_SOCKET_IFNAME"] = f"={endpoint.interface}"  # without = it would take eth0.1 for eth0, too
+    found.setdefault("OMPI_MCA_btl_tcp_if_include", endpoint.interface)
+    found["WORKBENCH_HOST_ADDRESS"] = endpoint.address
     if first is None:
         return found
     found.setdefault("WORKBENCH_CONTROL_ADDRESS", first.address)
@@ -358,4 +368,4 @@ def host_environment(env: Mapping[str, str], seat: Seat, first: Seat | None = No
     return found | {"MASTER_ADDR": first.address, "MASTER_PORT": str(first.ports[1])}
 
 
-__all__ = ["Plan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]
+__all__ = ["HostPlan", "RanksOnHosts", "find_hosts", "host_environment", "ranks_on", "silence_s"]

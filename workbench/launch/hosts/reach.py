@@ -25,7 +25,7 @@ SMALL_ONLY = "small packets arrive, and large ones do not"
 _FILLING = b"." * (16 << 10)  # more than a jumbo frame, and less than a socket takes without a reader
 
 
-class Place(NamedTuple):
+class PortAddress(NamedTuple):
     """Where to connect to, and the word that is said there."""
 
     address: str
@@ -90,7 +90,7 @@ class Port:
         self._socket.close()
 
 
-def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) -> dict[str, str]:
+def reach(addresses: Mapping[str, PortAddress], limit_s: float, own: Port | None = None) -> dict[str, str]:
     """Connect to all places at once.
 
     Args:
@@ -102,49 +102,49 @@ def reach(places: Mapping[str, Place], limit_s: float, own: Port | None = None) 
         By host what went wrong; "" where nothing did.
     """
     found: dict[str, str] = {}
-    heard = dict.fromkeys(places, b"")
+    received = dict.fromkeys(addresses, b"")
     until = time.monotonic() + limit_s
     with selectors.DefaultSelector() as waiting, contextlib.ExitStack() as stack:
         if own:
             waiting.register(own, selectors.EVENT_READ)
-        for host, place in places.items():
-            sock = stack.enter_context(socket.socket(family_of(place.address)))
+        for host, to in addresses.items():
+            sock = stack.enter_context(socket.socket(family_of(to.address)))
             sock.setblocking(False)
-            error = sock.connect_ex((place.address, place.port))
+            error = sock.connect_ex((to.address, to.port))
             if error not in (0, errno.EINPROGRESS):
                 found[host] = os.strerror(error).lower()
                 continue
             waiting.register(sock, selectors.EVENT_READ, host)
-        while len(found) < len(places) and (left_s := until - time.monotonic()) > 0:
+        while len(found) < len(addresses) and (left_s := until - time.monotonic()) > 0:
             for key, _ in waiting.select(left_s):
                 host = key.data
                 if own and host is None:
                     own.greet()
                     continue
-                why = _hear(key.fileobj, heard, host, places[host].word.encode() + _FILLING)
+                why = _read_on(key.fileobj, received, host, addresses[host].word.encode() + _FILLING)
                 if why is not None:
                     found[host] = why
                     waiting.unregister(key.fileobj)
-    for host in places.keys() - found.keys():
-        found[host] = f"{SMALL_ONLY} within {limit_s:g} s" if heard[host] else f"no answer within {limit_s:g} s"
-    return {host: found[host] for host in places}
+    for host in addresses.keys() - found.keys():
+        found[host] = f"{SMALL_ONLY} within {limit_s:g} s" if received[host] else f"no answer within {limit_s:g} s"
+    return {host: found[host] for host in addresses}
 
 
-def _hear(sock: Any, heard: dict[str, bytes], host: str, right: bytes) -> str | None:
+def _read_on(sock: Any, received: dict[str, bytes], host: str, right: bytes) -> str | None:
     """Read on; what is wrong, "" when all has come, None while there is more to come."""
     try:
         # Why a connection failed the socket says once, and to read from it may then say something else.
         if error := sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR):
             return os.strerror(error).lower()
-        said = sock.recv(1 << 16)
+        data = sock.recv(1 << 16)
     except BlockingIOError:
         return None
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    heard[host] += said
-    if said and right.startswith(heard[host]):
-        return "" if heard[host] == right else None
-    return f"another program answers there ({heard[host][:64].decode(errors='replace')!r})"
+    received[host] += data
+    if data and right.startswith(received[host]):
+        return "" if received[host] == right else None
+    return f"another program answers there ({received[host][:64].decode(errors='replace')!r})"
 
 
-__all__ = ["SMALL_ONLY", "Place", "Port", "reach"]
+__all__ = ["SMALL_ONLY", "Port", "PortAddress", "reach"]

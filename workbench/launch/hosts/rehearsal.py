@@ -22,13 +22,13 @@ from workbench.common.text import plural
 from workbench.errors import LaunchError
 from workbench.launch.hosts.connections import Connections
 from workbench.launch.hosts.facts import source
-from workbench.launch.hosts.reach import SMALL_ONLY, Place, Port
-from workbench.launch.hosts.remote_shell import Here
+from workbench.launch.hosts.reach import SMALL_ONLY, Port, PortAddress
+from workbench.launch.hosts.remote_shell import LocalShell
 
 LIMIT_S = 30.0
 """So long a host may take, unless ``--start-timeout`` gives more."""
 _HOSTS_PER_S = 50
-_SAY_AFTER_S = 3.0  # who is still waited for
+_REPORT_AFTER_S = 3.0  # who is still waited for
 _REACH_S = 2.0
 _LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
 _CLOCKS_S = 30.0
@@ -39,7 +39,7 @@ LOOPBACK = ("lo", "127.0.0.1")
 
 
 @dataclass(frozen=True)
-class Problem:
+class HostProblem:
     """What is wrong with a host.
 
     Args:
@@ -56,14 +56,14 @@ class Problem:
         """As it is told.
 
         Example:
-            >>> Problem("b", "no sshd listens there", "Start it.").line()
+            >>> HostProblem("b", "no sshd listens there", "Start it.").line()
             'b: no sshd listens there. Start it.'
         """
         return f"{self.host}: {self.what}. {self.cure}"
 
 
 @dataclass(frozen=True)
-class Seat:
+class Endpoint:
     """A host, as the rehearsal has found it.
 
     Args:
@@ -85,9 +85,9 @@ def rehearse(
     ports: tuple[int, int] = (0, 0),
     grows: bool = False,
     limit_s: float = LIMIT_S,
-    say: Callable[[str], None] = lambda line: None,
+    log: Callable[[str], None] = lambda line: None,
     runs: bool = False,
-) -> tuple[list[Seat], list[str]]:
+) -> tuple[list[Endpoint], list[str]]:
     """Try everything.
 
     Args:
@@ -97,7 +97,7 @@ def rehearse(
         ports: the first and the last that may be listened on; (0, 0): any.
         grows: other hosts may come later, so a host that is alone needs an address that they reach.
         limit_s: deadline of the whole.
-        say: gets a line where a host is waited for.
+        log: gets a line where a host is waited for.
         runs: the job does already, on other hosts.
 
     Returns:
@@ -106,7 +106,7 @@ def rehearse(
     Raises:
         LaunchError: something is wrong; the text names each host and what to do.
     """
-    rehearsal = _Rehearsal(connections, limit_s, say, runs)
+    rehearsal = _Rehearsal(connections, limit_s, log, runs)
     facts = rehearsal.facts(words)
     warnings = rehearsal.compare(facts)
     places = rehearsal.choose(facts, networks, grows)
@@ -126,12 +126,12 @@ def _by_name(host: str, interfaces: Sequence[Sequence[str]], networks: Sequence[
 
 
 class _Rehearsal:
-    def __init__(self, connections: Connections, limit_s: float, say: Callable[[str], None], runs: bool) -> None:
-        self._connections, self._say, self._runs = connections, say, runs
-        self._begun = self._said = time.monotonic()
+    def __init__(self, connections: Connections, limit_s: float, log: Callable[[str], None], runs: bool) -> None:
+        self._connections, self._log, self._runs = connections, log, runs
+        self._begun = self._reported_at = time.monotonic()
         self._names = [target.name for target in connections.targets]
         self._until = time.monotonic() + limit_s + len(self._names) / _HOSTS_PER_S
-        self._problems: list[Problem] = []
+        self._problems: list[HostProblem] = []
 
     def facts(self, words: Sequence[str]) -> dict[str, Any]:
         """What each host says about itself."""
@@ -165,7 +165,7 @@ class _Rehearsal:
         self._raise()
         return found
 
-    def connect(self, places: Mapping[str, tuple[str, str]], ports: tuple[int, int]) -> list[Seat]:
+    def connect(self, places: Mapping[str, tuple[str, str]], ports: tuple[int, int]) -> list[Endpoint]:
         """Let each host connect to each other one."""
         low, high = ports
         questions = {
@@ -189,9 +189,9 @@ class _Rehearsal:
                             f"Give {places[other][0]} the MTU of the whole way (ping -M do -s 1472 {address}; ip link)"
                         )
                     what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
-                    self._problems.append(Problem(other, what, f"{cure}, --network-interface by which network."))
+                    self._problems.append(HostProblem(other, what, f"{cure}, --network-interface by which network."))
         self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
-        return [Seat(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
+        return [Endpoint(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
 
     def _ask(self, questions: Mapping[str, Message], answer: str) -> dict[str, Message]:
         limit_s = max(1.0, self._until - time.monotonic())
@@ -200,27 +200,27 @@ class _Rehearsal:
             if name in failures:
                 fields = failures[name].fields
                 what = fields.get("what") or fields.get("text", "")
-                self._problems.append(Problem(name, what.rstrip("."), fields.get("cure") or _CURES.get(answer, "")))
+                self._problems.append(HostProblem(name, what.rstrip("."), fields.get("cure") or _CURES.get(answer, "")))
         self._raise()
         return {name: answers[name] for name in questions}
 
     def _waiting(self, missing: Mapping[str, str]) -> None:
         """Say who is waited for: soon, then ever less often."""
         now = time.monotonic()
-        if missing and now - self._said > max(_SAY_AFTER_S, self._said - self._begun):
-            self._said = now
+        if missing and now - self._reported_at > max(_REPORT_AFTER_S, self._reported_at - self._begun):
+            self._reported_at = now
             names = sorted(missing)
             more = f" and {len(names) - _MOST_LINES} more" if len(names) > _MOST_LINES else ""
             states = "; ".join(f"{name}: {missing[name]}" for name in names[:_MOST_LINES])
             left_s = max(0.0, self._until - now)
-            self._say(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
+            self._log(f"waiting for hosts since {now - self._begun:.0f} s, for {left_s:.0f} s more: {states}{more}")
 
     def _raise(self) -> None:
         if self._problems:
             raise LaunchError(failure(self._problems, self._runs))
 
 
-def failure(problems: Sequence[Problem], runs: bool) -> str:
+def failure(problems: Sequence[HostProblem], runs: bool) -> str:
     """The text of a rehearsal's error.
 
     Args:
@@ -228,7 +228,7 @@ def failure(problems: Sequence[Problem], runs: bool) -> str:
         runs: the job does already, on other hosts.
 
     Example:
-        >>> failure([Problem("b", "no sshd listens there", "Start it.")], runs=True)
+        >>> failure([HostProblem("b", "no sshd listens there", "Start it.")], runs=True)
         'The rehearsal failed, and the job is not joined by new hosts: b: no sshd listens there. Start it.'
     """
     lines = [problem.line().rstrip() for problem in problems]
@@ -239,27 +239,27 @@ def failure(problems: Sequence[Problem], runs: bool) -> str:
     return between.join([f"The rehearsal failed, and the job {what}:", *lines])
 
 
-def way_back(connections: Connections, seats: Sequence[Seat], ports: tuple[int, int]) -> str:
+def way_back(connections: Connections, endpoints: Sequence[Endpoint], ports: tuple[int, int]) -> str:
     """The address of this machine to which programs on all hosts can connect; each of them has tried.
 
     Args:
         connections: to the agents.
-        seats: of the rehearsal.
+        endpoints: of the rehearsal.
         ports: see :func:`rehearse`.
 
     Raises:
         LaunchError: there is none; the text names the host that cannot, and what to do.
     """
     shells = {target.name: target.shell for target in connections.targets}
-    for seat in seats:
-        if isinstance(shells[seat.name], Here) or source(seat.address) == seat.address != LOOPBACK[1]:
-            return seat.address  # this machine is one of the hosts, and the others have reached it
-    address = source(seats[0].address if len(seats) > 1 else _resolved(seats[0].name))
+    for endpoint in endpoints:
+        if isinstance(shells[endpoint.name], LocalShell) or source(endpoint.address) == endpoint.address != LOOPBACK[1]:
+            return endpoint.address  # this machine is one of the hosts, and the others have reached it
+    address = source(endpoints[0].address if len(endpoints) > 1 else _resolved(endpoints[0].name))
     if not address:
-        raise LaunchError(f"There is no way from this machine to {seats[0].name}, at {seats[0].address}.")
+        raise LaunchError(f"There is no way from this machine to {endpoints[0].name}, at {endpoints[0].address}.")
     port = Port(address, *ports)
-    places = {"here": Place(address, port.number, port.word)}
-    questions = {seat.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for seat in seats}
+    places = {"here": PortAddress(address, port.number, port.word)}
+    questions = {endpoint.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for endpoint in endpoints}
     with port.greeting():
         answers, failures = connections.ask(questions, "reached", LIMIT_S)
     said = {name: message.fields["found"]["here"] for name, message in answers.items()}
@@ -282,30 +282,32 @@ def _resolved(name: str) -> str:
         ) from None
 
 
-def differences(facts: Mapping[str, Any]) -> list[Problem]:
+def differences(facts: Mapping[str, Any]) -> list[HostProblem]:
     """In what hosts differ from the first one, or lack."""
-    problems: list[Problem] = []
+    problems: list[HostProblem] = []
     (first, its), *rest = facts.items()
     for name, other in rest:
         if other["machine"] == its["machine"]:
-            problems.append(Problem(name, f"it is the same machine as {first}", "Name it once, with all its slots."))
+            problems.append(
+                HostProblem(name, f"it is the same machine as {first}", "Name it once, with all its slots.")
+            )
         for what, mine, theirs in _pairs(its, other):
             if mine != theirs:
                 cure = "Make them the same on all hosts."
                 problems.append(
-                    Problem(name, f"{what} is {theirs or 'missing'}, but {mine or 'missing'} on {first}", cure)
+                    HostProblem(name, f"{what} is {theirs or 'missing'}, but {mine or 'missing'} on {first}", cure)
                 )
     for name, each in facts.items():
         for word, found in each["files"].items():
             if not found:
                 cure = f"It is looked for in {each['folder']}: share that folder between the hosts."
-                problems.append(Problem(name, f"there is no file {word}", cure))
+                problems.append(HostProblem(name, f"there is no file {word}", cure))
         for folder, free in each["space"].items():
             if free < _LEAST_BYTES:
                 what = f"{folder} is full: {free >> 20} MiB are free, and {_LEAST_BYTES >> 20} are needed"
                 cure = "Delete what is old there"
                 cure += ", or give a container more: --shm-size 1g." if folder == "/dev/shm" else "."
-                problems.append(Problem(name, what, cure))
+                problems.append(HostProblem(name, what, cure))
     return problems
 
 
@@ -355,7 +357,7 @@ def facing(
     interfaces: Mapping[str, Sequence[tuple[Any, ...]]],
     sources: Mapping[str, Mapping[str, str]],
     networks: Sequence[str] = (),
-) -> tuple[dict[str, tuple[str, str]], list[Problem]]:
+) -> tuple[dict[str, tuple[str, str]], list[HostProblem]]:
     """For each host the interface from which packets to all other hosts leave, IPv4 first.
 
     Args:
@@ -407,11 +409,11 @@ def _one_facing(
     )
 
 
-def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> Problem:
+def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> HostProblem:
     has = ", ".join(f"{interface} {address}" for interface, address, _ in listed) or "none"
     among = f" among {', '.join(networks)}" if networks else ""
     what = f"no one interface{among} leads to all other hosts (it has {has})"
-    return Problem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
+    return HostProblem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 
-__all__ = ["LIMIT_S", "Problem", "Seat", "differences", "facing", "rehearse", "suspicions", "way_back"]
+__all__ = ["LIMIT_S", "Endpoint", "HostProblem", "differences", "facing", "rehearse", "suspicions", "way_back"]

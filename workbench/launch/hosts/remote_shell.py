@@ -111,7 +111,7 @@ class Srun:
 
 
 @dataclass(frozen=True)
-class Here:
+class LocalShell:
     """No shell at all: the host is this machine."""
 
     def command(self, host: str, script: str) -> list[str]:
@@ -142,7 +142,7 @@ class Relay:
         return [sys.executable, "--version"]
 
 
-Shell = Ssh | Srun | Here | Relay
+Shell = Ssh | Srun | LocalShell | Relay
 
 
 def agent_script(folder: str) -> str:
@@ -242,4 +242,4 @@ def explain(
     return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"
 
 
-__all__ = ["Here", "Relay", "Shell", "Srun", "Ssh", "agent_script", "explain"]
+__all__ = ["LocalShell", "Relay", "Shell", "Srun", "Ssh", "agent_script", "explain"]

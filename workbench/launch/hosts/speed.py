@@ -17,7 +17,7 @@ import threading
 import time
 
 from workbench.common.ports import listen
-from workbench.launch.hosts.reach import Place
+from workbench.launch.hosts.reach import PortAddress
 
 _ROUNDS, _ROUNDS_S = 200, 0.3
 _BULK_S, _BULK_BYTES = 1.0, 256 << 20
@@ -27,7 +27,7 @@ _RESULT = struct.Struct("!Qd")  # bytes, seconds
 _ECHO, _BULK = b"e", b"b"
 
 
-def answer_one(address: str, low: int = 0, high: int = 0) -> Place:
+def answer_one(address: str, low: int = 0, high: int = 0) -> PortAddress:
     """Open a port for one measurement, which a thread answers; after some seconds it is closed in any case.
 
     Args:
@@ -41,7 +41,7 @@ def answer_one(address: str, low: int = 0, high: int = 0) -> Place:
     """
     listener, word = listen(address, (low, high)), secrets.token_hex(8)
     threading.Thread(target=_answer_one, args=(listener, word), daemon=True).start()
-    return Place(address, listener.getsockname()[1], word)
+    return PortAddress(address, listener.getsockname()[1], word)
 
 
 def _answer_one(listener: socket.socket, word: str) -> None:
@@ -70,7 +70,7 @@ def _answer(guest: socket.socket) -> None:
         pass
 
 
-def measure(place: Place) -> tuple[float, float]:
+def measure(place: PortAddress) -> tuple[float, float]:
     """Measure the way to a host that answers there; it takes about a second, and sends 256 MiB at most.
 
     Returns:

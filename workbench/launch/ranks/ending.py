@@ -55,7 +55,7 @@ class Ending:
         self.failed: list[int] = []
         self.asked = 0
         self.late = False
-        self._told = self._killed = False
+        self._signalled = self._killed = False
         self._steps: list[tuple[float, int]] = []
 
     @property
@@ -66,7 +66,7 @@ class Ending:
     def ended(self, rank: int, code: int, now: float) -> None:
         self.running.discard(rank)
         self.codes[rank] = code
-        if code and not self._told:
+        if code and not self._signalled:
             self.failed.append(rank)
             if not self._steps:
                 self._begin(FAILED, now)
@@ -92,7 +92,7 @@ class Ending:
         """The signals to send to the running ranks now."""
         numbers = [number for when, number in self._steps if when <= now]
         self._steps = [step for step in self._steps if step[0] > now]
-        self._told |= bool(numbers)
+        self._signalled |= bool(numbers)
         self._killed |= SIGKILL in numbers
         return [number for number in numbers if number != SIGKILL]
 

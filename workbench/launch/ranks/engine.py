@@ -58,14 +58,14 @@ class Nanny:
 
 def fork() -> Nanny:
     """Fork the nanny. Only the engine returns."""
-    (take, give), (hear, say) = os.pipe(), os.pipe()
+    (take, give), (nanny_out, nanny_in) = os.pipe(), os.pipe()
     if os.fork():
         os.close(take)
-        os.close(say)
-        return Nanny(os.fdopen(give, "wb"), os.fdopen(hear, "rb", 0))
+        os.close(nanny_in)
+        return Nanny(os.fdopen(give, "wb"), os.fdopen(nanny_out, "rb", 0))
     code = 1
     try:
-        _be_nanny(take, say)
+        _be_nanny(take, nanny_in)
         code = 0
     finally:  # it must not go on as a second engine
         if code:
@@ -73,18 +73,18 @@ def fork() -> Nanny:
         os._exit(code)
 
 
-def _be_nanny(take: int, say: int) -> None:
+def _be_nanny(take: int, nanny_in: int) -> None:
     os.setsid()  # Ctrl-C is for the engine
     os.dup2(take, 0)  # the engine's is empty
-    os.dup2(say, 3)
-    os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+    os.dup2(nanny_in, 3)
+    os.closerange(4, os.sysconf("SC_OPEN_MAX"))  # what it inherits would keep the engine's pipes open after its end
     with os.fdopen(0, "rb") as pipe:
         text = pipe.read()
     if text:
         KernelNanny.main(**pickle.loads(text), pipe=os.fdopen(3, "w", 1))
 
 
-class Engine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
+class NotebookEngine(app.IPEngine):  # type: ignore[misc]  # ipyparallel has no types
     """An engine that SIGTERM ends as SIGKILL does."""
 
     def init_signal(self) -> None:
@@ -99,7 +99,7 @@ def main() -> NoReturn:
     app.Kernel = kernel.Kernel
     code: Any = 1
     try:
-        Engine.launch_instance()
+        NotebookEngine.launch_instance()
         code = 0
     except SystemExit as error:
         code = error.code

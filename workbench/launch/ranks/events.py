@@ -26,7 +26,7 @@ class Started:
 
 
 @dataclass(frozen=True)
-class Ended:
+class RankEnded:
     """A rank's command has ended, with this exit code or minus the number of the signal that killed it."""
 
     rank: int
@@ -66,7 +66,7 @@ class HostLost:
     why: str
 
 
-LauncherEvent = Started | Ended | Stopped | Wrote | Signalled | HostLost
+LauncherEvent = Started | RankEnded | Stopped | Wrote | Signalled | HostLost
 
 
 class Signals:
@@ -92,6 +92,7 @@ class Signals:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        # Handlers first: _note would else write into a descriptor that may be another file's by then.
         for number, handler in self._before.items():
             signal.signal(number, handler)
         os.close(self.pipe)
@@ -183,4 +184,4 @@ class RankPipes:
         *lines, self._begun = (self._begun + data).split(b"\n")
         for line in lines:
             what, rank, number = line.split()
-            yield (Started if what == b"started" else Ended)(int(rank), int(number))
+            yield (Started if what == b"started" else RankEnded)(int(rank), int(number))

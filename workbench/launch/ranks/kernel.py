@@ -41,7 +41,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.shell.loop_runner = Loop()
         ShortTraceback(self.shell)
         self.cell_numbers = CellNumbers(self.engine_id)
-        self.control_handlers[KEY] = self._hear
+        self.control_handlers[KEY] = self._receive_numbers
         sys.breakpointhook = pdb.set_trace = no_debugger
 
     def init_metadata(self, parent: Any) -> Any:
@@ -59,9 +59,9 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self.cell_numbers.passed_over(msg.get("metadata", {}).get(KEY))
         return super()._send_abort_reply(stream, msg, idents)
 
-    def _hear(self, stream: Any, ident: Any, parent: Any) -> None:
+    def _receive_numbers(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook says what has changed, on the control channel."""
-        self.cell_numbers.hear(parent["content"])
+        self.cell_numbers.receive(parent["content"])
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""

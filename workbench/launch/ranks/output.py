@@ -158,7 +158,7 @@ class Sink:
             self._complain(error.strerror or str(error))
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """The launcher's own words, on stderr, if anybody reads them there."""
     sink = Sink(sys.stderr, lambda why: None)
     with contextlib.suppress(BrokenPipeError):

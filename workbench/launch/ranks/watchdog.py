@@ -160,14 +160,14 @@ class Watchdog:
             with contextlib.suppress(psutil.NoSuchProcess):
                 created = psutil.Process(pid).create_time()
                 self._leftovers.follow(pid, created)
-                self._say(f"{pid} {created!r}")
+                self._write_line(f"{pid} {created!r}")
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def dismiss(self, timeout_s: float = 5.0) -> None:
         """End the watchdog; it does not scan again, for everything is removed."""
-        self._say(DISMISSED)
+        self._write_line(DISMISSED)
         assert self._process.stdin is not None
         with contextlib.suppress(OSError):
             self._process.stdin.close()
@@ -177,7 +177,7 @@ class Watchdog:
             self._process.kill()
             self._process.wait()
 
-    def _say(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):  # the watchdog has ended already
             self._process.stdin.write(f"{line}\n".encode())

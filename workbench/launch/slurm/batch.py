@@ -103,27 +103,27 @@ def options(wanted: Wanted, site: Site) -> list[str]:
     return [*(f"--{name}={value}" for name, value in asked.items() if value), *wanted.options]
 
 
-def submit(words: Sequence[str], say: Callable[[str], None]) -> str:
+def submit(words: Sequence[str], log: Callable[[str], None]) -> str:
     """Hand a job to Slurm; returns its number.
 
     Args:
         words: what sbatch is told: the name of a script, for one.
-        say: gets the number, and how to end the job.
+        log: gets the number, and how to end the job.
 
     Raises:
         LaunchError: Slurm refuses it, with Slurm's reason.
     """
     number = ask(["sbatch", "--parsable", *words]).strip().partition(";")[0]
-    say(f"job {number} is submitted; scancel {number} ends it")
+    log(f"job {number} is submitted; scancel {number} ends it")
     return number
 
 
-def follow(number: str, say: Callable[[str], None], write: Callable[[str], object]) -> str:
+def follow(number: str, log: Callable[[str], None], write: Callable[[str], object]) -> str:
     """Say how a job waits, and write what it writes, until it has ended.
 
     Args:
         number: the job's.
-        say: gets its state when that changes, and why it waits.
+        log: gets its state when that changes, and why it waits.
         write: gets what it writes.
 
     Returns:
@@ -136,7 +136,7 @@ def follow(number: str, say: Callable[[str], None], write: Callable[[str], objec
     while True:
         state, words = look(number)
         if words != said and state:
-            say(words)
+            log(words)
         said, path = words, path or _output(number)
         with contextlib.suppress(OSError), open(path, encoding="utf-8", errors="replace") as file:
             file.seek(at)

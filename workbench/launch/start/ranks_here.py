@@ -11,11 +11,11 @@ from typing import Protocol
 
 from workbench import config
 from workbench.launch.ranks import files
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start import mpi
 from workbench.launch.start.binding import bind
-from workbench.launch.start.starters import Task, processes
+from workbench.launch.start.starters import JobSpec, processes
 
 _LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes does not notice for 1 or 2 s
 
@@ -23,11 +23,11 @@ _LEAVE_S = 0.1  # deadline for mpiexec to end after its ranks: MPICH's sometimes
 class Ranks(Protocol):
     """The ranks of a job, wherever they are."""
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start them all.
 
         Args:
-            say: gets the launcher's own messages.
+            log: gets the launcher's own messages.
             verbose: report what is started.
 
         Raises:
@@ -65,7 +65,7 @@ class RanksHere:
         signals: of this process; they come as events.
     """
 
-    def __init__(self, task: Task, signals: Signals) -> None:
+    def __init__(self, task: JobSpec, signals: Signals) -> None:
         self._task = task
         # The cores are looked at before the first process of the job, which would be taken for another's.
         self._binding = bind(task.n, config.settings(task.env).bind)
@@ -75,17 +75,17 @@ class RanksHere:
         self._running = set(range(task.n))
         self._failed = False
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start mpiexec, or the supervisors."""
         folder = self._processes.folder
         self._processes.env |= mpi.session_folder(str(folder)) | self._binding.env
         if verbose or self._binding.notable:
-            say(self._binding.line())
+            log(self._binding.line())
         files.write(folder, self._task.files)
         common = dict(self._processes.env)
-        for process in processes(self._task, folder, say):
+        for process in processes(self._task, folder, log):
             if verbose:
-                say(f"starting {shlex.join(process.command)}")
+                log(f"starting {shlex.join(process.command)}")
             self._processes.env = common | process.env
             self._processes.start(process.name, process.command)
 
@@ -95,7 +95,7 @@ class RanksHere:
                 case Started(rank, pid):
                     self._pids[rank] = pid
                     self._processes.follow([pid])
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._running.discard(rank)
                     self._failed |= bool(code)
                     if code:

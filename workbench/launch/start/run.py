@@ -22,11 +22,11 @@ from typing import NoReturn
 from workbench.common.text import count, plural
 from workbench.errors import LaunchError
 from workbench.launch.ranks.ending import Ending, how_it_ended, shell_code, signal_name
-from workbench.launch.ranks.events import Ended, HostLost, LauncherEvent, Signalled, Signals, Started, Wrote
+from workbench.launch.ranks.events import HostLost, LauncherEvent, RankEnded, Signalled, Signals, Started, Wrote
 from workbench.launch.ranks.output import Printer
 from workbench.launch.start import shared_memory
 from workbench.launch.start.ranks_here import Ranks, RanksHere
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.machine import make_room
 
 TERMINAL = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -59,19 +59,19 @@ class Outcome:
 
 
 def run(
-    task: Task,
+    task: JobSpec,
     printer: Printer,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     verbose: bool = False,
     numbers: Iterable[int] = TERMINAL,
-    ranks: Callable[[Task, Signals], Ranks] = RanksHere,
+    ranks: Callable[[JobSpec, Signals], Ranks] = RanksHere,
 ) -> Outcome:
     """Start the ranks, print what they print, and return when all have ended.
 
     Args:
         task: what to start.
         printer: gets the ranks' lines; it is closed at the end.
-        say: gets the launcher's own messages.
+        log: gets the launcher's own messages.
         verbose: report each command that is started.
         numbers: signals that are passed on to the ranks; SIGINT must be among them.
         ranks: makes the ranks of the job; by default they are on this machine.
@@ -85,7 +85,7 @@ def run(
         printer.heed(lambda: signals.came)
         running = _Run(task, printer, ranks(task, signals))
         try:
-            running.start(say, verbose)
+            running.start(log, verbose)
             running.attend()
         finally:
             running.stop()
@@ -95,7 +95,7 @@ def run(
 class _Run:
     """One run: the job's ranks, what they print, and the plan for its end."""
 
-    def __init__(self, task: Task, printer: Printer, ranks: Ranks) -> None:
+    def __init__(self, task: JobSpec, printer: Printer, ranks: Ranks) -> None:
         self._task, self._printer, self._ranks = task, printer, ranks
         self._ending = Ending(task.n)
         self._started: set[int] = set()
@@ -104,9 +104,9 @@ class _Run:
         self._files: dict[str, bytes] = {}
         self._begun = self._progressed = time.monotonic()
 
-    def start(self, say: Callable[[str], None], verbose: bool) -> None:
+    def start(self, log: Callable[[str], None], verbose: bool) -> None:
         """Start the ranks. Their own deadline begins when all hosts have been asked for theirs."""
-        self._ranks.start(say, verbose)
+        self._ranks.start(log, verbose)
         self._progressed = time.monotonic()
 
     def attend(self) -> None:
@@ -148,7 +148,7 @@ class _Run:
                 case Started(rank, _):
                     self._started.add(rank)
                     self._progressed = now
-                case Ended(rank, code):
+                case RankEnded(rank, code):
                     self._ending.ended(rank, code, now)
                 case HostLost():
                     self._lost_hosts.append(event)

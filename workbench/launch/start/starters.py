@@ -28,7 +28,7 @@ RENDEZVOUS_FILE = "rendezvous"
 
 
 @dataclass(frozen=True)
-class Task:
+class JobSpec:
     """What to start.
 
     Args:
@@ -85,13 +85,13 @@ def choose(use_mpi: bool | None, use_gloo: bool | None, env: Mapping[str, str]) 
     return wanted.pop() if wanted else "auto"
 
 
-def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Process]:
+def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[Process]:
     """What to start for a task.
 
     Args:
         task: what to start.
         folder: the job's; it has the supervisors' named pipes.
-        say: gets the reason for not using MPI.
+        log: gets the reason for not using MPI.
 
     Raises:
         LaunchError: the task requires MPI, and no mpiexec matches mpi4py.
@@ -107,7 +107,7 @@ def processes(task: Task, folder: Path, say: Callable[[str], None]) -> list[Proc
             if task.starter == "mpi":
                 raise
             how = "Gloo" if has("torch") else "shared memory and TCP"
-            say(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
+            log(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
         else:
             return [Process("mpiexec", [*starter, *supervised], common)]
     common |= _common(task, folder)
@@ -120,7 +120,7 @@ def idle_hosts(who: str) -> str:
     return f"This batch job has {n} hosts ({names}), but {who} on this one, {socket.gethostname()}." if n > 1 else ""
 
 
-def _common(task: Task, folder: Path) -> dict[str, str]:
+def _common(task: JobSpec, folder: Path) -> dict[str, str]:
     """The ranks' rendezvous: a folder in the job's, which no other user can open."""
     import secrets  # hashlib and more, which ranks of MPI do without
 
@@ -221,8 +221,8 @@ def check_command(command: Sequence[str], env: Mapping[str, str]) -> None:
 
 __all__ = [
     "THREADS",
+    "JobSpec",
     "Process",
-    "Task",
     "check_command",
     "choose",
     "environment",

@@ -8,9 +8,9 @@ from typing import Any
 from workbench.common.messages import Message
 from workbench.launch.ranks import files
 from workbench.launch.ranks.events import LauncherEvent
-from workbench.launch.start.starters import Task
+from workbench.launch.start.starters import JobSpec
 from workbench.launch.workers.environment import environment_here
-from workbench.launch.workers.workers_here import Heard, Place, WorkersHere
+from workbench.launch.workers.workers_here import Placement, WorkerMessage, WorkersHere
 
 
 class LocalWorkers:
@@ -29,7 +29,7 @@ class LocalWorkers:
     def __init__(self, about: Mapping[str, Any], data: bytes) -> None:
         slots = int(about["slots"])
         env = environment_here(about, slots)
-        task = Task(slots, about["command"], env, files=files.unlisted(about["files"], data))
+        task = JobSpec(slots, about["command"], env, files=files.unlisted(about["files"], data))
         self.pipes = WorkersHere(task, None, about["tag"], about["folder"])
         self.binding_line = self.pipes.binding_line
         self._host = str(about["host"])
@@ -40,15 +40,15 @@ class LocalWorkers:
         return self.pipes.files
 
     def start(self, worker: int, slot: int, number: int, total: int, beside: int) -> None:
-        """Start one more, at a :class:`~workbench.launch.workers.workers_here.Place` of this host."""
-        self.pipes.start(worker, Place(self._host, slot, slot, number, total, beside))
+        """Start one more, at a :class:`~workbench.launch.workers.workers_here.Placement` of this host."""
+        self.pipes.start(worker, Placement(self._host, slot, slot, number, total, beside))
 
-    def tell(self, message: Message) -> None:
+    def send(self, message: Message) -> None:
         """Pass on what the launcher tells a worker."""
         fields = message.fields
-        self.pipes.tell(fields["worker"], Message(fields["what"], fields["fields"], message.data))
+        self.pipes.send(fields["worker"], Message(fields["what"], fields["fields"], message.data))
 
-    def events(self) -> list[LauncherEvent | Heard]:
+    def events(self) -> list[LauncherEvent | WorkerMessage]:
         """What has happened since the last call."""
         return list(self.pipes.wait(0.0))
 
@@ -63,7 +63,7 @@ class LocalWorkers:
     def release(self) -> None:
         """Each supervisor has been ended with its worker."""
 
-    def stop(self) -> list[LauncherEvent | Heard]:
+    def stop(self) -> list[LauncherEvent | WorkerMessage]:
         """Kill what still runs and delete every file. Returns what the workers had written meanwhile."""
         return self.pipes.stop()
 

@@ -1,4 +1,4 @@
-"""The workers of an elastic job on this machine: started one by one, and heard at their desk."""
+"""The workers of an elastic job on this machine: started one by one, and heard at the registry."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from typing import Protocol
 from workbench import config
 from workbench.common.messages import Message
 from workbench.launch.ranks import files, supervisor
-from workbench.launch.ranks.events import Ended, LauncherEvent, RankPipes, Signals, Started
+from workbench.launch.ranks.events import LauncherEvent, RankEnded, RankPipes, Signals, Started
 from workbench.launch.ranks.process_tree import ProcessTree
 from workbench.launch.start.binding import Binding, bind
 from workbench.launch.start.hosts import is_here
-from workbench.launch.start.starters import Task
-from workbench.launch.workers.desk import NAME, Desk
+from workbench.launch.start.starters import JobSpec
+from workbench.launch.workers.registry import NAME, WorkerRegistry
 
 
 @dataclass(frozen=True)
-class Heard:
+class WorkerMessage:
     """A worker has said something to the launcher."""
 
     worker: int
@@ -31,7 +31,7 @@ class Heard:
 
 
 @dataclass(frozen=True)
-class Place:
+class Placement:
     """Where a worker runs: the ``slot``-th one of ``host``, and the ``index``-th of all slots here.
 
     Args:
@@ -56,12 +56,12 @@ class Workers(Protocol):
     def takes(self, host: str) -> bool:
         """May workers be started on this host, which was found while the job runs?"""
 
-    def start(self, worker: int, place: Place) -> None: ...
+    def start(self, worker: int, placement: Placement) -> None: ...
 
-    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | WorkerMessage]:
         """What happens next; nothing after ``timeout_s``."""
 
-    def tell(self, worker: int, message: Message) -> None: ...
+    def send(self, worker: int, message: Message) -> None: ...
 
     def silent_for(self, worker: int) -> float:
         """For how many seconds a worker has said nothing."""
@@ -69,7 +69,7 @@ class Workers(Protocol):
     def signal(self, workers: Iterable[int], number: int) -> None:
         """Send a signal to workers and all that they have started."""
 
-    def stop(self) -> list[LauncherEvent | Heard]:
+    def stop(self) -> list[LauncherEvent | WorkerMessage]:
         """Kill every process and delete every file; returns the rest of what the workers wrote."""
 
 
@@ -85,7 +85,7 @@ class WorkersHere:
         binding_line: which cores they are bound to.
     """
 
-    def __init__(self, task: Task, signals: Signals | None = None, tag: str = "", folder_name: str = "") -> None:
+    def __init__(self, task: JobSpec, signals: Signals | None = None, tag: str = "", folder_name: str = "") -> None:
         self._task = task
         self._binding = bind(max(1, task.n), config.settings(task.env).bind)
         self.binding_line = self._binding.line()
@@ -94,11 +94,11 @@ class WorkersHere:
         files.write(folder, task.files)
         self._command, self.files = files.command(folder, task.command), dict[str, bytes]()
         self._pipes = RankPipes(folder, (), signals)
-        self._desk = Desk(str(folder / NAME))
-        self._common = dict(self._processes.env) | {"WORKBENCH_MEMBERSHIP": self._desk.path}
+        self._registry = WorkerRegistry(str(folder / NAME))
+        self._common = dict(self._processes.env) | {"WORKBENCH_MEMBERSHIP": self._registry.path}
         self._pids: dict[int, int] = {}
         self._waiting = selectors.DefaultSelector()
-        for source in (self._pipes, self._desk):
+        for source in (self._pipes, self._registry):
             self._waiting.register(source, selectors.EVENT_READ)
 
     def fileno(self) -> int:
@@ -109,21 +109,21 @@ class WorkersHere:
         """Another machine could not reach the ranks that are here: they use addresses of this machine alone."""
         return is_here(host)
 
-    def start(self, worker: int, place: Place) -> None:
+    def start(self, worker: int, placement: Placement) -> None:
         """See :class:`Workers`."""
         self._pipes.add(worker)
         folder = str(self._processes.folder)
         self._processes.env = (
-            self._common | worker_variables(worker, place) | placed(self._binding, worker, place.index)
+            self._common | worker_variables(worker, placement) | placed(self._binding, worker, placement.index)
         )
         words = [sys.executable, "-I", "-S", supervisor.__file__, folder, *self._command]
         self._processes.start(f"worker {worker}", words)
 
-    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | Heard]:
+    def wait(self, timeout_s: float) -> Iterator[LauncherEvent | WorkerMessage]:
         """See :class:`Workers`."""
         ready = [key.fileobj for key, _ in self._waiting.select(timeout_s)]
-        if self._desk in ready:
-            yield from (Heard(worker, message) for worker, message in self._desk.hear())
+        if self._registry in ready:
+            yield from (WorkerMessage(worker, message) for worker, message in self._registry.receive())
         if self._pipes in ready:
             for event in self._pipes.wait(0.0):
                 self._note(event)
@@ -136,7 +136,7 @@ class WorkersHere:
         for name in self._processes.ended():
             worker = int(name.split()[-1])
             self.signal([worker], signal.SIGKILL)
-            ended = Ended(worker, -signal.SIGKILL)
+            ended = RankEnded(worker, -signal.SIGKILL)
             self._note(ended)
             yield ended
 
@@ -145,17 +145,17 @@ class WorkersHere:
             case Started(worker, pid):
                 self._pids[worker] = pid
                 self._processes.follow([pid])
-            case Ended(worker, _):
+            case RankEnded(worker, _):
                 self._pids.pop(worker, None)
                 self._processes.end(f"worker {worker}")
 
-    def tell(self, worker: int, message: Message) -> None:
+    def send(self, worker: int, message: Message) -> None:
         """See :class:`Workers`."""
-        self._desk.tell(worker, message)
+        self._registry.send(worker, message)
 
     def silent_for(self, worker: int) -> float:
         """See :class:`Workers`."""
-        return self._desk.silent_for(worker)
+        return self._registry.silent_for(worker)
 
     def signal(self, workers: Iterable[int], number: int) -> None:
         """See :class:`Workers`."""
@@ -165,36 +165,36 @@ class WorkersHere:
                 if number == signal.SIGKILL:
                     os.killpg(self._pids[worker], signal.SIGCONT)
 
-    def stop(self) -> list[LauncherEvent | Heard]:
+    def stop(self) -> list[LauncherEvent | WorkerMessage]:
         """See :class:`Workers`."""
         try:
             self._pipes.release_supervisors()
             self._binding.release()
             self._waiting.close()
-            self._desk.close()
+            self._registry.close()
             self.files = files.read(self._processes.folder)
         finally:
             try:
                 self._processes.stop()
             finally:
-                rest: list[LauncherEvent | Heard] = list(self._pipes.drain())
+                rest: list[LauncherEvent | WorkerMessage] = list(self._pipes.drain())
                 self._pipes.close()
         return rest
 
 
-def worker_variables(worker: int, place: Place) -> dict[str, str]:
+def worker_variables(worker: int, placement: Placement) -> dict[str, str]:
     """What a worker is told about itself; its rank and the number of ranks it hears in ``init()``.
 
     Until then scripts find in Horovod's variables what is likely: that there is a rank for each slot.
     """
     return {
         "WORKBENCH_WORKER": str(worker),
-        "LOCAL_RANK": str(place.slot),  # by which scripts choose their GPU
-        "HOROVOD_RANK": str(place.number),
-        "HOROVOD_SIZE": str(place.total),
-        "HOROVOD_LOCAL_RANK": str(place.slot),
-        "HOROVOD_LOCAL_SIZE": str(place.beside),
-        "HOROVOD_HOSTNAME": place.host,
+        "LOCAL_RANK": str(placement.slot),  # by which scripts choose their GPU
+        "HOROVOD_RANK": str(placement.number),
+        "HOROVOD_SIZE": str(placement.total),
+        "HOROVOD_LOCAL_RANK": str(placement.slot),
+        "HOROVOD_LOCAL_SIZE": str(placement.beside),
+        "HOROVOD_HOSTNAME": placement.host,
         "HOROVOD_ELASTIC": "1",
     }
 
@@ -219,4 +219,4 @@ def placed(binding: Binding, worker: int, index: int) -> dict[str, str]:
     return env
 
 
-__all__ = ["Heard", "Place", "Workers", "WorkersHere", "placed", "worker_variables"]
+__all__ = ["Placement", "WorkerMessage", "Workers", "WorkersHere", "placed", "worker_variables"]

@@ -102,7 +102,7 @@ def largest_difference(one: NDArray[Any], other: NDArray[Any]) -> float:
         >>> largest_difference(np.array([1.0, np.inf, np.nan]), np.array([1.5, np.inf, np.nan]))
         0.5
     """
-    alike = (one == other) | ((one != one) & (other != other))
-    if alike.all():
+    same = (one == other) | ((one != one) & (other != other))
+    if same.all():
         return 0.0
-    return float(np.abs(one[~alike].astype(np.float64) - other[~alike].astype(np.float64)).max())
+    return float(np.abs(one[~same].astype(np.float64) - other[~same].astype(np.float64)).max())

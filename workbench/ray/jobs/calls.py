@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 from workbench.common.text import rank_list
 from workbench.errors import CollectiveError, DeadlineError, LaunchError, PeerLostError, RankFailedError
 from workbench.ray.needed import ray
-from workbench.ray.places import Place
+from workbench.ray.places import Location
 
 PATIENCE_S = 15.0
 """So long the other ranks have after a failure. They hear of it within a second, if they are in a collective."""
@@ -39,12 +39,10 @@ class Failure:
 
     @property
     def gone(self) -> bool:
-        """Has its process ended?"""
         return not isinstance(self.error, ray.exceptions.RayTaskError)
 
     @property
     def cause(self) -> BaseException:
-        """What was raised there."""
         return getattr(self.error, "cause", None) or self.error
 
     @property
@@ -53,7 +51,7 @@ class Failure:
         return 0 if self.gone else 2 if isinstance(self.cause, CollectiveError) else 1
 
 
-def gather(refs: Sequence[Any], places: Sequence[Place] = (), patience_s: float = PATIENCE_S) -> list[Any]:
+def gather(refs: Sequence[Any], places: Sequence[Location] = (), patience_s: float = PATIENCE_S) -> list[Any]:
     """The results, by rank.
 
     Args:
@@ -113,7 +111,7 @@ def within(refs: Sequence[Any], timeout_s: float, what: str) -> list[Any]:
     return list(ray.get(list(refs)))
 
 
-def _fail(first: Failure, places: Sequence[Place], busy: Sequence[int]) -> NoReturn:
+def _fail(first: Failure, places: Sequence[Location], busy: Sequence[int]) -> NoReturn:
     where = f" on {places[first.rank].host} (process {places[first.rank].pid})" if places else ""
     rest = f"\n{rank_list(busy)} still run; shutdown() ends them." if busy else ""
     if first.gone:

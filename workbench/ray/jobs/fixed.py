@@ -10,7 +10,7 @@ from workbench.errors import LaunchError
 from workbench.executors.calls import NumberedCalls
 from workbench.ray.jobs.calls import RankGoneError, gather, within
 from workbench.ray.needed import connected, ray
-from workbench.ray.places import Place, alias_is_wanted, meeting_point, variables
+from workbench.ray.places import Location, alias_is_wanted, meeting_point, variables
 from workbench.ray.ray_logger import calling
 from workbench.ray.settings import MiniSettings
 from workbench.ray.strategy import ColocatedStrategy, PGStrategy
@@ -60,7 +60,7 @@ class StaticAdapter:
         }
         self._use_current = use_current_placement_group
         self._strategy: ColocatedStrategy | PGStrategy | None = None
-        self.places: list[Place] = []
+        self.places: list[Location] = []
         self._lost, self._calls = "", NumberedCalls(0)
 
     def start(
@@ -88,7 +88,6 @@ class StaticAdapter:
 
     @property
     def workers(self) -> list[Any]:
-        """The actors, by rank."""
         return self._strategy.workers if self._strategy else []
 
     def _choose(self) -> ColocatedStrategy | PGStrategy:

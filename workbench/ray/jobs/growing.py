@@ -89,7 +89,6 @@ class Growing:
         )
 
     def close(self) -> None:
-        """End the executors."""
         self._board.close()
         self._offers.close()
 

@@ -90,7 +90,6 @@ class Offers:
         self._thread.start()
 
     def close(self) -> None:
-        """End them."""
         self._over.set()
         self._thread.join()
         for address in list(self._made):

@@ -25,7 +25,7 @@ class Rank0Channel(Protocol):
     def open(self, poller: select.poll, wake: Callable[[], None]) -> None:
         """Begin: messages end a wait in ``poller``, or call ``wake``."""
 
-    def say(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Tell rank 0 something; never blocks."""
 
     def take(self, caller: bool = False) -> list[Decision]:
@@ -70,13 +70,13 @@ class SocketChannel:
         self._poller = poller
         poller.register(self._connection, select.POLLIN)
 
-    def say(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Send an event, in as many messages as rank 0's limit on their size asks for."""
         body = encode_event(event)
         if len(body) > LARGEST // 2 and isinstance(event, Announce) and len(event.items) > 1:
             half = len(event.items) // 2  # without values, so the data plane moves all of these
-            self.say(Announce(event.rank, event.items[:half], event.seen))
-            self.say(Announce(event.rank, event.items[half:], event.seen))
+            self.send(Announce(event.rank, event.items[:half], event.seen))
+            self.send(Announce(event.rank, event.items[half:], event.seen))
             return
         self._number += 1
         greeted = self._connection.private and self._number > 1
@@ -103,7 +103,7 @@ class SocketChannel:
                     self._newest = decision.number
                     got.append(decision)
         if connection.received > before:
-            self._watch.heard(time.monotonic())
+            self._watch.sign_of_life(time.monotonic())
         if connection.closed:
             self._poller.unregister(connection)
         return got
@@ -148,11 +148,11 @@ class LocalChannel:
 
         self._server.own = put
 
-    def say(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """See :class:`Rank0Channel`."""
         self._inside = True
         try:
-            self._server.hear(event)
+            self._server.receive(event)
         finally:
             self._inside = False
 

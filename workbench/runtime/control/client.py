@@ -51,7 +51,7 @@ class ControlClient:
 
     def send(self, event: Event) -> None:
         """Send one event to rank 0; never blocks."""
-        self._channel.say(event)
+        self._channel.send(event)
         self._beat_at = time.monotonic() + self._heartbeat_s
 
     def wake(self) -> None:

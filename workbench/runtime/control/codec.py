@@ -155,17 +155,17 @@ def _dump(value: Any) -> bytes:
 
 def _request(fields: list[Any]) -> Request:
     name, kind, dtype, shape, op, root, device, pre, post, pset, splits, group, size, absent, *rest, user = fields
-    shape, splits, (place, priority) = tuple(map(int, shape)), tuple(map(int, splits)), map(int, rest)
+    shape, splits, (offset, priority) = tuple(map(int, shape)), tuple(map(int, splits)), map(int, rest)
     return Request(
         str(name), Kind(kind), str(dtype), shape, ReduceOp(op), int(root), str(device),
-        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), place, priority,
+        float(pre), float(post), int(pset), splits, str(group), int(size), bool(absent), offset, priority,
         tuple(map(int, user)),
     )  # fmt: skip
 
 
 def _response(fields: list[Any]) -> Response:
-    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, places, absent, joined, error, *rest = fields
+    name, kind, dtype, shape, op, root, device, pre, post, pset, rows, offsets, absent, joined, error, *rest = fields
     return Response(
         name, Kind(kind), dtype, tuple(shape), ReduceOp(op), root, device, pre, post, pset, tuple(rows),
-        tuple(places), absent, tuple(joined), tuple(error), *rest,
+        tuple(offsets), absent, tuple(joined), tuple(error), *rest,
     )  # fmt: skip

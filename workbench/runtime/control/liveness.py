@@ -24,45 +24,45 @@ class LifeWatch:
     def __init__(self, peer_timeout_s: float) -> None:
         self._timeout_s, self._here = peer_timeout_s, host_id()
         self._pids: dict[int, int] = {}
-        self._heard: dict[int, float] = {}
+        self._last_sign: dict[int, float] = {}
         self._cut_off: dict[int, float] = {}  # when
         self._given_up: dict[int, str] = {}  # why
         self.hosts: Sequence[str] = ()
 
     def meet(self, beat: Beat, now: float) -> None:
         """A rank has introduced itself."""
-        self._heard[beat.rank] = now
+        self._last_sign[beat.rank] = now
         if beat.host == self._here:
             self._pids[beat.rank] = beat.pid
 
-    def heard(self, rank: int, now: float) -> None:
+    def sign_of_life(self, rank: int, now: float) -> None:
         """A rank has shown a sign of life."""
-        if rank in self._heard:
-            self._heard[rank] = now
+        if rank in self._last_sign:
+            self._last_sign[rank] = now
 
     def forget(self, rank: int) -> None:
         """A rank has said good-bye."""
-        for each in (self._heard, self._cut_off, self._given_up):
+        for each in (self._last_sign, self._cut_off, self._given_up):
             each.pop(rank, None)
 
     def cut_off(self, rank: int, now: float) -> None:
         """A rank's connection has ended; that it has not said good-bye before makes it suspect."""
-        if rank in self._heard:
+        if rank in self._last_sign:
             self._cut_off[rank] = now
 
     def give_up(self, rank: int, why: str) -> None:
         """Nothing can be done with a rank any more."""
-        if rank in self._heard:
+        if rank in self._last_sign:
             self._given_up[rank] = why
 
     def slept(self, seconds: float, now: float) -> None:
         """This process itself has not run for so long: others' silence meanwhile says nothing."""
         if seconds > self._timeout_s / 2:
-            self._heard = dict.fromkeys(self._heard, now)
+            self._last_sign = dict.fromkeys(self._last_sign, now)
 
     def stopped(self) -> dict[int, str]:
         """The ranks whose processes are stopped at present, and what that means."""
-        return {rank: why for rank, pid in self._pids.items() if rank in self._heard and (why := why_stopped(pid))}
+        return {rank: why for rank, pid in self._pids.items() if rank in self._last_sign and (why := why_stopped(pid))}
 
     @property
     def doubts(self) -> bool:
@@ -72,7 +72,7 @@ class LifeWatch:
     def lost(self, now: float) -> list[Lost]:
         """Ranks found to be gone since the last call."""
         found = []
-        for rank, last in list(self._heard.items()):
+        for rank, last in list(self._last_sign.items()):
             pid = self._pids.get(rank)
             if pid is not None and has_ended(pid):
                 found.append(Lost(rank, _ENDED.format(pid) + self._on_host(rank)))
@@ -88,8 +88,8 @@ class LifeWatch:
 
     def _from_where(self, rank: int, now: float) -> str:
         """The host, with all of its ranks where all are silent."""
-        here = [each for each in self._heard if self.hosts and self.hosts[each] == self.hosts[rank]]
-        if here and all(now - self._heard[each] > self._timeout_s / 2 for each in here):
+        here = [each for each in self._last_sign if self.hosts and self.hosts[each] == self.hosts[rank]]
+        if here and all(now - self._last_sign[each] > self._timeout_s / 2 for each in here):
             return f" from host {self.hosts[rank]} ({rank_list(here)}; an mpiexec waits for it until Ctrl-C)"
         return self._on_host(rank)
 
@@ -108,19 +108,19 @@ class Rank0Watch:
 
     def __init__(self, sock: socket.socket, peer_timeout_s: float) -> None:
         self._timeout_s, self._pid, self.why = peer_timeout_s, peer(sock)[0], ""
-        self._heard = float("inf")
+        self._last_sign = float("inf")
 
-    def heard(self, now: float) -> None:
+    def sign_of_life(self, now: float) -> None:
         """Rank 0 has shown a sign of life."""
-        self._heard = now
+        self._last_sign = now
 
     def look(self, now: float, slept_s: float = 0.0) -> None:
         """Find out about :attr:`why`; this process itself has not run for ``slept_s`` before."""
         if slept_s > self._timeout_s / 2:  # nor may rank 0: the silence counts from here
-            self._heard = max(self._heard, now)
+            self._last_sign = max(self._last_sign, now)
         if self._pid and has_ended(self._pid):
             self.why = _ENDED.format(self._pid)
-        elif now - self._heard > self._timeout_s:
+        elif now - self._last_sign > self._timeout_s:
             self.why = _why_silent(self._pid or None, self._timeout_s)
 
 

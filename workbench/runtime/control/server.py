@@ -1,7 +1,8 @@
 """Rank 0's end of the control plane: events come in, the coordinator decides, the same bytes go to all ranks.
 
 Event-driven: the thread sleeps until a message comes or something is due. Messages are sealed with the job's secret;
-between processes of one user on one machine only the first one is (``authentication.py``). Other peers are cut off.
+between processes of one user on one machine only the first one is (``channel.py``). Other peers are cut off. On rank 0
+this thread and the engine's both ask the coordinator, one at a time, under a lock.
 """
 
 from __future__ import annotations
@@ -83,10 +84,11 @@ class ControlServer(threading.Thread):
         self._last: dict[int, int] = {}  # rank → number of its last sealed message
         self._introduced: set[int] = set()  # ranks that wait for the others at the end of init(), or are beyond it
         self._ended = False
+        # For all of this state: rank 0's engine, and whoever reports a lost rank, change it on threads of their own.
         self._lock = threading.RLock()
         self.own: Callable[[Decision], None] = lambda decision: None
         self._inquiry: Inquiry | None = None
-        self._hurried = False  # looks often, for something is undecided
+        self._polls = False  # looks often, for something is undecided
         self._ran_out = False  # of open files, and has said so
         self.stop, self.turn = threading.Event(), Turn()
         self._beat_at = self._look_at = 0.0
@@ -135,8 +137,10 @@ class ControlServer(threading.Thread):
     def _step(self, at_once: bool = False) -> None:
         now = time.monotonic()
         with self._lock:
-            self._hurried = self._inquiry is not None or self._urgent(now)
-        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._hurried else self._beat_at - now)
+            self._polls = self._inquiry is not None or self._urgent(now)
+        # Without the lock, or rank 0's own events would wait for those of others. So what was decided before this wait
+        # may be out of date after it; receive() ends the wait where that matters.
+        ready = self._selector.select(0.0 if at_once else _LOOK_EVERY_S if self._polls else self._beat_at - now)
         with self._lock:
             now = time.monotonic()
             self._watch.slept(now - self._here_at - self._heartbeat_s, now)
@@ -153,21 +157,21 @@ class ControlServer(threading.Thread):
             if self._inquiry is not None and self._inquiry.due(now):
                 log.warning("%s", self._inquiry.text(self._watch.stopped()))
                 self._inquiry = None
-            self._tell(out)
+            self._broadcast(out)
 
     def sockets(self) -> list[socket.socket]:
         """The connections of the other ranks."""
         return [connection.socket for connection in list(self._ranks.values())]
 
-    def hear(self, event: Event) -> None:
+    def receive(self, event: Event) -> None:
         """Rank 0's own events; from its engine's thread."""
         with self._lock:
             if self._ended:
                 return
             now = time.monotonic()
-            self._tell(self._obey(event, now))
-            if self._coordinator.over or self._urgent(now) > self._hurried:
-                self._hurried = True
+            self._broadcast(self._obey(event, now))
+            if self._coordinator.over or self._urgent(now) > self._polls:
+                self._polls = True
                 self._nudge()
 
     def _nudge(self) -> None:
@@ -189,6 +193,9 @@ class ControlServer(threading.Thread):
         if report and self._inquiry is None:  # else the ranks still answer an earlier one
             self._inquiry = Inquiry(report, now + _ANSWER_S, self._coordinator.size)
             failed += self._coordinator.decide([Response("", Kind.STACKS)])
+            if log.isEnabledFor(logging.DEBUG):
+                for name in self._coordinator.waiting():
+                    log.debug("%s", self._coordinator.story(name))
         return out + failed
 
     def release(self, together: bool) -> None:
@@ -245,7 +252,7 @@ class ControlServer(threading.Thread):
             self._watch.meet(event, now)
             if not self.missing():
                 self._send_all(self._coordinator.decide([]))  # an empty one: all are here, init() may return
-        self._watch.heard(event.rank, now)
+        self._watch.sign_of_life(event.rank, now)
         if isinstance(event, Stack):
             if self._inquiry is not None:
                 self._inquiry.answer(event.rank, event.text)
@@ -298,7 +305,7 @@ class ControlServer(threading.Thread):
         if before not in (None, connection):
             self._drop(before, 0.0)
 
-    def _tell(self, decision: Decision) -> None:
+    def _broadcast(self, decision: Decision) -> None:
         """The same to every rank, if there is something to do."""
         if decision:
             if self._timeline.on:

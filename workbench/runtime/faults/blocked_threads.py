@@ -32,7 +32,7 @@ _OURS = str(Path(__file__).resolve().parents[2])  # the package
 _LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
 
 
-class _Call(threading.local):
+class _GraphCall(threading.local):
     """What this thread does for a graph, if it does."""
 
     line: str | None = None
@@ -40,11 +40,11 @@ class _Call(threading.local):
     more: Callable[[], bool] = staticmethod(lambda: False)
 
 
-_CALL = _Call()
+_CALL = _GraphCall()
 
 
 @contextmanager
-def called_at(line: str, library: str = "", more: Callable[[], bool] = _Call.more) -> Iterator[None]:
+def called_at(line: str, library: str = "", more: Callable[[], bool] = _GraphCall.more) -> Iterator[None]:
     """Within the block this thread acts for a graph of a framework.
 
     Args:
@@ -74,7 +74,7 @@ class BlockedThreads(Waits):
         self._submit: dict[int, threading.Thread] = {}
         self._waiting: dict[int, tuple[int, str, str]] = {}
         self._graphs: dict[int, tuple[str, Callable[[], bool]]] = {}  # of waiting threads: the library, more to come?
-        self._told = False  # rank 0 takes this rank for blocked
+        self._reported = False  # rank 0 takes this rank for blocked
         self._look_at = 0.0
 
     def submits(self, engine: int | None = None) -> None:
@@ -109,11 +109,11 @@ class BlockedThreads(Waits):
 
     def look(self, now: float) -> None:
         """Is this rank blocked by now? A thread that went on may have ended since, or wait for one that waits."""
-        if self._waiting and not self._told and now >= self._look_at:
+        if self._waiting and not self._reported and now >= self._look_at:
             self._look_at = now + LONG_WAIT_S
             try:
                 with self._lock:
-                    self._tell()
+                    self._report_blocked()
             except Exception:
                 log.exception("Which threads of rank %d wait could not be found out.", self._rank)
 
@@ -130,25 +130,25 @@ class BlockedThreads(Waits):
             self._waiting[me] = wait
             if _CALL.library:
                 self._graphs[me] = _CALL.library, _CALL.more
-            self._tell()
+            self._report_blocked()
         try:
             yield
         finally:
             with self._lock:
                 self._end(me)
                 if _CALL.library:  # this thread has nothing more to do, and others may wait still
-                    self._tell()
+                    self._report_blocked()
 
-    def _tell(self) -> None:
+    def _report_blocked(self) -> None:
         if self._waiting and not self.others():
-            self._told = True
+            self._reported = True
             more = any(more() for _, more in self._graphs.values())
             self._report(Blocked(self._rank, tuple(self._waiting.values()), more))
 
     def _end(self, thread: int) -> None:
         self._graphs.pop(thread, None)
-        if self._waiting.pop(thread, None) is not None or self._told:
-            self._told = False
+        if self._waiting.pop(thread, None) is not None or self._reported:
+            self._reported = False
             self._report(Blocked(self._rank, ()))
 
 

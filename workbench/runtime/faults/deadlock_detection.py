@@ -233,13 +233,13 @@ class Attendance:
         missed = circle[key]
         verbs = {other: other[1].partition(".")[0] for other in circle if _bare(other) == _bare(key)}
         if len(verbs) > 1:
-            said = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
-            said.update((rank, verb) for other, verb in verbs.items() for rank in circle[other].here)
+            doing = {rank: self._doing(rank, key) for rank in sorted((*missed.here, *missed.missing))}
+            doing.update((rank, verb) for other, verb in verbs.items() for rank in circle[other].here)
             one, other = sorted(verbs.values())[:2]
             names = ", ".join(repr(name) for _, name in sorted(verbs))
             first = f"Mismatched operations: One rank did an {one}, but another rank did an {other}."
             cure = "Call the same function under this name on every rank."
-            return "MismatchError", "\n".join([first, f"  in {names}:", *by_rank(said), cure])
+            return "MismatchError", "\n".join([first, f"  in {names}:", *by_rank(doing), cure])
         first = (
             f"The ranks wait for each other, so {key[1]!r}, submitted by {rank_list(missed.here)}, can never complete."
         )

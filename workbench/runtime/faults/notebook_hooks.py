@@ -19,7 +19,7 @@ from workbench.common.cell_numbers import CellNumbers, cell_numbers
 from workbench.runtime.faults.kernel_replies import Replies
 
 
-class Job(Protocol):
+class RunningJob(Protocol):
     """The running job, seen from this rank."""
 
     def script_raised(self, traceback: str) -> None:
@@ -41,7 +41,7 @@ class Job(Protocol):
         """A cell has ended with an exception."""
 
 
-Find = Callable[[], Job | None]
+Find = Callable[[], RunningJob | None]
 
 _MARK = "_workbench_installed"
 _MOST_FRAMES = 40  # a RecursionError has a thousand

@@ -27,14 +27,14 @@ class SigintLater:
     """Holds SIGINT back on the main thread, the only one that gets it.
 
     Args:
-        hurry: called when one comes; it ends the wait that the main thread may be in.
+        end_wait: called when one comes; it ends the wait that the main thread may be in.
 
     Attributes:
         came: one is held back.
     """
 
-    def __init__(self, hurry: Callable[[], None]) -> None:
-        self._hurry, self._before, self._pid = hurry, None, os.getpid()
+    def __init__(self, end_wait: Callable[[], None]) -> None:
+        self._end_wait, self._before, self._pid = end_wait, None, os.getpid()
         self.came: tuple[int, FrameType | None] | None = None
 
     def begin(self) -> bool:
@@ -59,6 +59,7 @@ class SigintLater:
         """
         if self._before is None or threading.get_ident() != _MAIN:
             return
+        # The script's handler first: what comes from here on reaches it, and what came before is handed over below.
         before, self._before = self._before, None
         _set(_SIGINT, before)
         came, self.came = self.came, None
@@ -69,4 +70,4 @@ class SigintLater:
         self.came = number, frame
         if os.getpid() != self._pid:  # another thread has forked this process meanwhile, and nobody calls end() here
             return self.end()
-        self._hurry()
+        self._end_wait()

@@ -40,6 +40,6 @@ class Window(AtOnce):
             self._until = min(now, self._since + _MOST_WINDOWS * self.window_s) + self.window_s
             self.held += fresh
             if any(isinstance(each, Event) for each in fresh):
-                self.hurry = True
-        self.open = bool(self.held) and not self.hurry and now < self._until
+                self.flush_now = True
+        self.open = bool(self.held) and not self.flush_now and now < self._until
         return self.open

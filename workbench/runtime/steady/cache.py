@@ -92,7 +92,7 @@ class CoordinatorCache:
         self._known[self._next] = replace(response, cache_id=self._next, cached=True)
         return replace(response, cache_id=self._next, cached=False)
 
-    def whole(self, ids: list[int]) -> bool:
+    def self_contained(self, ids: list[int]) -> bool:
         """Is each group among these complete?"""
         if not self._groups:
             return True

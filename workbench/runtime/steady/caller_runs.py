@@ -57,8 +57,8 @@ class CallerRuns(OwnThread):
 
     def awaited(self, handle: Any, limit_s: float) -> None:
         """Run rounds on this thread until the handle is done, ``limit_s`` at most, if that is possible."""
-        hurry = self.engine.hurry()
-        if not (self._turn.resting and self._runs(handle, limit_s)) and hurry:
+        flushed = self.engine.flush()
+        if not (self._turn.resting and self._runs(handle, limit_s)) and flushed:
             self.wake()
 
     def _runs(self, handle: Any, limit_s: float) -> bool:
@@ -73,6 +73,8 @@ class CallerRuns(OwnThread):
             except BaseException as error:  # noqa: BLE001 - the engine's thread raises it
                 self._failed = error
             finally:
+                # The turn before the bell, or the engine's thread would wake only to wait for it. Both before SIGINT,
+                # which may raise.
                 self._caller = None
                 self._turn.give()
                 if self._failed is not None or not self.engine.settled():

@@ -57,10 +57,10 @@ class PriorityCoordinator(Wrapper):
         if isinstance(event, Done):
             if self._on_their_way:
                 self._on_their_way.popleft()
-            return self._say(self._next())
+            return self._decide(self._next())
         if isinstance(event, Left):  # it may be rank 0, which then says no more what is done
             self._holds_back = False
-            return self._say(self._next()) + super().take(event, now)
+            return self._decide(self._next()) + super().take(event, now)
         return super().take(event, now)
 
     def decide(self, items: Sequence[Response | int], results: Values | None = None) -> Decision:
@@ -102,7 +102,7 @@ class PriorityCoordinator(Wrapper):
         self._on_their_way.append(nbytes(response))
         return response
 
-    def _say(self, items: list[Response | int]) -> Decision:
+    def _decide(self, items: list[Response | int]) -> Decision:
         return self._inner.decide(items) if items else Decision()
 
 

@@ -20,7 +20,7 @@ class Sequences:
 
     Args:
         size: number of ranks.
-        whole: may these begin without further ones? Not a part of a group.
+        self_contained: may these begin without further ones? Not a part of a group.
 
     Example:
         >>> sequences = Sequences(size=2)
@@ -32,8 +32,8 @@ class Sequences:
         {0: [7, 8], 1: [8]}
     """
 
-    def __init__(self, size: int, whole: Callable[[list[int]], bool] = lambda ids: True) -> None:
-        self._whole = whole
+    def __init__(self, size: int, self_contained: Callable[[list[int]], bool] = lambda ids: True) -> None:
+        self._self_contained = self_contained
         self._ahead: dict[int, list[int]] = {rank: [] for rank in range(size)}
         self._silent = size  # how many of them are empty: while there is one, nothing can be complete
         self.values: dict[tuple[int, int], bytes] = {}
@@ -50,7 +50,7 @@ class Sequences:
             return []
         shortest = min(map(len, self._ahead.values()))
         first = own[:shortest]
-        if any(one[:shortest] != first for one in self._ahead.values()) or not self._whole(first):
+        if any(one[:shortest] != first for one in self._ahead.values()) or not self._self_contained(first):
             return None
         for one in self._ahead.values():
             del one[:shortest]
@@ -93,7 +93,7 @@ class SteadyCoordinator(Wrapper):
     ) -> None:
         super().__init__(inner)
         self._cache, self._size, self._calm = cache, size, calm
-        self._sequences = Sequences(size, cache.whole)
+        self._sequences = Sequences(size, cache.self_contained)
         self._seen = [0] * size
         self._began = 0.0  # when the first name of the step was announced
 

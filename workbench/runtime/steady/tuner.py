@@ -44,7 +44,7 @@ _HEADER = "hierarchical_allreduce,hierarchical_allgather,cache_enabled,cycle_tim
 
 
 @dataclass(frozen=True)
-class Trial:
+class TunerTrial:
     """A choice, and the bytes that were reduced per second with it; as the simulator expects them, if it does."""
 
     choice: Choice
@@ -80,7 +80,7 @@ class Tuner:
         self.choice, self._start, self._noise = start, start, noise
         self._free = [name for name in TUNED if name not in fixed]
         self._warmups, self._max = warmup_samples, max_samples
-        self.trials: list[Trial] = []
+        self.trials: list[TunerTrial] = []
         self.settled = ""
         self._write, self._expected = write or Log(""), expected
         self._first = self._expected_best() + [dict(zip(TUNED, point, strict=True)) for point in _FIRST]
@@ -94,7 +94,7 @@ class Tuner:
         if self._warmups:
             self._warmups -= 1
             return self.choice
-        self.trials.append(Trial(self.choice, score, self._expected(self.choice) if self._expected else None))
+        self.trials.append(TunerTrial(self.choice, score, self._expected(self.choice) if self._expected else None))
         self._write.trial(self.trials[-1])
         self.choice = self._settle() if len(self.trials) >= self._max else self._next()
         return self.choice
@@ -160,7 +160,7 @@ class Log:
         self._path, self._fixed, self._file = path, f"{hierarchical:d},0,{cache:d}", None if not path else _open(path)
         self._line(_HEADER)
 
-    def trial(self, trial: Trial) -> None:
+    def trial(self, trial: TunerTrial) -> None:
         choice = trial.choice
         threshold, window = choice.fusion_threshold_bytes / (1 << 20), choice.fusion_window_s * 1e3
         self._line(f"{self._fixed},{window:g},{threshold:g},{trial.score / 1e6:g}")

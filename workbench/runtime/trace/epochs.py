@@ -58,14 +58,14 @@ def by_engine(found: Mapping[int, Sequence[Recorded]], engines: Sequence[int]) -
     rows = {(one["epoch"], one["rank"]): row for row, each in enumerate(engines) for one in found.get(each, ())}
     clock = next((one["snapshot"] for each in found.values() for one in each), None)
     host, wall_ns = (clock["host"], clock["wall_ns"]) if clock else ("", 0)
-    whole: list[Snapshot] = [{"host": host, "wall_ns": wall_ns, "collectives": [], "answers": []} for _ in engines]
+    merged: list[Snapshot] = [{"host": host, "wall_ns": wall_ns, "collectives": [], "answers": []} for _ in engines]
     for row, each in enumerate(engines):
         for one in found.get(each, ()):
             epoch, snapshot = one["epoch"], one["snapshot"]
-            whole[row]["collectives"] += [_numbered(batch, epoch) for batch in snapshot["collectives"]]
+            merged[row]["collectives"] += [_numbered(batch, epoch) for batch in snapshot["collectives"]]
             answers = [answer for answer in snapshot["answers"] if (epoch, answer[1]) in rows]
-            whole[0]["answers"] += [(name, rows[epoch, rank], when) for name, rank, when in answers]
-    return whole
+            merged[0]["answers"] += [(name, rows[epoch, rank], when) for name, rank, when in answers]
+    return merged
 
 
 def _numbered(batch: Collective, epoch: int) -> Collective:

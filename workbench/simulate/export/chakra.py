@@ -23,7 +23,7 @@ from enum import IntEnum
 from pathlib import Path
 
 from workbench.simulate.export.wire import CutError, delimited, double, fields, messages, number, packed, text, unpacked
-from workbench.simulate.steps import Event, Overlap, Policy, Result, Span
+from workbench.simulate.steps import Overlap, Policy, Result, Span, TimedEvent
 
 VERSION = "0.0.4"
 ALL_REDUCE = 0
@@ -40,7 +40,7 @@ class NodeType(IntEnum):
 
 
 @dataclass(frozen=True)
-class Node:
+class TraceNode:
     """A node of a trace.
 
     Args:
@@ -62,7 +62,7 @@ class Node:
     attributes: dict[str, Value] = field(default_factory=dict)
 
 
-def nodes(result: Result, layers: Sequence[Span], policy: Policy | None = None) -> list[Node]:
+def nodes(result: Result, layers: Sequence[Span], policy: Policy | None = None) -> list[TraceNode]:
     """The last step of a simulation, in an order in which each node comes after what it depends on.
 
     Args:
@@ -97,13 +97,15 @@ def nodes(result: Result, layers: Sequence[Span], policy: Policy | None = None) 
     return made
 
 
-def _computation(i: int, event: Event, start: float) -> Node:
+def _computation(i: int, event: TimedEvent, start: float) -> TraceNode:
     deps = (i - 1,) if i else ()
     name = f"{event.what} {event.names[0]}"
-    return Node(i, name, NodeType.COMP_NODE, (), deps, *_times(event, start), {"is_cpu_op": False})
+    return TraceNode(i, name, NodeType.COMP_NODE, (), deps, *_times(event, start), {"is_cpu_op": False})
 
 
-def _reduction(i: int, event: Event, start: float, deps: Sequence[int], computed: int, value_bytes: int) -> Node:
+def _reduction(
+    i: int, event: TimedEvent, start: float, deps: Sequence[int], computed: int, value_bytes: int
+) -> TraceNode:
     attributes: dict[str, Value] = {
         "is_cpu_op": False,
         "comm_type": ALL_REDUCE,
@@ -111,10 +113,10 @@ def _reduction(i: int, event: Event, start: float, deps: Sequence[int], computed
     }
     before = (i - 1,) if i > computed else ()
     name = f"reduce {', '.join(event.names)}"
-    return Node(i, name, NodeType.COMM_COLL_NODE, before, tuple(deps), *_times(event, start), attributes)
+    return TraceNode(i, name, NodeType.COMM_COLL_NODE, before, tuple(deps), *_times(event, start), attributes)
 
 
-def _times(event: Event, start: float) -> tuple[int, int]:
+def _times(event: TimedEvent, start: float) -> tuple[int, int]:
     return round(1e6 * (event.begin_s - start)), round(1e6 * (event.end_s - event.begin_s))
 
 
@@ -150,7 +152,7 @@ def _metadata(count: int) -> bytes:
     return text(1, VERSION) + text(2, _attribute("nodes", count))
 
 
-def encode(node: Node) -> bytes:
+def encode(node: TraceNode) -> bytes:
     """The message ``Node``."""
     plain = [(6, node.start_us), (7, node.duration_us)]
     return b"".join(
@@ -174,7 +176,7 @@ def _attribute(name: str, value: Value) -> bytes:
     return text(1, name) + (double(_DOUBLE, value) if isinstance(value, float) else text(_STRING, value))
 
 
-def read_chakra(path: str | Path) -> list[Node]:
+def read_chakra(path: str | Path) -> list[TraceNode]:
     """Read a rank's file.
 
     Raises:
@@ -200,7 +202,7 @@ def read_chakra(path: str | Path) -> list[Node]:
     return found
 
 
-def decode(raw: bytes) -> Node:
+def decode(raw: bytes) -> TraceNode:
     """The message ``Node``, of any writer: repeated numbers may be packed or not, other fields are passed over.
 
     Raises:
@@ -217,7 +219,7 @@ def decode(raw: bytes) -> Node:
             name = value.decode()
         elif key == 10:
             attributes[_name(value)] = _value(value)
-    return Node(numbers[1], name, numbers[3], tuple(deps[4]), tuple(deps[5]), numbers[6], numbers[7], attributes)
+    return TraceNode(numbers[1], name, numbers[3], tuple(deps[4]), tuple(deps[5]), numbers[6], numbers[7], attributes)
 
 
 def _name(raw: int | bytes) -> str:
@@ -243,4 +245,4 @@ def _inside(raw: int | bytes) -> list[tuple[int, int | bytes]]:
     return list(fields(raw))
 
 
-__all__ = ["ALL_REDUCE", "VERSION", "Node", "NodeType", "decode", "encode", "nodes", "read_chakra", "write_chakra"]
+__all__ = ["ALL_REDUCE", "VERSION", "NodeType", "TraceNode", "decode", "encode", "nodes", "read_chakra", "write_chakra"]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench.common.chrome_trace import TraceEvent, complete, named, trace, write
-from workbench.simulate.steps import Event, Policy, Result, Span
+from workbench.simulate.steps import Policy, Result, Span, TimedEvent
 
 _THREADS = {"forward": 0, "backward": 0, "reduce": 1}
 
@@ -58,7 +58,7 @@ def write_chrome_trace(path: str | Path, result: Result, layers: Sequence[Span],
     write(path, chrome_trace(result, layers, policy))
 
 
-def _complete(event: Event, start_s: float, nbytes: int) -> TraceEvent:
+def _complete(event: TimedEvent, start_s: float, nbytes: int) -> TraceEvent:
     name, thread = f"{event.what} {', '.join(event.names)}", _THREADS[event.what]
     args = {"bytes": nbytes} if event.what == "reduce" else {}
     begin_us, end_us = 1e6 * (event.begin_s - start_s), 1e6 * (event.end_s - start_s)

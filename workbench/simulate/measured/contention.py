@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from workbench.simulate.steps import Event, Policy, Result, Span, simulate
+from workbench.simulate.steps import Policy, Result, Span, TimedEvent, simulate
 
 _CLOSE = 1e-3
 _TIMES = 50
@@ -68,7 +68,7 @@ def _times_as_long(reduce_s: Callable[[float], float], factor: float) -> Callabl
     return lambda nbytes: factor * reduce_s(nbytes)
 
 
-def _both_s(one: Event, other: Event) -> float:
+def _both_s(one: TimedEvent, other: TimedEvent) -> float:
     return max(0.0, min(one.end_s, other.end_s) - max(one.begin_s, other.begin_s))
 
 

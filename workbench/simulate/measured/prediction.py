@@ -26,7 +26,7 @@ from workbench.simulate.machines import Wire
 from workbench.simulate.measured.contention import Contention, simulate_together
 from workbench.simulate.measured.fit import Constant, Fit
 from workbench.simulate.measured.links import Links, gather, reduce_scatter, reduction
-from workbench.simulate.steps import Event, Policy, Span
+from workbench.simulate.steps import Policy, Span, TimedEvent
 
 if TYPE_CHECKING:
     pass
@@ -89,7 +89,7 @@ def _fit(found: dict[str, Any]) -> Fit:
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictionRow:
     """One number of ranks.
 
     Args:
@@ -105,7 +105,7 @@ class Row:
     step_s: float
     alone_s: float
     sent_s: float
-    events: tuple[Event, ...] = ()
+    events: tuple[TimedEvent, ...] = ()
 
     @property
     def efficiency(self) -> float:
@@ -121,7 +121,7 @@ class Prediction:
         rows: by number of ranks, as asked.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[PredictionRow, ...]
 
     @property
     def table(self) -> RankTable:
@@ -203,10 +203,10 @@ def _known(links: Links | None) -> Links:
 
 def _row(
     layers: Sequence[Span], measured: Measured, ranks: int, hosts: int, link: Wire | None, policy: Policy, sharded: bool
-) -> Row:
+) -> PredictionRow:
     alone_s = sum(layer.forward_s + layer.backward_s for layer in layers)
     if ranks == 1:
-        return Row(1, 1, alone_s, alone_s, 0.0)
+        return PredictionRow(1, 1, alone_s, alone_s, 0.0)
     machines = measured.links.machines(ranks, hosts, link)
     reduce_s = (reduce_scatter if sharded else reduction)(machines)
     if sharded:  # each rank updates a part; then the parts are gathered
@@ -215,7 +215,7 @@ def _row(
         layers = [replace(update, forward_s=update.forward_s / ranks + gather(machines)(nbytes)), *layers[1:]]
     found = simulate_together(layers, reduce_s, policy, measured.contention)
     sent_s = sum(event.end_s - event.begin_s for event in found.events if event.what == "reduce")
-    return Row(ranks, hosts, found.step_s, alone_s, sent_s, tuple(found.events))
+    return PredictionRow(ranks, hosts, found.step_s, alone_s, sent_s, tuple(found.events))
 
 
-__all__ = ["Measured", "Prediction", "Row", "predict"]
+__all__ = ["Measured", "Prediction", "PredictionRow", "predict"]

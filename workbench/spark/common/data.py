@@ -15,7 +15,7 @@ from workbench.spark.session import first_line
 
 
 @dataclass(frozen=True)
-class Data:
+class TrainingData:
     """What is trained on.
 
     Args:
@@ -40,7 +40,7 @@ def written(
     files_per_rank: int,
     validation: float | str | None = None,
     seed: int | None = None,
-) -> Iterator[Data]:
+) -> Iterator[TrainingData]:
     """Write these columns of a DataFrame; they are removed at the end of the block.
 
     Args:
@@ -67,7 +67,9 @@ def written(
             store.delete(path)
 
 
-def there(spark: Any, names: Sequence[str], store: Store, ranks: int, validates: bool, number: int | None) -> Data:
+def there(
+    spark: Any, names: Sequence[str], store: Store, ranks: int, validates: bool, number: int | None
+) -> TrainingData:
     """Parquet that the user has written to the store's paths, with arrays in place of vectors.
 
     Raises:
@@ -111,13 +113,13 @@ def _write(part: Any, store: Store, path: str, files: int) -> None:
 def _cause(error: BaseException) -> str:
     """The line that says most: Spark wraps what a file system says into errors of its own."""
     lines = [line.strip().removeprefix("Caused by: ") for line in str(error).splitlines()]
-    told = [line for line in lines if "No space left" in line or "denied" in line or "Exception: " in line]
-    return first_line(next((line for line in told if "No space" in line or "denied" in line), (told or lines)[-1]))
+    causes = [line for line in lines if "No space left" in line or "denied" in line or "Exception: " in line]
+    return first_line(next((line for line in causes if "No space" in line or "denied" in line), (causes or lines)[-1]))
 
 
 def _described(
     spark: Any, store: Store, paths: Sequence[str], found: Mapping[str, tuple[str, str]], ranks: int
-) -> Data:
+) -> TrainingData:
     columns, rows = dict[str, Column](), list[int]()
     for path, what in zip(paths, ("to train with", "of validation"), strict=False):
         here, number = inspect(spark.read.parquet(store.spark_path(path)), found)
@@ -127,7 +129,7 @@ def _described(
             raise DataFrameError(f"The columns hold {columns} to train with, and {here} of validation.")
         columns = here
         rows.append(number)
-    return Data(paths[0], (*paths, "")[1], rows[0], (*rows, 0)[1], columns)
+    return TrainingData(paths[0], (*paths, "")[1], rows[0], (*rows, 0)[1], columns)
 
 
-__all__ = ["Data", "there", "written"]
+__all__ = ["TrainingData", "there", "written"]

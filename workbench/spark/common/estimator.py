@@ -22,7 +22,7 @@ from workbench.errors import LaunchError, WorkbenchError
 from workbench.spark import session
 from workbench.spark.common.backend import Backend, SparkBackend
 from workbench.spark.common.columns import names_of
-from workbench.spark.common.data import Data, there, written
+from workbench.spark.common.data import TrainingData, there, written
 from workbench.spark.common.params import EstimatorParams
 from workbench.spark.common.spec import Spec
 from workbench.spark.common.store import Store
@@ -78,7 +78,7 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
         with written(dataset, self._names(), store, ranks, files, self.getValidation(), seed) as data:
             return self._train(backend, data)
 
-    def _train(self, backend: Backend, data: Data) -> Any:
+    def _train(self, backend: Backend, data: TrainingData) -> Any:
         run_id = self.getRunId() or f"{self.uid}_{time.strftime('%Y%m%d%H%M%S')}_{secrets.token_hex(4)}"
         spec = self._spec(data, run_id)
         func, args = self._job(spec)
@@ -129,7 +129,7 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
         if weights and len(weights) != len(self.getLabelCols() or ()):
             raise ParameterError(f"loss_weights={weights}: one for each label of {self.getLabelCols()}.")
 
-    def _spec(self, data: Data, run_id: str) -> Spec:
+    def _spec(self, data: TrainingData, run_id: str) -> Spec:
         shared = {name: self.getOrDefault(name) for name in Spec.__dataclass_fields__ if self.hasParam(name)}
         shared |= {"data": data, "run_id": run_id, "val_batch_size": self.getValBatchSize() or self.getBatchSize()}
         return Spec(**shared)

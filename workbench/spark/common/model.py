@@ -64,8 +64,8 @@ class HorovodModel(Model, ModelParams, metaclass=abc.ABCMeta):  # type: ignore[m
             if about.kind == "vector" or size > 1:
                 found = found.withColumn(output, array_to_vector(cell))
             else:
-                one, whole = cell.getItem(0), about.dtype.startswith(("int", "bool"))
-                found = found.withColumn(output, (F.round(one) if whole else one).cast(_TYPES[about.dtype]))
+                one, integer = cell.getItem(0), about.dtype.startswith(("int", "bool"))
+                found = found.withColumn(output, (F.round(one) if integer else one).cast(_TYPES[about.dtype]))
         return found.drop(_PREDICTED)
 
 

@@ -54,7 +54,6 @@ class Steps:
 
     @property
     def number(self) -> int:
-        """Of steps."""
         if self.given is not None:
             return self.given
         most, least = math.ceil(self.rows / self.size), self.rows // self.size
@@ -63,7 +62,6 @@ class Steps:
 
     @property
     def sizes(self) -> list[int]:
-        """Of this rank's batches."""
         return self._sizes(self.rank)
 
     @property
@@ -92,7 +90,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Piece:
+class RowPiece:
     """Rows of a row group.
 
     Args:
@@ -109,7 +107,7 @@ class Piece:
     row_bytes: float
 
 
-def pieces(groups: Sequence[tuple[str, int, int, float]], first: int, last: int) -> list[Piece]:
+def pieces(groups: Sequence[tuple[str, int, int, float]], first: int, last: int) -> list[RowPiece]:
     """The pieces that hold the rows from ``first`` to before ``last``.
 
     Args:
@@ -120,11 +118,11 @@ def pieces(groups: Sequence[tuple[str, int, int, float]], first: int, last: int)
         >>> [(each.path, each.start, each.stop) for each in pieces([("a", 0, 3, 9), ("b", 0, 3, 9)], 2, 5)]
         [('a', 2, 3), ('b', 0, 2)]
     """
-    found, begin = list[Piece](), 0
+    found, begin = list[RowPiece](), 0
     for path, group, rows, size in groups:
         start, stop = max(first - begin, 0), min(last - begin, rows)
         if start < stop:
-            found.append(Piece(path, group, start, stop, size / rows))
+            found.append(RowPiece(path, group, start, stop, size / rows))
         begin += rows
     return found
 
@@ -148,7 +146,7 @@ class Share:
     shuffle: bool = False
     seed: int = 0
     transform: Callable[[Any], Any] | None = None
-    _pieces: list[Piece] = field(default_factory=list)
+    _pieces: list[RowPiece] = field(default_factory=list)
 
     def batches(self) -> Iterator[Batch]:
         """One after the other, for ever: :attr:`Steps.number` of them are an epoch."""
@@ -176,7 +174,7 @@ class Share:
         if self.shuffle:
             order = [order[i] for i in drawn.permutation(len(order))]
         while order:
-            window, room = list[Piece](), float(_WINDOW_BYTES)
+            window, room = list[RowPiece](), float(_WINDOW_BYTES)
             while order and (not window or room > 0):
                 window.append(order.pop(0))
                 room -= window[-1].row_bytes * (window[-1].stop - window[-1].start)
@@ -187,7 +185,7 @@ class Share:
                 read = {name: values[mixed] for name, values in read.items()}
             yield read
 
-    def _find(self) -> list[Piece]:
+    def _find(self) -> list[RowPiece]:
         from pyarrow.parquet import ParquetFile
 
         dataset, groups = self.store.get_parquet_dataset(self.path), list[tuple[str, int, int, float]]()
@@ -202,7 +200,7 @@ class Share:
             )
         return pieces([group for group in groups if group[2]], *self.steps.bounds())
 
-    def _read(self, window: Sequence[Piece]) -> Batch:
+    def _read(self, window: Sequence[RowPiece]) -> Batch:
         import pyarrow
         from pyarrow.parquet import ParquetFile
 
@@ -252,4 +250,4 @@ class _Taking:
         return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if parts else Batch()
 
 
-__all__ = ["Batch", "Piece", "Share", "Steps", "pieces"]
+__all__ = ["Batch", "RowPiece", "Share", "Steps", "pieces"]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.spark.common.data import Data
+from workbench.spark.common.data import TrainingData
 from workbench.spark.common.shards import Share, Steps
 from workbench.spark.common.store import Store
 
@@ -21,7 +21,7 @@ class Spec:
         others: see there.
     """
 
-    data: Data
+    data: TrainingData
     store: Store
     run_id: str
     feature_cols: Sequence[str]

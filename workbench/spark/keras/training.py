@@ -164,7 +164,6 @@ class _Keep(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
         self._spec, self._folder, self._history = spec, folder, list[dict[str, float]]()
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Write them."""
         store, run_id = self._spec.store, self._spec.run_id
         self._history.append({"epoch": epoch, **{name: float(value) for name, value in (logs or {}).items()}})
         path, where = store.get_checkpoint_path(run_id), store.get_logs_path(run_id)

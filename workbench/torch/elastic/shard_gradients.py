@@ -145,7 +145,7 @@ class ShardGradients:
     def end(self) -> None:
         self._done = True
 
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         if not self._done:
             raise RuntimeError(_BEFORE_STEP)
         if self.ordinary:

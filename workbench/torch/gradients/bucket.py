@@ -45,10 +45,10 @@ class GradBucket:
         self._absent: list[str] = []
         self.lent: set[str] = set()
 
-    def shaped(self, whole: api.Array | torch.Tensor) -> dict[str, torch.Tensor]:
+    def shaped(self, bucket: api.Array | torch.Tensor) -> dict[str, torch.Tensor]:
         """The parts of an array with this layout, each shaped like its parameter and in its order in memory."""
         shaped = {}
-        for name, part in self.layout.parts(whole).items():
+        for name, part in self.layout.parts(bucket).items():
             param = self._params[name]
             tensor = part if isinstance(part, torch.Tensor) else tensor_of(part, param)
             # .data: it counts its changes by itself, and to torch it is no view, which could not be detached in place.

@@ -119,9 +119,9 @@ class GradsByName:
         entries = [self._second(name, second) for name, second in seconds.items() if second is not None]
         for handle in api.submit_when_free(entries):
             handle.wait()
-        whole = {name: powersgd.finish(name, second) for name, second in seconds.items()}
+        full = {name: powersgd.finish(name, second) for name, second in seconds.items()}
         powersgd.step_done()
-        return {**reduced, **whole}
+        return {**reduced, **full}
 
     def _second(self, name: str, second: torch.Tensor) -> Entry:
         array, convert = in_place(second)
@@ -151,12 +151,12 @@ class GradsByName:
             )
         if not isinstance(reduced, torch.Tensor):
             reduced = tensor_of(reduced, small)
-        whole = self._compression.decompress(reduced, ctx)
+        full = self._compression.decompress(reduced, ctx)
         if param.grad is None:  # torch's fused optimizers take it for granted that both have one order in memory
-            same = whole.stride() == param.stride()
-            param.grad = whole if same else torch.empty_like(param, requires_grad=False).copy_(whole)
-        elif whole.data_ptr() != param.grad.data_ptr():
-            param.grad.copy_(whole)
+            same = full.stride() == param.stride()
+            param.grad = full if same else torch.empty_like(param, requires_grad=False).copy_(full)
+        elif full.data_ptr() != param.grad.data_ptr():
+            param.grad.copy_(full)
 
 
 def group_fields(names: Sequence[str]) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class DenseGradients:
     # --- at the step ----------------------------------------------------------------------------------
 
     @not_traced
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         with self.grads.steps.comparing(self.grads.order):
             results = self.finish(names)
         self.store(results, self.grads.buckets)

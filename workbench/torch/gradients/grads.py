@@ -30,7 +30,7 @@ from workbench.training.compression import Compressor
 from workbench.training.step_count import StepCount
 
 
-class Reduction(Protocol):
+class BucketReduction(Protocol):
     """How a bucket of all ranks becomes one: by an allreduce, or in parts with ZeRO 1.
 
     Attributes:
@@ -125,7 +125,7 @@ class Grads:
         self.buckets: dict[str, GradBucket] = {}
         self.steps = StepCount()
         self._allreduce = Allreduce(self._fields, self.order)
-        self.reduction: Reduction = self._allreduce
+        self.reduction: BucketReduction = self._allreduce
         # The job in whose memory the buckets lie. They may outlive it, for .grad are views of them; the first gradient
         # of the next job leaves them, as its other ranks begin without.
         self._planned_for: Any = None
@@ -226,10 +226,10 @@ class Grads:
             self.set_buckets([])
         self.by_name.restart()
 
-    def reduce_whole(self) -> None:
+    def leave_sharding(self) -> None:
         """No part is another rank's any more; gradients begin by name."""
         self.reduction = self._allreduce
         self.set_buckets([])
 
 
-__all__ = ["Allreduce", "Grads", "Reduction"]
+__all__ = ["Allreduce", "BucketReduction", "Grads"]

@@ -23,7 +23,7 @@ class LocalGradients:
     def ready(self, name: str, keep: bool) -> None:
         pass
 
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         """Nothing is reduced. A sparse gradient becomes dense where the user wants that, as among several ranks."""
         for name in names if self.grads.sparse.dims is None else ():
             self.grads.by_name.dense(name)

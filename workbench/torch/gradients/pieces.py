@@ -59,8 +59,8 @@ def pieces(entry: Entry, nbytes: int) -> list[Entry]:
         >>> import numpy as np
         >>> from workbench.core.messages import Kind, Request
         >>> array = np.arange(5.0)
-        >>> whole = Entry(Request("x", Kind.ALLREDUCE, "float64", (5,), place=1024), array, array, Handle("x"))
-        >>> [(part.request.name, part.source.tolist(), part.request.place) for part in pieces(whole, nbytes=16)]
+        >>> all_of_it = Entry(Request("x", Kind.ALLREDUCE, "float64", (5,), offset=1024), array, array, Handle("x"))
+        >>> [(part.request.name, part.source.tolist(), part.request.offset) for part in pieces(all_of_it, nbytes=16)]
         [('x from 0', [0.0, 1.0], 1024), ('x from 2', [2.0, 3.0], 1040), ('x from 4', [4.0], 1056)]
     """
     array, known, found = entry.source, entry.request, []
@@ -68,8 +68,8 @@ def pieces(entry: Entry, nbytes: int) -> list[Entry]:
     step = max(1, nbytes // array.itemsize)
     for start in range(0, len(array), step):
         part = array[start : start + step]
-        place = known.place + start * array.itemsize if known.place >= 0 else -1
-        request = replace(known, name=f"{known.name} from {start}", shape=part.shape, place=place)
+        offset = known.offset + start * array.itemsize if known.offset >= 0 else -1
+        request = replace(known, name=f"{known.name} from {start}", shape=part.shape, offset=offset)
         found.append(Entry(request, part, part, Handle(request.name)))
     return found
 

@@ -27,12 +27,12 @@ class GradientSource(Protocol):
             keep: it stays on this rank: a later pass adds to it, see ``no_sync()``.
         """
 
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         """Wait until each ``.grad`` is what the wrapped optimizer is to step with. All ranks call it.
 
         Args:
             names: of all gradients, also those that this rank has not.
-            whole: also where other ranks step with a part of it: somebody looks at them, or clips them.
+            unsharded: also where other ranks step with a part of it: somebody looks at them, or clips them.
 
         Raises:
             CollectiveError: a reduction failed.

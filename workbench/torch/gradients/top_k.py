@@ -16,7 +16,7 @@ class TopKGradients(LocalGradients):
     """
 
     @not_traced
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         grads = self.grads
         with grads.steps.comparing(grads.order):
             waits = {name: grads.sparse.gather(name) for name in names}  # all begin before the first is waited for

@@ -36,7 +36,7 @@ _STALE = (
     "torch.jit.script and extensions in C++ do not. Make the DistributedOptimizer without overlap_forward."
 )
 _tensor: Any = torch.Tensor
-_TELL_NO_VALUE = {
+_READ_NO_VALUE = {
     *(getattr(_tensor, name).__get__ for name in ("shape", "dtype", "device", "layout", "ndim", "requires_grad")),
     *(getattr(_tensor, name).__get__ for name in ("is_leaf", "grad_fn", "is_cuda", "is_sparse", "is_meta")),
     *(getattr(_tensor, name) for name in ("size", "dim", "numel", "nelement", "element_size", "stride", "__len__")),
@@ -70,7 +70,7 @@ class Deferred(torch.nn.Parameter):
     ) -> Any:
         """Called by torch in place of each function that takes such a parameter."""
         kwargs = kwargs or {}
-        if func in _TELL_NO_VALUE:
+        if func in _READ_NO_VALUE:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
         for param in of_class(Deferred, (args, kwargs)):
@@ -116,7 +116,7 @@ class DeferredGradients(DenseGradients):
         self._deferral.look_for_new_buckets()
 
     @not_traced
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         self._deferral.finish()
         super().reduce(names)
 
@@ -207,13 +207,13 @@ class Deferral:
         optimizer = self._optimizer
         if not groups:
             return
-        whole = optimizer.param_groups
+        every_group = optimizer.param_groups
         optimizer.param_groups = list(groups)
         try:
             with torch.inference_mode(False), torch.autocast("cpu", enabled=False):
                 optimizer.step()
         finally:
-            optimizer.param_groups = whole
+            optimizer.param_groups = every_group
 
     def finish(self) -> None:
         """Make all updates that are still to come.
@@ -251,15 +251,15 @@ class Deferral:
     def zeroing(self, set_to_none: bool) -> Iterator[None]:
         """Within it the optimizer has those parameters only whose update is done; the others' gradients come later."""
         optimizer = self._optimizer
-        whole = optimizer.param_groups
+        groups = optimizer.param_groups
         for update in self._updates:
             update.zero = "none" if set_to_none else "zeros"
         later = {param for update in self._updates for param in update.params}
-        optimizer.param_groups = _only(whole, later, False)
+        optimizer.param_groups = _only(groups, later, False)
         try:
             yield
         finally:
-            optimizer.param_groups = whole
+            optimizer.param_groups = groups
 
     def check_used(self, param: torch.nn.Parameter, name: str) -> None:
         """A gradient has come. Raise a RuntimeError if it belongs to a value before an update."""

@@ -214,7 +214,7 @@ class DistributedOptimizer(Wrapping):
 
     def synchronize(self) -> None:
         """Wait for all gradients, to look at them or clip them before ``step()``; see :meth:`skip_synchronize`."""
-        self._distributed.source.reduce(self._begin(), whole=True)
+        self._distributed.source.reduce(self._begin(), unsharded=True)
         self._distributed.synchronized = True
 
     @contextmanager

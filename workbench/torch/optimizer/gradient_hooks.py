@@ -2,8 +2,8 @@
 
 The path of a gradient::
 
-    Hook ──► GradientHooks.ready ──► source.ready ──► entries.submit ──► engine
-    .grad ◄── source.reduce ◄── source.step ◄── optimizer.step()
+    backward ──► Hook ──► GradientHooks.ready ──► source.ready ──► entries.submit_when_free ──► engine
+    optimizer.step() ──► source.step ──► source.reduce: .grad holds the averages ──► the optimizer's own step
 
 Parameters live longer than optimizers: a notebook's cell that makes an optimizer is run again and again on one model.
 So a hook keeps nothing alive, and a new optimizer's hooks replace those of an older one.

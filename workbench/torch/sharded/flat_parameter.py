@@ -75,7 +75,7 @@ class Members:
 
 
 @dataclass(frozen=True)
-class Span:
+class ParameterSpan:
     """Where a parameter is in the array: ``start`` to ``stop``; ``like`` has its shape and strides, and no memory."""
 
     start: int
@@ -119,11 +119,11 @@ class FlatParameter:
         self.members = members
         self._stage = stage
         self._job = api.world()
-        self.spans: dict[str, Span] = {}
+        self.spans: dict[str, ParameterSpan] = {}
         start = 0
         for name, param in self.params.items():
             like = torch.empty_like(param, device="meta", requires_grad=False)
-            self.spans[name] = Span(start, start + param.numel(), like)
+            self.spans[name] = ParameterSpan(start, start + param.numel(), like)
             start += param.numel()
         self.name = _name(self.spans, number)
         self.sent = 0
@@ -325,7 +325,7 @@ def bare(tensor: torch.Tensor) -> Array:
     return np.frombuffer(raw, kind)
 
 
-def _name(spans: Mapping[str, Span], number: int) -> str:
+def _name(spans: Mapping[str, ParameterSpan], number: int) -> str:
     """Equal on two ranks only if names, shapes, strides and dtypes are, and the model's number."""
     names = list(spans)
     described = [(name, tuple(p.like.shape), p.like.stride(), str(p.like.dtype)) for name, p in spans.items()]
@@ -333,4 +333,4 @@ def _name(spans: Mapping[str, Span], number: int) -> str:
     return f"{len(names)} parameters, {names[0]} to {names[-1]} (model {number}, {digest})"
 
 
-__all__ = ["GRADIENTS", "PARAMETERS", "FlatParameter", "Members", "Span", "bare", "sharded_model_of", "uneven"]
+__all__ = ["GRADIENTS", "PARAMETERS", "FlatParameter", "Members", "ParameterSpan", "bare", "sharded_model_of", "uneven"]

@@ -113,20 +113,20 @@ class ShardedState:
         ]
         return {**found, "state": state, "param_groups": groups}
 
-    def load_state_dict(self, whole: Any) -> None:
+    def load_state_dict(self, full: Any) -> None:
         """Take this rank's part of what :meth:`state_dict` gave; each rank takes it on its own."""
         state, groups, number, slot = {}, [], 0, 0
-        for params, group in zip(self._groups(), whole["param_groups"], strict=True):
+        for params, group in zip(self._groups(), full["param_groups"], strict=True):
             slots = []
             for param in params:
                 for part in self._stand_for(param):
-                    if number in whole["state"]:
-                        state[slot] = self._mine(param, whole["state"][number])
+                    if number in full["state"]:
+                        state[slot] = self._mine(param, full["state"][number])
                     slots.append(slot)
                     slot += len([part])
                 number += 1
             groups.append({**group, "params": slots})
-        self._optimizer.load_state_dict({**whole, "state": state, "param_groups": groups})
+        self._optimizer.load_state_dict({**full, "state": state, "param_groups": groups})
 
     def _mine(self, param: torch.nn.Parameter, values: Mapping[str, Any]) -> dict[str, Any]:
         """This rank's part of a parameter's state."""
@@ -167,8 +167,8 @@ def _joined(pieces: Sequence[tuple[int, dict[str, Any]]], like: torch.Tensor) ->
             flat = torch.cat([state[key] for _, state in pieces])
             if len(flat) != like.numel():
                 raise RuntimeError(_PARTLY.format(tuple(like.shape)))
-            whole = torch.empty_strided(like.shape, like.stride(), dtype=flat.dtype)
-            joined[key] = whole.copy_(flat.as_strided(like.shape, like.stride()))
+            full = torch.empty_strided(like.shape, like.stride(), dtype=flat.dtype)
+            joined[key] = full.copy_(flat.as_strided(like.shape, like.stride()))
     return joined
 
 

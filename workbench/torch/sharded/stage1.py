@@ -80,10 +80,10 @@ class Stage1Gradients(DenseGradients):
         self.shards: ShardedBuckets | None = None
 
     @not_traced
-    def reduce(self, names: Sequence[str], whole: bool = False) -> None:
+    def reduce(self, names: Sequence[str], unsharded: bool = False) -> None:
         super().reduce(names)
         self._choose()
-        if whole and self.shards:
+        if unsharded and self.shards:
             self.shards.complete()
 
     def step(self, update: Callable[[], Any], names: Sequence[str] | None) -> Any:
@@ -130,12 +130,12 @@ class Stage1Gradients(DenseGradients):
             del self._names[part.param]
         self.shards.dissolve()
         self.shards = None
-        self.grads.reduce_whole()
+        self.grads.leave_sharding()
         return True
 
 
 class ShardedBuckets:
-    """The parts of all parameters that live in buckets; a :class:`~workbench.torch.gradients.grads.Reduction`.
+    """The parts of all parameters that live in buckets; a :class:`~workbench.torch.gradients.grads.BucketReduction`.
 
     Args:
         optimizer: the wrapped one; its parameters are replaced by shards.

@@ -31,7 +31,7 @@ from workbench.torch.sharded.consistency import check_consistency, shardable
 from workbench.torch.sharded.flat_parameter import PARAMETERS, FlatParameter, Members, sharded_model_of
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.Size)
-_WHOLE = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
+_ATOMIC = (torch.nn.MultiheadAttention,)  # its forward uses the weights of a module inside without calling that one
 
 
 class ShardedModel:
@@ -55,11 +55,11 @@ class ShardedModel:
         self.keeps_full = False
         self._failures = failures()
         names = {param: name for name, param in model.named_parameters()}
-        whole = {name: param for param, name in names.items()}
+        params = {name: param for param, name in names.items()}
         units_named = [name for name, each in model.named_modules() if each in units]
-        self.number = check_consistency(whole, self.members, units_named)
-        self._owned = {param: name for name, param in shardable(whole, PARAMETERS).items()}
-        for param in whole.values():
+        self.number = check_consistency(params, self.members, units_named)
+        self._owned = {param: name for name, param in shardable(params, PARAMETERS).items()}
+        for param in params.values():
             take_over(param)
         self._flat_of: dict[torch.nn.Parameter, FlatParameter] = {}
         chosen = {*units, model}
@@ -135,9 +135,9 @@ class Unit:
     def __init__(self, home: ShardedModel, module: torch.nn.Module, flats: Sequence[FlatParameter]) -> None:
         self._model = weakref.proxy(home)
         self.flats = list(flats)
-        self._running: list[_Call] = []
+        self._running: list[_ForwardPass] = []
         self._passes: set[int] = set()  # backward passes that need the parameters
-        self._awaited: dict[_Call, int] = {}  # of how many inputs the gradients are still to come in these
+        self._awaited: dict[_ForwardPass, int] = {}  # of how many inputs the gradients are still to come in these
         if flats:
             # The first of all hooks before forward, so that others find the full parameters; and called after a forward
             # that failed, too, or they would stay.
@@ -154,7 +154,7 @@ class Unit:
         if not self._running:
             self._model.forget_failed_cell()
         inputs = {id(each): each for each in tree_leaves((args, kwargs)) if _has_gradient(each)}
-        call = _Call(len(inputs))
+        call = _ForwardPass(len(inputs))
         self._running.append(call)
         self._unshard()
         for each in inputs.values() if torch.is_grad_enabled() else ():
@@ -164,7 +164,7 @@ class Unit:
     def _after(self, module: torch.nn.Module, args: Any, output: Any) -> None:
         """Its forward pass has ended, be it with an error. Amid backward, of a checkpoint, that needs them still."""
         # Also called where another hook failed before _before.
-        call = self._running.pop() if self._running else _Call(0)
+        call = self._running.pop() if self._running else _ForwardPass(0)
         try:
             outputs = list(_with_gradients(output, type(module).__name__)) if torch.is_grad_enabled() else []
             if outputs:
@@ -173,7 +173,7 @@ class Unit:
             self._model.reshard(self.flats)
 
     @not_traced
-    def _before_backward(self, call: _Call, _: torch.Tensor) -> None:
+    def _before_backward(self, call: _ForwardPass, _: torch.Tensor) -> None:
         """The gradient of an output is there: what computes those of parameters and inputs comes next."""
         self._model.backward.touch()
         self._passes.add(torch._C._current_graph_task_id())
@@ -182,7 +182,7 @@ class Unit:
         self._unshard()
 
     @not_traced
-    def _input_done(self, call: _Call, _: torch.Tensor) -> None:
+    def _input_done(self, call: _ForwardPass, _: torch.Tensor) -> None:
         """The gradient of an input is there. When all of one call's are, nothing of it is left to be computed."""
         left = self._awaited.get(call, 0) - 1
         if left > 0:
@@ -212,7 +212,7 @@ class Unit:
             flat.unshard()
 
 
-class _Call:
+class _ForwardPass:
     """A forward pass of a module, whose backward pass may come once, several times, or never."""
 
     def __init__(self, inputs: int) -> None:
@@ -221,7 +221,7 @@ class _Call:
 
 def default_units(model: torch.nn.Module) -> list[torch.nn.Module]:
     """Every module with parameters of its own; what is inside of an attention belongs to that."""
-    inside = {each for one in model.modules() if isinstance(one, _WHOLE) for each in one.modules() if each is not one}
+    inside = {each for one in model.modules() if isinstance(one, _ATOMIC) for each in one.modules() if each is not one}
     return [each for each in model.modules() if each not in inside and any(True for _ in each.parameters(False))]
 
 

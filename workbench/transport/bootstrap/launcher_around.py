@@ -19,14 +19,14 @@ from workbench import config
 from workbench.errors import LaunchError
 
 # What stands above a rank of ``workbench run``: its supervisor's file, or the one that unpacks it under gforker.
-KEEPERS = tuple(
+SUPERVISORS = tuple(
     os.path.join("workbench", "launch", *each) for each in (("ranks", "supervisor.py"), ("start", "gforker.py"))
 )
 
 
-def is_keeper(process: psutil.Process) -> bool:
+def is_supervisor(process: psutil.Process) -> bool:
     """Does this process supervise a rank?"""
-    return any(word.endswith(KEEPERS) for word in process.cmdline())
+    return any(word.endswith(SUPERVISORS) for word in process.cmdline())
 
 
 def note_member(path: str) -> None:
@@ -57,12 +57,12 @@ def _sign_above(parents: list[psutil.Process]) -> str:
     """What the nearest parent shows that says something of a launcher."""
     for parent in parents:
         if not (launch := _began_with(parent)):
-            if is_keeper(parent) and sum(map(is_keeper, parent.parent().children())) > 1:
+            if is_supervisor(parent) and sum(map(is_supervisor, parent.parent().children())) > 1:
                 return f"its parent {parent.pid} is the supervisor of one of several ranks"
             continue
         if launch.launcher != "none":
             member = config.member_file(parent.environ())
-            ours = member or is_keeper(parent)
+            ours = member or is_supervisor(parent)
             if not (ours and launch.several) or _is_member(member, parents):
                 return ""
             return f"its parent, process {parent.pid}, began as {_one_of(launch)}"
@@ -89,4 +89,4 @@ def _one_of(launch: config.Launch) -> str:
     return "a rank of an elastic job" if launch.launcher == "elastic" else f"rank {launch.rank} of {launch.size}"
 
 
-__all__ = ["KEEPERS", "is_keeper", "note_member", "sign_of_others"]
+__all__ = ["SUPERVISORS", "is_supervisor", "note_member", "sign_of_others"]

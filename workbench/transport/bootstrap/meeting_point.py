@@ -19,22 +19,22 @@ def listen(host: str, port: int, local: bool) -> socket.socket:
     """
     found = sorted(socket.getaddrinfo(host, port, type=socket.SOCK_STREAM), key=lambda each: each[0])
     literal = host == found[0][4][0]
-    for family, *_, place in found:
-        if ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback and not (local or literal):
+    for family, *_, address in found:
+        if ipaddress.ip_address(str(address[0]).partition("%")[0]).is_loopback and not (local or literal):
             continue
         try:
-            return _listening(family, place)
+            return _listening(family, address)
         except OSError as error:
             if error.errno != errno.EADDRNOTAVAIL:
                 raise
     return _listening(found[0][0], ("", port))
 
 
-def _listening(family: int, place: tuple[Any, ...]) -> socket.socket:
+def _listening(family: int, address: tuple[Any, ...]) -> socket.socket:
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a job before has just ended
-        made.bind(place)
+        made.bind(address)
         made.listen(4096)
     except OSError:
         made.close()

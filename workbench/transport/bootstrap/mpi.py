@@ -8,7 +8,7 @@ import socket
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from workbench.common.cell_numbers import Notice, elsewhere, idle
+from workbench.common.cell_numbers import WaitNotice, elsewhere, idle
 from workbench.config import Launch, Settings
 from workbench.errors import DeadlineError, LaunchError
 from workbench.machine import allow_many_files, machine
@@ -28,7 +28,7 @@ class MpiBootstrap:
 
     def __init__(self, launch: Launch, settings: Settings, comm: MPI.Intracomm | None) -> None:
         self._process, self._settings = mpi_process(), settings
-        self._peers, self._notice = Peers(launch), Notice("init()")
+        self._peers, self._notice = Peers(launch), WaitNotice("init()")
         mpi = self._process.begin(launch, settings.init_timeout_s, self._look_for)
         everybody: MPI.Intracomm = comm or mpi.COMM_WORLD
         if comm is None and launch.size not in (1, everybody.Get_size()):

@@ -34,7 +34,7 @@ class Messages:
         self._comm, self._peers = comm, peers
         self.rank, self.size = comm.Get_rank(), comm.Get_size()
         self._others = [rank for rank in range(self.size) if rank != self.rank]
-        self._tag, self._heard = _VALUE, set[int]()
+        self._tag, self._gave_up = _VALUE, set[int]()
 
     def exchange(self, value: Any, timeout_s: float) -> list[Any]:
         """Every rank's value, by rank: rank 0 takes them together.
@@ -69,26 +69,26 @@ class Messages:
             self._peers()
         except PeerLostError:
             with suppress(DeadlineError):  # it may have said why, in a message that is not here yet
-                until(self._nothing_heard, lambda: None, _LISTEN_S)
+                until(self._no_message, lambda: None, _LISTEN_S)
             raise
         self._listen()
 
-    def _nothing_heard(self) -> bool:
+    def _no_message(self) -> bool:
         self._listen()
         return False
 
     def give_up(self, problem: str) -> None:
         """Tell the others, and wait a few seconds until each has heard it or has given up as well."""
-        text, rest = encode(problem), [rank for rank in self._others if rank not in self._heard]
+        text, rest = encode(problem), [rank for rank in self._others if rank not in self._gave_up]
         requests = {rank: self._comm.Issend([text, MPI.BYTE], rank, _PROBLEM) for rank in rest}
 
-        def told() -> bool:
+        def delivered() -> bool:
             with suppress(LaunchError):
                 self._listen()
-            return all(request.Test() or rank in self._heard for rank, request in requests.items())
+            return all(request.Test() or rank in self._gave_up for rank, request in requests.items())
 
         try:
-            until(told, self._peers, _LAST_WORDS_S)
+            until(delivered, self._peers, _LAST_WORDS_S)
         finally:
             keep(requests.values())
 
@@ -96,7 +96,7 @@ class Messages:
         status = MPI.Status()
         message = self._comm.Improbe(MPI.ANY_SOURCE, _PROBLEM, status)
         if message is not None:
-            self._heard.add(status.Get_source())
+            self._gave_up.add(status.Get_source())
             raise given_up(status.Get_source(), decode(self._take(message, status, _LAST_WORDS_S))) from None
 
     def _send(self, to: Sequence[int], tag: int, data: bytes, timeout_s: float) -> None:

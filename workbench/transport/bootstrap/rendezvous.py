@@ -124,17 +124,17 @@ class Session:
         Raises:
             LaunchError: as :meth:`read`.
         """
-        names, whole = [f"{name}/{each}" for each in range(len(self.hellos))], f"{name}/all"
+        names, together = [f"{name}/{each}" for each in range(len(self.hellos))], f"{name}/all"
         self.write(names[rank], body)
         if rank == 0:
             found = b"[" + b",".join(self.read(names, tick)) + b"]"
-            self.write(whole, found)
+            self.write(together, found)
             return found
         try:
-            return self.read([whole], tick)[0]
+            return self.read([together], tick)[0]
         except LaunchError as error:
             if missing := [each for each in names if self.seen(each) is None]:
-                raise LaunchError(str(error).replace(f"under {whole}", f"under {', '.join(missing)}")) from None
+                raise LaunchError(str(error).replace(f"under {together}", f"under {', '.join(missing)}")) from None
             raise
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from workbench import config
-from workbench.common.cell_numbers import Notice
+from workbench.common.cell_numbers import WaitNotice
 from workbench.common.extras import cure, has
 from workbench.common.secret.seal import derived
 from workbench.config import Launch, Settings
@@ -59,7 +59,7 @@ class StoreBootstrap:
         self.backend = "sockets" if launch.board or not has("torch") else "gloo"
         self.rank, self.size = launch.rank, launch.size
         self._peers, self._exchanged, self._listen_at = Peers(), 0, 0.0
-        self._notice = Notice("init()")
+        self._notice = WaitNotice("init()")
         timeout_s = settings.init_timeout_s
         board = _board(launch, timeout_s)
         file, secret = None, config.secret()

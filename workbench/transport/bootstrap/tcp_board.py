@@ -76,7 +76,7 @@ class TcpBoard:
             raise LaunchError(f"init(): {self.where} does not answer any more: {error}") from None
 
 
-class _Server(socketserver.ThreadingTCPServer):
+class _BoardServer(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def __init__(self, address: str, port: int, key: bytes, size: int) -> None:
@@ -99,12 +99,12 @@ class _Server(socketserver.ThreadingTCPServer):
 
 class _Guest(socketserver.BaseRequestHandler):
     def handle(self) -> None:
-        server: _Server = self.server  # type: ignore[assignment]
+        server: _BoardServer = self.server  # type: ignore[assignment]
         with contextlib.suppress(OSError):
             if greet(self.request, server.key, server.guests):
                 self._serve(server)
 
-    def _serve(self, server: _Server) -> None:
+    def _serve(self, server: _BoardServer) -> None:
         sock: socket.socket = self.request
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -125,9 +125,9 @@ def _listening(address: str, port: int, backlog: int) -> socket.socket:
     return socket.create_server((address, port), family=family_of(address), backlog=backlog)
 
 
-def _serve(address: str, port: int, key: bytes, size: int) -> _Server:
+def _serve(address: str, port: int, key: bytes, size: int) -> _BoardServer:
     try:
-        server = _Server(address, port, key, size)
+        server = _BoardServer(address, port, key, size)
     except OSError as error:
         raise LaunchError(
             f"init(): rank 0 cannot listen at {address} port {port}: {error.strerror}. Start the job, or its step in "

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch.distributed
 
 from workbench.errors import LaunchError
-from workbench.transport.background import Worker, background, patient
+from workbench.transport.background import CallThread, background, patient
 from workbench.transport.bootstrap.meeting_point import listen
 
 T = TypeVar("T")
@@ -109,7 +109,7 @@ class StoreBoard:
 
     def __init__(self, store: Any, where: str, timeout_s: float) -> None:
         self._store, self.where, self._timeout_s = store, where, timeout_s
-        self._worker = Worker("workbench-store")
+        self._worker = CallThread("workbench-store")
         store.set_timeout(timedelta(seconds=_GONE_S))
 
     def read(self, name: str) -> bytes | None:

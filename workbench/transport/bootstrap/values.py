@@ -8,7 +8,7 @@ from functools import cache
 from typing import Any, get_args, get_origin, get_type_hints
 
 from workbench.config import Settings
-from workbench.transport.gpu.select import Seen
+from workbench.transport.gpu.select import GpusSeen
 from workbench.transport.shm.arena import Ticket
 
 
@@ -19,7 +19,7 @@ class Problem:
     text: str
 
 
-_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (Problem, Seen, Settings, Ticket)}
+_KNOWN: dict[str, Any] = {kind.__name__: kind for kind in (Problem, GpusSeen, Settings, Ticket)}
 
 
 def encode(value: Any) -> bytes:

@@ -29,7 +29,7 @@ class GpuHierarchicalCollectives:
         self.allgather, self.broadcast, self.alltoall = flat.allgather, flat.broadcast, flat.alltoall
         self.reducescatter = flat.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Inside, across, inside; the same bits on every rank."""
         if reduction.op == "adasum":
             return self._flat.allreduce(array, reduction)

@@ -20,7 +20,7 @@ from workbench.collectives.ring import part
 from workbench.core.backend.base import Array, Backend, Reduction, Traffic
 from workbench.core.backend.memory import PrivateMemory
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.background import Worker, background
+from workbench.transport.background import CallThread, background
 from workbench.transport.gpu.device import Gpu, address
 from workbench.transport.gpu.staged import StagedCollectives
 from workbench.transport.links import LinkCollectives
@@ -50,7 +50,7 @@ class Nccl:
 
         self.library: Any = nccl
         self.gpu, self._timeout_s, self._connect_timeout_s = gpu, timeout_s, connect_timeout_s
-        self._worker = Worker("workbench-nccl", begin=gpu.device.use)
+        self._worker = CallThread("workbench-nccl", begin=gpu.device.use)
         self._communicators: list[Any] = []
         gpu.watchers.append(self.check)
 
@@ -205,7 +205,7 @@ class NcclCollectives:
         self._ring = LinkCollectives(NcclLink(nccl, communicator, host.rank, host.size))
         self._on_host = StagedCollectives(host, nccl.gpu)
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """``ncclAllReduce``; a mean of floats is NCCL's own. NCCL does not tell what it sent: then counts are 0."""
         if reduction.op == "adasum":
             return self._on_host.allreduce(array, reduction)
@@ -264,7 +264,7 @@ class NcclCollectives:
         return Traffic()
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """``ncclReduceScatter``; where lengths differ a reduction to each rank, as one group."""
         op = self._op(reduction)

@@ -31,7 +31,7 @@ _MESSAGES = {"mpi": "collectives go through MPI, for ", "staged": "collectives g
 
 
 @dataclass(frozen=True)
-class Seen:
+class GpusSeen:
     """What one rank sees.
 
     Args:
@@ -66,7 +66,7 @@ class Operations:
     shared: bool = False
 
 
-def see(settings: Settings) -> Seen:
+def see(settings: Settings) -> GpusSeen:
     """Look. Neither cupy nor CUDA is begun where there is no GPU.
 
     Raises:
@@ -75,13 +75,13 @@ def see(settings: Settings) -> Seen:
     if settings.gpu_operations not in CHOICES:
         raise LaunchError(f"WORKBENCH_GPU_OPERATIONS={settings.gpu_operations!r}: choose {', '.join(CHOICES)}.")
     if settings.gpu_operations == "off" or not has_driver():
-        return Seen()
+        return GpusSeen()
     if find_spec("cupy") is None:
-        return Seen(problem="cupy is not installed: pip install cupy-cuda13x, or -cuda12x for CUDA 12")
+        return GpusSeen(problem="cupy is not installed: pip install cupy-cuda13x, or -cuda12x for CUDA 12")
     try:
         return _ask()
     except Exception as error:  # noqa: BLE001 - whatever is wrong with it, ranks can do without
-        return Seen(problem=f"cupy cannot be used: {type(error).__name__}: {error}")
+        return GpusSeen(problem=f"cupy cannot be used: {type(error).__name__}: {error}")
 
 
 def has_driver() -> bool:
@@ -89,15 +89,15 @@ def has_driver() -> bool:
     return any(Path(each).exists() for each in ("/dev/nvidiactl", "/dev/dxg"))
 
 
-def _ask() -> Seen:
+def _ask() -> GpusSeen:
     import cupy
 
     if int(cupy.__version__.partition(".")[0]) < _OLDEST_CUPY:
-        return Seen(problem=f"cupy {cupy.__version__} is too old: version {_OLDEST_CUPY} is needed")
+        return GpusSeen(problem=f"cupy {cupy.__version__} is too old: version {_OLDEST_CUPY} is needed")
     runtime = cupy.cuda.runtime
     found = [_identity(runtime.getDeviceProperties(i)) for i in range(runtime.getDeviceCount())]
     aware = "mpi4py.MPI" in sys.modules and _aware(sys.modules["mpi4py.MPI"])
-    return Seen(tuple(found), _nccl_version(), aware, process=os.getpid())
+    return GpusSeen(tuple(found), _nccl_version(), aware, process=os.getpid())
 
 
 def _identity(properties: Any) -> str:
@@ -117,7 +117,7 @@ def _aware(mpi: Any) -> bool:
     return query is not None and bool(query())
 
 
-def choose(seen: Sequence[Seen], nodes: Sequence[str], wanted: str = "auto") -> Operations:
+def choose(seen: Sequence[GpusSeen], nodes: Sequence[str], wanted: str = "auto") -> Operations:
     """What all ranks do. A pure function of what each one says, so all choose alike.
 
     Args:
@@ -129,9 +129,9 @@ def choose(seen: Sequence[Seen], nodes: Sequence[str], wanted: str = "auto") -> 
         LaunchError: what was insisted on cannot be had.
 
     Example:
-        >>> choose([Seen(("a", "b"), nccl=22809)] * 2, ["node"] * 2)
+        >>> choose([GpusSeen(("a", "b"), nccl=22809)] * 2, ["node"] * 2)
         Operations(name='nccl', devices=(0, 1), why='', shared=False)
-        >>> choose([Seen(("a",), nccl=22809)] * 2, ["node"] * 2).why
+        >>> choose([GpusSeen(("a",), nccl=22809)] * 2, ["node"] * 2).why
         'ranks 0, 1 share a GPU, which NCCL 2.28.9 cannot: version 2.30.3 can'
     """
     missing = [rank for rank, each in enumerate(seen) if not each.gpus]

@@ -54,7 +54,7 @@ class StagedCollectives:
         self._rank, self._host, self._gpu = host.rank, host.collectives, gpu
         self._pinned = [_Pinned(gpu), _Pinned(gpu)]
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         here = self._fetch(array)
         traffic = self._host.allreduce(here, reduction)
         self._bring(here, array)
@@ -87,7 +87,7 @@ class StagedCollectives:
         return traffic
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """The host's; only this rank's part is brought back."""
         here = self._fetch(array)

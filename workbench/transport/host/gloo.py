@@ -19,7 +19,7 @@ from workbench.common.secret.seal import derived
 from workbench.config import Settings
 from workbench.core.backend.base import Array, Backend
 from workbench.errors import DeadlineError, LaunchError, PeerLostError
-from workbench.transport.background import Worker, background, patient
+from workbench.transport.background import CallThread, background, patient
 from workbench.transport.bootstrap.rendezvous import Session
 from workbench.transport.bootstrap.torch_store import dist
 from workbench.transport.host.hang_up import hang_up, stop_listening
@@ -128,7 +128,7 @@ class GlooLink:
     ) -> None:
         self.rank, self.size = rank, size
         self.tick: Callable[[], None] = lambda: None
-        self._timeout_s, self._worker = timeout_s, Worker("workbench-gloo")
+        self._timeout_s, self._worker = timeout_s, CallThread("workbench-gloo")
         self._group, self._notes, self._own = group, notes, own
         self._landing = torch.empty(0, dtype=torch.uint8)
 

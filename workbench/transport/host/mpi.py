@@ -101,7 +101,7 @@ class MpiCollectives:
         self.allgather, self.broadcast, self.alltoall = self._ring.allgather, self._ring.broadcast, self._ring.alltoall
         self.reducescatter = self._ring.reducescatter
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """MPI's algorithm below 32 KiB, the ring above. MPI does not tell what it sent: then counts are 0."""
         if (
             reduction.op not in _OPS

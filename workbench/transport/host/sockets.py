@@ -38,7 +38,7 @@ def connect(bootstrap: Bootstrap, settings: Settings) -> Backend:
     """Our algorithms over TCP."""
     link = SocketLink(bootstrap.rank, bootstrap.size, bootstrap.secret, settings.data_timeout_s)
     try:
-        link.places = [tuple(place) for place in bootstrap.exchange(link.listen(own_address(bootstrap)))]
+        link.addresses = [tuple(address) for address in bootstrap.exchange(link.listen(own_address(bootstrap)))]
     except BaseException:
         link.close(clean=False)
         raise
@@ -51,9 +51,9 @@ def own_address(bootstrap: Bootstrap) -> str:
     Raises:
         LaunchError: there are several machines, and nobody has said it.
     """
-    said = bootstrap.exchange((bootstrap.node, config.host_address()))
-    mine = said[bootstrap.rank][1]
-    if not mine and len({node for node, _ in said}) > 1:
+    nodes = bootstrap.exchange((bootstrap.node, config.host_address()))
+    mine = nodes[bootstrap.rank][1]
+    if not mine and len({node for node, _ in nodes}) > 1:
         raise LaunchError(
             "WORKBENCH_BACKEND=sockets on several machines: set WORKBENCH_HOST_ADDRESS on each to its own address that "
             "the others reach, or start the ranks with `workbench run -H`, which does."
@@ -80,7 +80,7 @@ class SocketLink:
         timeout_s: deadline without a byte.
 
     Attributes:
-        places: by rank the address and port where it listens.
+        addresses: by rank the address and port where it listens.
         tick: called some twenty times a second amid a wait; it may raise to end it.
     """
 
@@ -89,7 +89,7 @@ class SocketLink:
     def __init__(self, rank: int, size: int, secret: bytes, timeout_s: float = 300.0) -> None:
         self.rank, self.size, self._secret, self._timeout_s = rank, size, secret, timeout_s
         self.tick: Callable[[], None] = lambda: None
-        self.places: list[tuple[str, int]] = []
+        self.addresses: list[tuple[str, int]] = []
         self._sending: dict[int, deque[_Transfer]] = {}
         self._receiving: dict[int, deque[_Transfer]] = {}
         self._broken = ""
@@ -239,13 +239,13 @@ class SocketLink:
 
     def _at(self, other: int) -> str:
         """Words for where another rank is."""
-        return f" at {self.places[other][0]}" if other < len(self.places) else ""
+        return f" at {self.addresses[other][0]}" if other < len(self.addresses) else ""
 
     def _to(self, dest: int) -> None:
         """See to it that there is a stream to this rank."""
         if dest in self._out:
             return
-        address, port = self.places[dest]
+        address, port = self.addresses[dest]
         sock = socket.socket(family_of(address))
         try:
             until = time.monotonic() + HANDSHAKE_S
@@ -294,8 +294,8 @@ class SocketLink:
             mine = secrets.token_bytes(_NUMBER)
             guest.settimeout(HANDSHAKE_S)
             guest.sendall(mine)
-            said = exactly(guest, 4 + _NUMBER + _PROOF, until)
-            source, theirs, proof = int.from_bytes(said[:4], "big"), said[4 : 4 + _NUMBER], said[4 + _NUMBER :]
+            hello = exactly(guest, 4 + _NUMBER + _PROOF, until)
+            source, theirs, proof = int.from_bytes(hello[:4], "big"), hello[4 : 4 + _NUMBER], hello[4 + _NUMBER :]
             if not secrets.compare_digest(proof, self._proof(source, self.rank, mine)):
                 raise OSError("a stranger")
             self._guests.leave(guest)  # before it hears that it is known: from then on it must not be cut off

@@ -26,6 +26,7 @@ from workbench.core.backend.base import Array
 
 PAGE = 4096
 _libc = ctypes.CDLL(None, use_errno=True)
+# ctypes takes what is not declared for an int: it would cut addresses and the file's offset to 32 bits.
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, *(ctypes.c_int,) * 3, ctypes.c_longlong)
 _MAP_FIXED, _MAP_NORESERVE = 0x10, 0x4000  # Linux's; Python has no names for them
@@ -100,6 +101,7 @@ class OwnArena(Arena):
 
     def seal(self) -> None:
         """Nobody can open it by its ticket from now on; who has keeps it."""
+        # detach() maps the file anew, so a descriptor stays; under another number than the one that the ticket names.
         ticket, self._file = self._file, os.dup(self._file)
         os.close(ticket)
         weakref.finalize(self, os.close, self._file).atexit = False
@@ -118,6 +120,8 @@ class OwnArena(Arena):
         start = -(-start // PAGE) * PAGE
         protection, how = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED | _MAP_NORESERVE
         with self._lock:
+            # MAP_FIXED replaces the old mapping in one step, so an array that another thread uses is never without
+            # memory. Python's mmap object knows nothing of it, and unmaps the same addresses at its end.
             at = self.address + start
             if _libc.mmap(at, self._end - start, protection, how, self._file, start) != at:
                 raise OSError(ctypes.get_errno(), f"mmap: {os.strerror(ctypes.get_errno())}")
@@ -136,7 +140,7 @@ class OwnArena(Arena):
         return piece
 
     def keep(self, nbytes: int) -> int:
-        """The place of bytes that are nobody else's until the arena ends, as :meth:`place` would tell it."""
+        """The offset of bytes that are nobody else's until the arena ends."""
         return self._take(nbytes)[0]
 
     def _take(self, nbytes: int) -> tuple[int, int]:
@@ -151,7 +155,7 @@ class OwnArena(Arena):
                     return start, start + room
         raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Where in this arena the array begins; -1 outside of it."""
         if not (array.nbytes and array.flags.writeable):
             return -1

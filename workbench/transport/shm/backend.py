@@ -21,8 +21,8 @@ def reserved_bytes(fusion_bytes: int) -> int:
     return STAGE_BYTES + fusion_bytes
 
 
-def fusion_places(fusion_bytes: int) -> range:
-    """The places of the fusion buffer, in the arena of any rank."""
+def fusion_offsets(fusion_bytes: int) -> range:
+    """The offsets of the fusion buffer, in the arena of any rank."""
     return range(_FUSION, _FUSION + fusion_bytes)
 
 
@@ -49,7 +49,7 @@ def shm_backend(flat: Backend, node: Node, fusion_bytes: int, members: Sequence[
         theirs = [numbers[flat.ranks.index(rank)] for rank in some]
         return shm_backend(flat.life.subset(some), node, fusion_bytes, theirs)
 
-    collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_places(fusion_bytes))
+    collectives = ShmCollectives(flat.collectives, node, numbers, stages, fusion_offsets(fusion_bytes))
     shared = ArenaMemory(node, numbers, fusion_bytes, flat.shared)
     life = shm_life(node, flat.life, subset, close)
     return Backend("SHM", flat.rank, flat.ranks, collectives, shared, life, HOST, flat.link, collectives)
@@ -75,21 +75,21 @@ class ArenaMemory:
         return own.allocate(nbytes) if own else self._private.allocate(nbytes)
 
     def buffer(self, nbytes: int) -> Array:
-        """It begins at one place in every rank's arena."""
+        """It begins at one offset in every rank's arena."""
         if nbytes > self._fusion_bytes:
             return self._private.buffer(nbytes)
         return self._node.bytes(self._node.rank, _FUSION, nbytes)
 
-    def place(self, array: Array) -> int:
-        return self._node.place(array)
+    def offset(self, array: Array) -> int:
+        return self._node.offset(array)
 
     def offer(self, nbytes: int) -> int:
         """A piece of the arena."""
         return self._node.keep(nbytes)
 
-    def reach(self, rank: int, place: int, nbytes: int) -> Array | None:
+    def reach(self, rank: int, offset: int, nbytes: int) -> Array | None:
         """A piece of its arena."""
-        return None if place < 0 else self._node.bytes(self._members[rank], place, nbytes)
+        return None if offset < 0 else self._node.bytes(self._members[rank], offset, nbytes)
 
 
 def shm_life(

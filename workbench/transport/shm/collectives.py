@@ -2,7 +2,7 @@
 
 Four algorithms of an allreduce:
 
-1. *In place*: every rank's array is in shared memory, at places that the response tells. Nothing is copied, and
+1. *In place*: every rank's array is in shared memory, at offsets that the response has. Nothing is copied, and
    since all have announced that theirs is ready, there is only one barrier, at the end.
 2. *Short arrays* are copied into the stage; then every rank reduces all of it for itself.
 3. *Staged*: over the stage in segments that stay in the cache, in a pipeline (``staged.py``); so are many arrays at
@@ -40,7 +40,7 @@ class ShmCollectives:
         node: the ranks of this machine.
         members: those of them that take part, by their number in ``node``.
         stages: by rank, where the stage begins in its arena.
-        fusion: the places of the fusion buffer, the same in every arena.
+        fusion: the offsets of the fusion buffer, the same in every arena.
     """
 
     def __init__(
@@ -52,15 +52,15 @@ class ShmCollectives:
         self._stage = Staged(node, members, stages)
         self.alltoall = flat.alltoall
 
-    def allreduce(self, array: Array, reduction: Reduction, places: Sequence[int] = ()) -> Traffic:
+    def allreduce(self, array: Array, reduction: Reduction, offsets: Sequence[int] = ()) -> Traffic:
         """Each rank its chunk; nothing is sent."""
         if self._size == 1 or reduction.op == "adasum" or not array.nbytes:
             return self._flat.allreduce(array, reduction)
-        if not places and (place := self._node.place(array)) in self._fusion:
-            places = [place] * self._size
+        if not offsets and (offset := self._node.offset(array)) in self._fusion:
+            offsets = [offset] * self._size
             self._barrier()  # each has filled its own
-        if places:
-            self._in_place(array, reduction, places)
+        if offsets:
+            self._in_place(array, reduction, offsets)
         elif array.nbytes <= _SHORT_BYTES:
             self._short(array, reduction)
         elif self._cross and array.nbytes > _STAGED_BYTES:
@@ -77,14 +77,14 @@ class ShmCollectives:
         self._stage.allreduce(arrays, reduction)
 
     def reducescatter(
-        self, array: Array, lengths: Sequence[int], reduction: Reduction, places: Sequence[int] = ()
+        self, array: Array, lengths: Sequence[int], reduction: Reduction, offsets: Sequence[int] = ()
     ) -> Traffic:
         """Where the arrays are in shared memory each rank reduces its part; otherwise as without it."""
-        if not places or self._size == 1:
+        if not offsets or self._size == 1:
             return self._flat.reducescatter(array, lengths, reduction)
         start = sum(lengths[: self._rank])
         mine = array[start : start + lengths[self._rank]]
-        reduce_into(mine, self._arrays(array, places), start, reduction)
+        reduce_into(mine, self._arrays(array, offsets), start, reduction)
         self._barrier()
         return Traffic()
 
@@ -117,9 +117,9 @@ class ShmCollectives:
 
     # --- algorithms ---------------------------------------------------------------------------------
 
-    def _in_place(self, array: Array, reduction: Reduction, places: Sequence[int]) -> None:
+    def _in_place(self, array: Array, reduction: Reduction, offsets: Sequence[int]) -> None:
         start, stop = self._chunk(len(array))
-        reduce_across(self._arrays(array, places), start, stop, reduction)
+        reduce_across(self._arrays(array, offsets), start, stop, reduction)
         self._barrier()
 
     def _short(self, array: Array, reduction: Reduction) -> None:
@@ -142,8 +142,8 @@ class ShmCollectives:
 
     # --- memory -------------------------------------------------------------------------------------
 
-    def _arrays(self, array: Array, places: Sequence[int]) -> list[Array]:
-        return [self._node.array(member, place, array) for member, place in zip(self._members, places, strict=True)]
+    def _arrays(self, array: Array, offsets: Sequence[int]) -> list[Array]:
+        return [self._node.array(member, offset, array) for member, offset in zip(self._members, offsets, strict=True)]
 
     def _chunk(self, length: int) -> tuple[int, int]:
         lengths = chunk_lengths(length, self._size)

@@ -69,7 +69,7 @@ class CrossMemory:
         self._node.barrier(self._members)
 
     def _addresses(self, array: Array) -> list[int]:
-        return self._node.tell(self._members, array.ctypes.data)
+        return self._node.allgather(self._members, array.ctypes.data)
 
     def _others(self) -> list[int]:
         return [rank for rank in range(self._size) if rank != self._rank]

@@ -12,7 +12,7 @@ import sys
 
 _NUMBERS = {"x86_64": 202, "aarch64": 98, "riscv64": 98, "ppc64le": 221, "s390x": 238}
 _NUMBER = _NUMBERS.get(platform.machine(), 0) if sys.platform == "linux" else 0
-_WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1
+_WAIT, _WAKE, _ALL = 0, 1, 2**31 - 1  # without FUTEX_PRIVATE_FLAG: who sleeps is another process
 
 available = _NUMBER != 0
 
@@ -23,6 +23,7 @@ class _Timespec(ctypes.Structure):
 
 _call = ctypes.CDLL(None).syscall  # releases the GIL
 _call.restype = ctypes.c_long
+# syscall() takes any number of arguments, so ctypes cannot know their types: a plain int would be passed in 32 bits.
 _number, _wait, _wake, _all = (ctypes.c_long(value) for value in (_NUMBER, _WAIT, _WAKE, _ALL))
 
 

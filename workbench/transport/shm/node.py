@@ -27,7 +27,9 @@ from workbench.transport.shm.process_memory import works
 log = logging.getLogger("workbench")
 
 HEADER_BYTES = 8 << 10
-_BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128  # where they stand in the header
+# Offsets in the header. The counts, which others poll, begin on a cache line of their own; the bell, which each barrier
+# writes, would else take that line away from them.
+_BELL, _GONE, _VALUE, _COUNTS = 64, 68, 72, 128
 _MOST_RANKS = (HEADER_BYTES - _COUNTS) // 8
 _LOOKS = 50  # before the first sleep, with the core offered to others in between: some 30 µs
 _TICK_S = 0.01  # a rank that dies here is noticed so late
@@ -44,7 +46,7 @@ class Node:
 
     Attributes:
         own: memory of this rank to give out; None when the node is closed.
-        spare: places in it for the stage of a process set.
+        spare: offsets in it for the stage of a process set.
         tick: called some hundred times a second amid a long wait; it may raise to end it.
     """
 
@@ -63,20 +65,20 @@ class Node:
         self._fence = threading.Lock()
         self._fence.acquire()
 
-    def bytes(self, rank: int, place: int, nbytes: int) -> Array:
+    def bytes(self, rank: int, offset: int, nbytes: int) -> Array:
         """Some of a rank's memory."""
-        return self._arenas[rank].bytes[place : place + nbytes]
+        return self._arenas[rank].bytes[offset : offset + nbytes]
 
-    def array(self, rank: int, place: int, like: Array) -> Array:
-        """The array of a rank that begins at ``place``, as long as ``like`` and of its dtype."""
-        return self.bytes(rank, place, like.nbytes).view(like.dtype)
+    def array(self, rank: int, offset: int, like: Array) -> Array:
+        """The array of a rank that begins at ``offset``, as long as ``like`` and of its dtype."""
+        return self.bytes(rank, offset, like.nbytes).view(like.dtype)
 
-    def place(self, array: Array) -> int:
+    def offset(self, array: Array) -> int:
         """Where in this rank's arena an array begins; -1 outside of it, and when the node is closed."""
-        return self.own.place(array) if self.own else -1
+        return self.own.offset(array) if self.own else -1
 
     def keep(self, nbytes: int) -> int:
-        """The place of bytes that are nobody else's until the end; -1 when the node is closed."""
+        """The offset of bytes that are nobody else's until the end; -1 when the node is closed."""
         return self.own.keep(nbytes) if self.own else -1
 
     def barrier(self, members: Sequence[int]) -> None:
@@ -86,11 +88,13 @@ class Node:
             DeadlineError: not all came in time.
             RuntimeError: one of them has given up.
         """
+        # Data, then counts, then bell, then the call that wakes. Who sees the count may read the data. Who looks at
+        # the bell before the count does not sleep through this; a tick at most, where stores change their order.
         mine = self._counts[self.rank]
         self._order()
         for rank in members:
             if rank != self.rank:
-                mine[rank] += 1
+                mine[rank] += 1  # aligned, and written by this rank alone: others see the old count or the new one
         bell = self._bells[self.rank]
         bell[0] = (bell[0] + 1) & 0x7FFFFFFF
         futex.wake(self._arenas[self.rank].address + _BELL)
@@ -98,19 +102,20 @@ class Node:
             if rank != self.rank:
                 self._await(rank, mine[rank])
         self._order()
+        # After the wait: a rank that gives up amid it has its flag by now, and before it writes into its arrays again.
         if gone := [rank for rank in members if self._gone[rank][0]]:
             raise RuntimeError(f"local rank {gone[0]} has given up this collective")
 
-    def tell(self, members: Sequence[int], value: int) -> list[int]:
+    def allgather(self, members: Sequence[int], value: int) -> list[int]:
         """Every member's number, by member; all of them call it, with one more barrier before the next one."""
         self._values[self.rank][0] = value
         self.barrier(members)
         return [self._values[rank][0] for rank in members]
 
     def exchange(self, members: Sequence[int], value: int) -> list[int]:
-        """As :meth:`tell`, with the second barrier."""
-        values = self.tell(members, value)
-        self.barrier(members)
+        """As :meth:`allgather`, with the second barrier."""
+        values = self.allgather(members, value)
+        self.barrier(members)  # all have read: the slot of the header may hold the next value
         return values
 
     def give_up(self) -> None:
@@ -119,6 +124,8 @@ class Node:
             return
         self._gone[self.rank][0] = 1
         self._order()
+        # First the flag, or another rank could accept what it reads in pages that this one no longer shares. The header
+        # stays shared: the flag is in it.
         try:
             self.own.detach(HEADER_BYTES)
         except OSError as error:

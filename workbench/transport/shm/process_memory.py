@@ -18,7 +18,7 @@ from workbench.core.backend.base import Array
 _AT_ONCE_BYTES = 1 << 30  # Linux moves at most 0x7ffff000 in one call, and says how many it has moved
 
 
-class _Piece(ctypes.Structure):
+class _Piece(ctypes.Structure):  # struct iovec
     _fields_ = (("start", ctypes.c_void_p), ("length", ctypes.c_size_t))
 
 

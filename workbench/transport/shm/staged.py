@@ -43,16 +43,16 @@ def segments(lengths: tuple[int, ...], n: int, longest: int) -> list[list[list[P
     pieces, number, at = list[list[list[Piece]]](), 0, 0  # so far; the array, and where in it
     for low in range(0, sum(lengths), longest):
         pieces.append([])
-        place = 0
+        offset = 0
         for length in chunk_lengths(min(longest, sum(lengths) - low), n):
-            chunk, end = list[Piece](), place + length
-            while place < end:
+            chunk, end = list[Piece](), offset + length
+            while offset < end:
                 if at == lengths[number]:
                     number, at = number + 1, 0
                     continue
-                step = min(lengths[number] - at, end - place)
-                chunk.append((number, at, at + step, place, place + step))
-                at, place = at + step, place + step
+                step = min(lengths[number] - at, end - offset)
+                chunk.append((number, at, at + step, offset, offset + step))
+                at, offset = at + step, offset + step
             pieces[-1].append(chunk)
     return pieces
 
@@ -61,11 +61,11 @@ class Staged:
     """The stage of some ranks of a machine.
 
     Args:
-        node, members, places: the ranks; by member, where its stage begins in its arena.
+        node, members, offsets: the ranks; by member, where its stage begins in its arena.
     """
 
-    def __init__(self, node: Node, members: Sequence[int], places: Sequence[int]) -> None:
-        self._node, self._members, self._places = node, members, places
+    def __init__(self, node: Node, members: Sequence[int], offsets: Sequence[int]) -> None:
+        self._node, self._members, self._offsets = node, members, offsets
         self._rank, self._size = members.index(node.rank), len(members)
         self._slots = cycle(range(0, STAGE_BYTES, SEGMENT_BYTES))
 
@@ -88,8 +88,8 @@ class Staged:
         """The bytes of a slot that nobody reads or writes any more, by member."""
         slot = next(self._slots)
         return [
-            self._node.bytes(member, place + slot, SEGMENT_BYTES)
-            for member, place in zip(self._members, self._places, strict=True)
+            self._node.bytes(member, offset + slot, SEGMENT_BYTES)
+            for member, offset in zip(self._members, self._offsets, strict=True)
         ]
 
     def _copy_in(self, arrays: Sequence[Array], chunks: list[list[Piece]], stages: list[Array]) -> None:

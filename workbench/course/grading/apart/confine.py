@@ -37,7 +37,7 @@ _CAPABILITIES = 126 if os.uname().machine == "x86_64" else 91  # capset(2)
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProcessLimits:
     """Of one process and of all that it starts.
 
     Args:
@@ -55,12 +55,12 @@ class Limits:
     cpu_s: int = 1200
 
 
-def confine(folder: Path, limits: Limits) -> str:
+def confine(folder: Path, limits: ProcessLimits) -> str:
     """Bind this process, for ever. Returns what is *not* bounded by the kernel, in words; "" if everything is.
 
     Args:
         folder: the only one that it may write in.
-        limits: see :class:`Limits`.
+        limits: see :class:`ProcessLimits`.
     """
     on_linux = sys.platform == "linux"
     abi = landlock_abi() if on_linux and _landlock(folder) else 0
@@ -87,7 +87,7 @@ def _drop_capabilities() -> None:
     _LIBC.syscall(_CAPABILITIES, ctypes.c_char_p(head), ctypes.c_char_p(bytes(24)))
 
 
-def _limit(limits: Limits) -> None:
+def _limit(limits: ProcessLimits) -> None:
     for what, most in (
         (resource.RLIMIT_AS, limits.memory),
         (resource.RLIMIT_FSIZE, limits.file),

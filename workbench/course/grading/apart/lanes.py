@@ -42,7 +42,7 @@ class Lane:
         number: of the lane.
     """
 
-    def __init__(self, wire: Wire, number: int) -> None:
+    def __init__(self, wire: LaneConnection, number: int) -> None:
         self.wire, self.number = wire, number
         self.inbox: queue.SimpleQueue[tuple[dict[str, Any], memoryview] | None] = queue.SimpleQueue()
         self.until = float("inf")  # no answer later than that
@@ -56,9 +56,9 @@ class Lane:
             GoneError: there is no other side any more.
             Exception: what the other side has raised.
         """
-        self.say(op, fields)
+        self.send(op, fields)
         while True:
-            op, fields = self.hear()
+            op, fields = self.receive()
             if op == "return":
                 return fields
             if op == "raise":
@@ -70,20 +70,19 @@ class Lane:
         try:
             found = self.wire.handle(self, op, fields)
         except Exception as error:  # noqa: BLE001 - the asker's to handle
-            self.say("raise", self.told(error))
+            self.send("raise", self.error_fields(error))
             return
         try:
-            self.say("return", found)
+            self.send("return", found)
         except NotDataError as error:
-            self.say("raise", self.told(error))
+            self.send("raise", self.error_fields(error))
 
-    def say(self, op: str, fields: dict[str, Any]) -> None:
-        """Send one message."""
+    def send(self, op: str, fields: dict[str, Any]) -> None:
         blobs = bytearray()
         packed = {name: self.wire.values.pack(value, blobs) for name, value in fields.items()}
         self.wire.send({"lane": self.number, "op": op, "f": packed}, blobs)
 
-    def hear(self) -> tuple[str, dict[str, Any]]:
+    def receive(self) -> tuple[str, dict[str, Any]]:
         """The next message of this lane.
 
         Raises:
@@ -106,7 +105,7 @@ class Lane:
 
     # --- exceptions, as data --------------------------------------------------------------------------
 
-    def told(self, error: BaseException) -> dict[str, Any]:
+    def error_fields(self, error: BaseException) -> dict[str, Any]:
         """An exception as fields; its own kind of text is kept, not the object."""
         self.known[id(error)] = error
         try:
@@ -168,7 +167,7 @@ def kind_of(error: BaseException) -> str:
     return error.told_as if isinstance(error, TheirError) else type(error).__name__
 
 
-class Wire:
+class LaneConnection:
     """The connection, its lanes, and the thread that reads.
 
     Args:
@@ -202,7 +201,6 @@ class Wire:
             raise GoneError(self.why) from None
 
     def open(self, number: int) -> Lane:
-        """A new lane."""
         self._lanes[number] = lane = Lane(self, number)
         return lane
 
@@ -247,7 +245,6 @@ class Wire:
             self.end(why)
 
     def end(self, why: str) -> None:
-        """The connection is over."""
         if why:
             self.why = f"The process with the notebook has written to its grader's connection: {why}"
         self.gone.set()

@@ -22,7 +22,7 @@ import numpy as np
 
 from workbench.course.grading import cells
 from workbench.course.grading.apart import confine
-from workbench.course.grading.apart.lanes import GoneError, Lane, TheirError, Unwound, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection, TheirError, Unwound
 from workbench.course.grading.apart.remote import KINDS, Proxy, flying, made
 from workbench.course.grading.apart.values import MOST_BYTES, NotDataError, Values
 from workbench.course.simulator.deadline import halt
@@ -50,7 +50,7 @@ class Notebook:
         self._given_up: list[threading.Thread] = []
         self._calls = 0
         self._records: set[str] = set()  # the judge's dataclasses that have come
-        self.wire = Wire(sock, Values(self._outgoing, self._incoming), self.answer, _place)
+        self.wire = LaneConnection(sock, Values(self._outgoing, self._incoming), self.answer, _place)
         self.control = self.wire.open(CONTROL)
 
     # --- values ---------------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Notebook:
         self._mine.lane = lane
         try:
             while True:
-                lane.answer(*lane.hear())
+                lane.answer(*lane.receive())
                 lane.flying.clear()
         except (GoneError, Unwound):
             pass
@@ -170,15 +170,15 @@ class Notebook:
     def run(self, sources: list[str], stops: dict[int, int]) -> None:
         """All cells, then wait for the judge's calls."""
         sys.modules["__main__"] = self.module
-        cells.disarm(self.module.__dict__, lambda name, letter: self.control.say("cause", {"of": [name, letter]}))
+        cells.disarm(self.module.__dict__, lambda name, letter: self.control.send("cause", {"of": [name, letter]}))
         for number, source in enumerate(sources, 1):
             text = cells.run_cell(number, source, stops.get(number), self.module, self._at)
             if text:
-                self.control.say("raised", {"cell": number, "text": text[:_LONGEST]})
-        self.control.say("ready", {"functions": self._handed_in()})
+                self.control.send("raised", {"cell": number, "text": text[:_LONGEST]})
+        self.control.send("ready", {"functions": self._handed_in()})
 
     def _at(self, cell: int, statement: int) -> None:
-        self.control.say("at", {"cell": cell, "statement": statement})
+        self.control.send("at", {"cell": cell, "statement": statement})
 
     def _handed_in(self) -> dict[str, Any]:
         from workbench.course import exercise
@@ -227,7 +227,7 @@ def _name(kind: type) -> str:
 
 
 def _place(error: BaseException) -> str:
-    return "\n".join(cells.told(error).split("\n")[1:])
+    return "\n".join(cells.described(error).split("\n")[1:])
 
 
 def _record(name: str, values: dict[str, Any]) -> Any:
@@ -257,13 +257,13 @@ def main() -> None:
     sock = socket.socket(fileno=int(sys.argv[1]))
     notebook = Notebook(sock)
     notebook.wire.listen(notebook.strange)
-    _, asked = notebook.control.hear()
+    _, asked = notebook.control.receive()
     os.chdir(sys.argv[2])
-    unbounded = confine.confine(Path(sys.argv[2]), confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(Path(sys.argv[2]), confine.ProcessLimits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    notebook.control.say("confined", {"unbounded": unbounded})
+    notebook.control.send("confined", {"unbounded": unbounded})
     notebook.run(asked["cells"], {int(cell): stop for cell, stop in asked["stops"].items()})
     notebook.wire.gone.wait()
     os._exit(0)  # not waiting for threads that the notebook has left

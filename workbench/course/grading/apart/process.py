@@ -16,13 +16,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade.keeper import descendants, end_descendants
+from workbench.cli.grade.reaper import descendants, end_descendants
 from workbench.config import cache_dir, child_environment
-from workbench.course.grading.apart.confine import Limits, readable
+from workbench.course.grading.apart.confine import ProcessLimits, readable
 from workbench.course.grading.apart.disk import Disk
-from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection
 from workbench.course.grading.apart.values import ProtocolError
-from workbench.course.grading.apart.worker import LearnersFunction, Worker
+from workbench.course.grading.apart.worker import LearnersFunction, NotebookWorker
 from workbench.errors import WorkbenchError
 
 CONTROL = 0
@@ -44,7 +44,7 @@ class Confined:
         module: what it runs.
         folder: where it works.
         sandbox: with bubblewrap.
-        limits: see :class:`Limits`.
+        limits: see :class:`ProcessLimits`.
 
     Attributes:
         sock: this end of the connection.
@@ -53,7 +53,7 @@ class Confined:
     """
 
     def __init__(self, module: str, folder: str, sandbox: bool, limits: Mapping[str, int]) -> None:
-        self.limits, self.ended, self.spare = Limits(**limits), "", list[int]()
+        self.limits, self.ended, self.spare = ProcessLimits(**limits), "", list[int]()
         self.sock, theirs = socket.socketpair()
         Path(folder).mkdir(exist_ok=True)
         # Empty: in an earlier process's folder there may be a numpy.py, or a sitecustomize.py, of a learner's.
@@ -89,7 +89,6 @@ class Confined:
 
     @property
     def pid(self) -> int:
-        """Its number."""
         return self._process.pid
 
     def stop(self, why: str = "") -> None:
@@ -126,17 +125,19 @@ class NotebookProcess(Confined):
         super().__init__("workbench.course.grading.apart.notebook", folder, sandbox, limits)
         self.functions: dict[str, Any] = {}
         self.unbounded = ""
-        self.worker = Worker()
-        self.worker.wire = self.wire = Wire(self.sock, self.worker.values, self.worker.answer, lambda error: "")
+        self.worker = NotebookWorker()
+        self.worker.wire = self.wire = LaneConnection(
+            self.sock, self.worker.values, self.worker.answer, lambda error: ""
+        )
         self._events: queue.SimpleQueue[tuple[str, dict[str, Any]]] = queue.SimpleQueue()
-        self._heard = 0
+        self._event_count = 0
         self.wire.listen(self._strange)
 
     def _strange(self, number: int, op: str, fields: dict[str, Any], blobs: memoryview) -> None:
         if number != CONTROL:
             return  # of a call that was given up
-        self._heard += 1
-        if self._heard > _MOST_EVENTS:
+        self._event_count += 1
+        if self._event_count > _MOST_EVENTS:
             raise ProtocolError("More messages than a notebook can have statements.")
         try:
             self._events.put((op, {name: self.worker.values.unpack(one, blobs) for name, one in fields.items()}))
@@ -152,7 +153,7 @@ class NotebookProcess(Confined):
         control = Lane(self.wire, CONTROL)
         limits = {name: getattr(self.limits, name) for name in ("memory", "file", "processes", "cpu_s")}
         with suppress(GoneError):
-            control.say("run", {"cells": list(cells), "stops": dict(stops), "limits": limits})
+            control.send("run", {"cells": list(cells), "stops": dict(stops), "limits": limits})
         event = self.event(_START_S)
         if event is None or event[0] != "confined":
             raise StartError(f"the process that runs it did not start: {self.last_words() or 'it ended'}")

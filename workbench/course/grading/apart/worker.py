@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from workbench.core.verbs import VERBS
-from workbench.course.grading.apart.lanes import GoneError, Lane, Wire
+from workbench.course.grading.apart.lanes import GoneError, Lane, LaneConnection
 from workbench.course.grading.apart.values import NotDataError, ProtocolError, Values
 from workbench.course.simulator.comm import Comm
 from workbench.course.simulator.communicator import Communicator, Pending
@@ -64,7 +64,7 @@ class Foreign:
         data: its pickle, made in a notebook's process and read in one; None if it has none.
     """
 
-    def __init__(self, number: int | None, name: str, owner: Worker | None, data: bytes | None) -> None:
+    def __init__(self, number: int | None, name: str, owner: NotebookWorker | None, data: bytes | None) -> None:
         self.number, self.name, self.owner, self.data = number, name, owner, data
 
     def __repr__(self) -> str:
@@ -83,7 +83,7 @@ class Exposed:
         owner: that process.
     """
 
-    def __init__(self, owner: Worker) -> None:
+    def __init__(self, owner: NotebookWorker) -> None:
         self._owner = owner
         self._of: list[tuple[Any, str]] = []
         self._known: dict[int, int] = {}
@@ -145,7 +145,7 @@ class Exposed:
         return self._classes[name]
 
 
-class Worker:
+class NotebookWorker:
     """A notebook's process, seen by the judge.
 
     Attributes:
@@ -154,7 +154,7 @@ class Worker:
         used: verbs that its functions have called, such as ``comm.send``.
     """
 
-    wire: Wire
+    wire: LaneConnection
 
     def __init__(self) -> None:
         self.exposed = Exposed(self)
@@ -199,7 +199,6 @@ class Worker:
     # --- calls ----------------------------------------------------------------------------------------
 
     def lane(self) -> Lane:
-        """This thread's."""
         lane: Lane | None = getattr(self._mine, "lane", None)
         if lane is None or lane.wire is not self.wire:
             with self._counting:
@@ -266,7 +265,7 @@ class Worker:
 class LearnersFunction:
     """A function of a notebook's process, as the judge calls it."""
 
-    def __init__(self, worker: Worker, number: int, name: str, parameters: Sequence[str] = ()) -> None:
+    def __init__(self, worker: NotebookWorker, number: int, name: str, parameters: Sequence[str] = ()) -> None:
         self.owner, self.number, self.__name__ = worker, number, name
         fitting = [one for one in parameters if isinstance(one, str) and one.isidentifier()]
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
@@ -332,7 +331,7 @@ class OnRanks:
 class _Names(Mapping[str, Any]):
     """The functions that a learner's function can see, by name."""
 
-    def __init__(self, worker: Worker, number: int) -> None:
+    def __init__(self, worker: NotebookWorker, number: int) -> None:
         self._worker, self._number = worker, number
 
     def __getitem__(self, name: str) -> Any:
@@ -399,4 +398,4 @@ def _become(old: Any, new: Any) -> None:
                 old[key] = theirs
 
 
-__all__ = ["Foreign", "LearnersFunction", "OnRanks", "Worker"]
+__all__ = ["Foreign", "LearnersFunction", "NotebookWorker", "OnRanks"]

@@ -30,7 +30,7 @@ from workbench.transport.host.single import connect
 _FIELDS = ("name", "dtype", "root", "prescale", "postscale", "splits", "group", "group_size", "absent", "shape", "user")
 
 
-class Wire:
+class JudgeConnection:
     """A rank's connection to the judge: messages of data, from any thread.
 
     Args:
@@ -41,7 +41,7 @@ class Wire:
     def __init__(self, sock: socket.socket, values: Values) -> None:
         self._sock, self._values, self._sending = sock, values, threading.Lock()
 
-    def say(self, op: str, **fields: Any) -> None:
+    def send(self, op: str, **fields: Any) -> None:
         """Send one message.
 
         Raises:
@@ -53,7 +53,7 @@ class Wire:
         with self._sending:
             send(self._sock, {"op": op, "f": packed}, blobs)
 
-    def hear(self) -> tuple[str, dict[str, Any]]:
+    def receive(self) -> tuple[str, dict[str, Any]]:
         """The next message.
 
         Raises:
@@ -78,7 +78,7 @@ class RemoteEngine:
 
     failures = 0
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JudgeConnection) -> None:
         self._wire, self._owner, self.waits = wire, _Judge(wire), Waits()
         self._numbering, self._number = threading.Lock(), 0
         self._under_way: dict[int, Entry] = {}
@@ -90,16 +90,16 @@ class RemoteEngine:
     def _listen(self) -> None:
         try:
             while True:
-                _, told = self._wire.hear()
-                self._finish(self._under_way.pop(told["of"]), told)
+                _, answer = self._wire.receive()
+                self._finish(self._under_way.pop(answer["of"]), answer)
         finally:
             os._exit(0)
 
     @staticmethod
-    def _finish(entry: Entry, told: dict[str, Any]) -> None:
-        if "kind" in told:
-            return entry.deliver(None, named(told["kind"], told["text"]))
-        result = told["value"]
+    def _finish(entry: Entry, answer: dict[str, Any]) -> None:
+        if "kind" in answer:
+            return entry.deliver(None, named(answer["kind"], answer["text"]))
+        result = answer["value"]
         if entry.target is not None and isinstance(result, np.ndarray):
             entry.target[...] = result.reshape(entry.target.shape)
             result = entry.target
@@ -107,18 +107,18 @@ class RemoteEngine:
 
     def submit(self, entries: list[Entry], at_once: bool = False) -> None:
         """Send tensors to the judge; the results come later."""
-        told = []
+        answer = []
         for entry in entries:
             with self._numbering:
                 self._number += 1
                 number = self._number
             entry.handle.owner, entry.handle.request = self._owner, entry.request
             self._under_way[number] = entry
-            told.append(self._told(number, entry))
-        self._wire.say("submit", entries=told)
+            answer.append(self._fields_of(number, entry))
+        self._wire.send("submit", entries=answer)
 
     @staticmethod
-    def _told(number: int, entry: Entry) -> dict[str, Any]:
+    def _fields_of(number: int, entry: Entry) -> dict[str, Any]:
         request = entry.request
         about = {name: getattr(request, name) for name in _FIELDS}
         about |= {"of": number, "kind": request.kind.value, "op": request.op.value}
@@ -127,7 +127,7 @@ class RemoteEngine:
     def report(self, event: Event) -> None:
         """The judge sees by itself how a rank ends."""
 
-    def hurry(self) -> bool:
+    def flush(self) -> bool:
         """Nothing is held back."""
         return False
 
@@ -143,12 +143,12 @@ class RemoteEngine:
 class _Judge(Owner):
     """Finishes handles, and is told what a rank waits for: it knows who waits for whom."""
 
-    def __init__(self, wire: Wire) -> None:
+    def __init__(self, wire: JudgeConnection) -> None:
         self._wire = wire
 
     def long_wait(self, handle: Handle, waiter: threading.Lock, timeout_s: float) -> bool:
         """Wait until the lock is free or ``timeout_s`` (-1: no limit) has passed. False if it is not."""
-        self._wire.say("waits", name=handle.request.name)
+        self._wire.send("waits", name=handle.request.name)
         return waiter.acquire(timeout=timeout_s)
 
 

@@ -17,12 +17,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from workbench.cli.grade.keeper import hide
+from workbench.cli.grade.reaper import hide
 from workbench.config import changed_environment
 from workbench.course.grading.apart import confine
 from workbench.course.grading.apart.values import NotDataError, Values, receive, send
-from workbench.course.grading.cells import told
-from workbench.course.grading.live.engine import RemoteEngine, Wire, context
+from workbench.course.grading.cells import described
+from workbench.course.grading.live.engine import JudgeConnection, RemoteEngine, context
 from workbench.course.grading.live.start import Start
 from workbench.course.training.trial import TRAININGS, one_rank
 
@@ -65,11 +65,11 @@ def _plain(value: Any) -> Any:
         return {"odd": type(value).__name__}
 
 
-def _trained(wire: Wire, source: str, name: str) -> None:
+def _trained(wire: JudgeConnection, source: str, name: str) -> None:
     """Run a rank's part, and say what was seen."""
     from workbench.job.context import HOLDER
 
-    _, asked = wire.hear()
+    _, asked = wire.receive()
     start = Start(**asked)
     part = TRAININGS[start.training](start.weights, start.digits(), first=start.rank == 0)
     engine = RemoteEngine(wire)
@@ -77,14 +77,14 @@ def _trained(wire: Wire, source: str, name: str) -> None:
     engine.listen()
     try:
         function = _function(source, name)
-        seen = one_rank(part, start.rank, start.size, function, lambda: wire.say("pass"))
+        seen = one_rank(part, start.rank, start.size, function, lambda: wire.send("pass"))
         found = {one.name: getattr(seen, one.name) for one in fields(seen)} | {"reported": _plain(seen.reported)}
     except BaseException as error:  # noqa: BLE001 - SystemExit in a learner's function
-        text, *place = told(error).split("\n")
+        text, *place = described(error).split("\n")
         kind, _, words = text.partition(": ")
-        wire.say("raise", kind=kind, text=words[:2000], place="\n".join(place)[:2000])
+        wire.send("raise", kind=kind, text=words[:2000], place="\n".join(place)[:2000])
     else:
-        wire.say("return", seen=found)
+        wire.send("return", seen=found)
 
 
 def _rank(sock: socket.socket, folder: Path, asked: dict[str, Any]) -> None:
@@ -93,9 +93,9 @@ def _rank(sock: socket.socket, folder: Path, asked: dict[str, Any]) -> None:
     try:
         folder.mkdir()
         os.chdir(folder)
-        confine.confine(folder, confine.Limits(**asked["limits"]))
+        confine.confine(folder, confine.ProcessLimits(**asked["limits"]))
         with changed_environment(HOME=str(folder), TMPDIR=str(folder), MPLCONFIGDIR=str(folder)):
-            _trained(Wire(sock, VALUES), asked["source"], asked["function"])
+            _trained(JudgeConnection(sock, VALUES), asked["source"], asked["function"])
     finally:
         if os.getpid() == owner:
             sock.close()
@@ -109,7 +109,7 @@ def main() -> None:
     asked, _ = receive(sock)
     os.chdir(folder)
     hide()
-    unbounded = confine.confine(folder, confine.Limits(**asked["limits"]))
+    unbounded = confine.confine(folder, confine.ProcessLimits(**asked["limits"]))
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)

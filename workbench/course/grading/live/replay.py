@@ -16,7 +16,7 @@ from workbench.course.training.trial import TRAININGS
 _EQUAL = 1e-6
 
 
-class Replay:
+class TrainingReplay:
     """A training, from the start of rank 0, with the batches that the ranks say they have taken.
 
     Args:

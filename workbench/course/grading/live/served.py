@@ -18,7 +18,7 @@ from workbench.core.pending import Entry
 from workbench.core.verbs import verb
 from workbench.course.grading.apart.lanes import named
 from workbench.course.grading.apart.values import NotDataError, ProtocolError
-from workbench.course.grading.live.engine import Wire
+from workbench.course.grading.live.engine import JudgeConnection
 from workbench.errors import CollectiveError, PeerLostError, WorkbenchError
 from workbench.job.context import HOLDER
 
@@ -34,7 +34,7 @@ _MOST_PASSES, _MOST_KEPT = 100_000, 1 << 28
 _LONGEST_NAME, _MOST_ELEMENTS, _MOST_UNDER_WAY = 4096, 1 << 25, 10_000
 
 
-class Served:
+class ServedRank:
     """Serves one rank, on the thread of the judge's rank of that number.
 
     Args:
@@ -45,7 +45,7 @@ class Served:
         sent: by training pass, what it has handed over after the pass began, for others to get.
     """
 
-    def __init__(self, wire: Wire, size: int) -> None:
+    def __init__(self, wire: JudgeConnection, size: int) -> None:
         self.wire, self._size = wire, size
         self.sent: list[list[Array]] = []
         self._room = _MOST_KEPT
@@ -64,7 +64,7 @@ class Served:
         """
         while True:
             try:
-                op, fields = self.wire.hear()
+                op, fields = self.wire.receive()
             except EOFError:
                 late = time.monotonic() > until - 0.5
                 why = "did not come to its end in time" if late else "ended the whole process: os._exit(), a signal"
@@ -91,11 +91,11 @@ class Served:
         error.place = str(fields.get("place", ""))  # type: ignore[attr-defined]
         return error
 
-    def _submit(self, told: Any) -> None:
-        if not isinstance(told, list) or len(told) + len(self._under_way) > _MOST_UNDER_WAY:
+    def _submit(self, fields: Any) -> None:
+        if not isinstance(fields, list) or len(fields) + len(self._under_way) > _MOST_UNDER_WAY:
             raise ProtocolError("Tensors that cannot be read, or too many of them.")
-        entries = [self._entry(one) for one in told]
-        for one, entry in zip(told, entries, strict=True):
+        entries = [self._entry(one) for one in fields]
+        for one, entry in zip(fields, entries, strict=True):
             self._under_way[entry.request.name] = entry.handle
             entry.handle.add_done_callback(self._tells(one.get("of")))
         try:
@@ -105,27 +105,27 @@ class Served:
                 entry.handle.finish(error=error)
 
     def _tells(self, number: Any) -> Callable[[Handle], None]:
-        def tell(handle: Handle) -> None:
+        def send_result(handle: Handle) -> None:
             self._under_way.pop(handle.name, None)
             with suppress(OSError):
                 if handle.error is not None:
-                    self.wire.say("done", of=number, kind=type(handle.error).__name__, text=str(handle.error))
+                    self.wire.send("done", of=number, kind=type(handle.error).__name__, text=str(handle.error))
                     return
                 try:
-                    self.wire.say("done", of=number, value=handle.result)
+                    self.wire.send("done", of=number, value=handle.result)
                 except NotDataError as error:
-                    self.wire.say("done", of=number, kind="ValueError", text=str(error))
+                    self.wire.send("done", of=number, kind="ValueError", text=str(error))
 
-        return tell
+        return send_result
 
-    def _entry(self, told: Any) -> Entry:
+    def _entry(self, fields: Any) -> Entry:
         """A tensor, as the engine takes it.
 
         Raises:
             ProtocolError: no rank of ours says that.
         """
         try:
-            request, array = self._request(told), told["array"]
+            request, array = self._request(fields), fields["array"]
             if array is not None:
                 if not isinstance(array, np.ndarray) or array.dtype != wire_dtype(request.dtype):
                     raise ValueError("its dtype")
@@ -135,7 +135,7 @@ class Served:
                 self._keep(array)
             elif verb(request.kind).moves and not request.absent:
                 raise ValueError("no array")
-            in_place = told["in_place"] is True and array is not None
+            in_place = fields["in_place"] is True and array is not None
             return Entry(request, array, array if in_place else None, Handle(request.name))
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise ProtocolError(f"A tensor that cannot be read: {error}.") from None
@@ -146,10 +146,10 @@ class Served:
             self._room -= array.nbytes
             self.sent[-1].append(array.astype(np.float64).reshape(-1))
 
-    def _request(self, told: dict[str, Any]) -> Request:
-        kind, op, dtype, name = _KINDS[told["kind"]], _OPS[told["op"]], told["dtype"], told["name"]
-        shape, splits, user = (tuple(int(n) for n in told[one]) for one in ("shape", "splits", "user"))
-        group, group_size = str(told["group"]), int(told["group_size"])
+    def _request(self, fields: dict[str, Any]) -> Request:
+        kind, op, dtype, name = _KINDS[fields["kind"]], _OPS[fields["op"]], fields["dtype"], fields["name"]
+        shape, splits, user = (tuple(int(n) for n in fields[one]) for one in ("shape", "splits", "user"))
+        group, group_size = str(fields["group"]), int(fields["group_size"])
         if not isinstance(name, str) or len(name) > _LONGEST_NAME or len(group) > _LONGEST_NAME:
             raise ValueError("its name")
         if verb(kind).moves and dtype not in verb(kind).dtypes:
@@ -158,11 +158,11 @@ class Served:
             raise ValueError("its shape")
         if verb(kind).splits and (len(splits) != self._size or min(splits) < 0 or sum(splits) != shape[0]):
             raise ValueError("its splits")
-        root = int(told["root"])
+        root = int(fields["root"])
         if verb(kind).rooted and not 0 <= root < self._size:
             raise ValueError("its root")
-        before, after = float(told["prescale"]), float(told["postscale"])
+        before, after = float(fields["prescale"]), float(fields["postscale"])
         return Request(
             name, kind, dtype, shape, op, root, prescale=before, postscale=after, splits=splits, group=group,
-            group_size=group_size, absent=told["absent"] is True, user=user,
+            group_size=group_size, absent=fields["absent"] is True, user=user,
         )  # fmt: skip

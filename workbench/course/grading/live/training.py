@@ -12,10 +12,10 @@ import numpy as np
 
 from workbench.course.grading.apart.process import Confined, StartError
 from workbench.course.grading.apart.values import ProtocolError, receive, send
-from workbench.course.grading.live.engine import Wire
+from workbench.course.grading.live.engine import JudgeConnection
 from workbench.course.grading.live.process import VALUES
-from workbench.course.grading.live.replay import Replay, holds
-from workbench.course.grading.live.served import Served
+from workbench.course.grading.live.replay import TrainingReplay, holds
+from workbench.course.grading.live.served import ServedRank
 from workbench.course.grading.live.start import Start, secret, usual
 from workbench.course.training import behaviour
 from workbench.course.training.behaviour import Seen
@@ -40,7 +40,7 @@ class Odd:
         return self._text
 
 
-class Training:
+class JudgedTraining:
     """A function that the judge has run on ranks; in their place :class:`workbench.course.training.trial.Elsewhere`.
 
     Args:
@@ -56,7 +56,7 @@ class Training:
         self.process = Confined("workbench.course.grading.live.process", folder, sandbox, limits)
         order = {"source": source, "function": name, "limits": vars(self.process.limits)}
         self._last: tuple[str, list[Seen]] = ("", [])
-        self._served: list[Served] = []
+        self._served: list[ServedRank] = []
         self.flags: list[str] = []
         TRAININGS["job"](0, TRAININGS["job"].data(), first=True)  # loads what torch loads then: not in a rank's time
         try:
@@ -88,7 +88,7 @@ class Training:
         if wrong := behaviour.each_sample_once(found[0], found):
             return wrong
         steps = [secrets.randbelow(len(found[0].batches)) for _ in range(_LOOKED_AT)]
-        replay = Replay(starts, found, steps)
+        replay = TrainingReplay(starts, found, steps)
         for rank, one in enumerate(found):
             if (far := behaviour.distance(one.end, replay.end)) > _EQUAL:
                 return (
@@ -98,7 +98,7 @@ class Training:
         self._look_at_messages(replay)
         return ""
 
-    def _look_at_messages(self, replay: Replay) -> None:
+    def _look_at_messages(self, replay: TrainingReplay) -> None:
         """Flag ranks that tell the others something else than gradients: averages of weights, or all their images."""
         for (step, rank), gradient in sorted(replay.gradients.items()):
             sent = self._served[rank].sent
@@ -117,7 +117,7 @@ class Training:
             for mine, theirs in pairs:
                 theirs.close()
                 mine.settimeout(_RUN_S)
-            served = self._served = [Served(Wire(mine, VALUES), len(starts)) for mine, _ in pairs]
+            served = self._served = [ServedRank(JudgeConnection(mine, VALUES), len(starts)) for mine, _ in pairs]
             return run_threads(len(starts), lambda: _one(served, starts, until), _RUN_S)
         except ConnectionError:
             raise PeerLostError(self.process.ended or "the process of this training has ended") from None
@@ -128,17 +128,17 @@ class Training:
                 mine.close()
 
 
-def _one(served: Sequence[Served], starts: Sequence[Start], until: float) -> Seen:
+def _one(served: Sequence[ServedRank], starts: Sequence[Start], until: float) -> Seen:
     """On the thread of one of the judge's ranks."""
     from workbench.job import api
 
     rank = api.rank()
     start = starts[rank]
-    served[rank].wire.say("start", **vars(start))
+    served[rank].wire.send("start", **vars(start))
     return _read(served[rank].run(until), start)
 
 
-def _read(told: Any, start: Start) -> Seen:
+def _read(found: Any, start: Start) -> Seen:
     """What a rank says that it has seen, as far as it can be that.
 
     Raises:
@@ -147,16 +147,16 @@ def _read(told: Any, start: Start) -> Seen:
     digits = TRAININGS[start.training].data()
     try:
         seen = Seen(
-            rank=int(told["rank"]),
-            size=int(told["size"]),
-            batches=[_numbers(one, len(digits.train_x)) for one in told["batches"][:_MOST_PASSES]],
+            rank=int(found["rank"]),
+            size=int(found["size"]),
+            batches=[_numbers(one, len(digits.train_x)) for one in found["batches"][:_MOST_PASSES]],
             samples=len(digits.train_x),
             epochs=TRAININGS[start.training].epochs,
-            reported=_reported(told["reported"]),
-            files=[str(one) for one in told["files"][:_MOST_LINES]],
-            lines=[str(one) for one in told["lines"][:_MOST_LINES]],
-            device=None if told["device"] is None else int(told["device"]),
-            **{name: _weights(told[name]) for name in ("start", "state", "gradient", "end")},
+            reported=_reported(found["reported"]),
+            files=[str(one) for one in found["files"][:_MOST_LINES]],
+            lines=[str(one) for one in found["lines"][:_MOST_LINES]],
+            device=None if found["device"] is None else int(found["device"]),
+            **{name: _weights(found[name]) for name in ("start", "state", "gradient", "end")},
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise ProtocolError(f"What a rank has seen cannot be read: {error!r}.") from None

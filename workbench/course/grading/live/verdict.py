@@ -41,9 +41,9 @@ def stages(
     if found is None:
         yield Stage("defined", False, f'no cell has a function right below @exercise("{task.name}")')
         return
-    from workbench.course.grading.live.training import Training  # torch: most notebooks do without
+    from workbench.course.grading.live.training import JudgedTraining  # torch: most notebooks do without
 
-    training = Training(*found, folder, sandbox, limits)
+    training = JudgedTraining(*found, folder, sandbox, limits)
     told(training.unbounded)
     timer = threading.Timer(limit_s, training.process.stop, [f"did not end within {limit_s:.3g} s"])
     timer.start()

@@ -69,12 +69,12 @@ class Record:
         return 0
 
 
-class Player:
+class FaultInjector:
     """Carries out a plan, on one rank.
 
     Args:
         chaos: what was asked for.
-        say: gets the line about a fault.
+        log: gets the line about a fault.
 
     Attributes:
         cut: ends this rank's connections.
@@ -82,7 +82,7 @@ class Player:
 
     Example:
         >>> said = []
-        >>> player = Player(parse("at=delay:in-commit:0:2"), said.append)
+        >>> player = FaultInjector(parse("at=delay:in-commit:0:2"), said.append)
         >>> player.begins(rank=0, size=1)
         >>> player.passes("in commit"), said
         (None, [])
@@ -91,8 +91,8 @@ class Player:
         chaos: fault 1 of 1: rank 0 is delayed for 0.25 s at 'in commit'
     """
 
-    def __init__(self, chaos: Chaos, say: Callable[[str], None]) -> None:
-        self._plan, self._record, self._say = chaos.plan(), Record(chaos.record), say
+    def __init__(self, chaos: Chaos, log: Callable[[str], None]) -> None:
+        self._plan, self._record, self._log = chaos.plan(), Record(chaos.record), log
         self._rank = self._size = self._epoch = 0
         self._next, self._ended_epoch = 0, 0
         self._passed, self._commits = 0, 0
@@ -152,7 +152,7 @@ class Player:
         epoch = f" of epoch {self._epoch}" if self._epoch else ""
         nth = f"passing {fault.nth} since the last fault; this one alone: --chaos {fault.words}"
         who = f"fault {self._next + 1} of {len(self._plan)}: rank {self._rank}{epoch}"
-        self._say(f"chaos: {who} {how} at {fault.state!r} ({nth})")
+        self._log(f"chaos: {who} {how} at {fault.state!r} ({nth})")
         match fault.act:
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -172,16 +172,16 @@ def _stop(seconds: float) -> None:
     waker.wait(60)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """A line that is out before the process may end."""
     sys.stderr.write(f"workbench: {text}\n")
     sys.stderr.flush()
 
 
 @functools.cache
-def player(text: str, pid: int) -> Player:
+def player(text: str, pid: int) -> FaultInjector:
     """This process's: one for a plan, so that what has happened is known in the next epoch."""
-    return Player(parse(text), say)
+    return FaultInjector(parse(text), log)
 
 
 class Member(Protocol):
@@ -191,7 +191,7 @@ class Member(Protocol):
     size: int
 
 
-def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> Player:
+def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> FaultInjector:
     """The ranks have found each other, and connect: ``in join``. What else they pass is told to the player.
 
     Args:
@@ -205,7 +205,7 @@ def begin(text: str, bootstrap: Member, sockets: Callable[[], Sequence[socket.so
     return mine
 
 
-def enter(mine: Player, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> None:
+def enter(mine: FaultInjector, bootstrap: Member, sockets: Callable[[], Sequence[socket.socket]]) -> None:
     """The player's rank, and its connections, are those of this epoch now."""
     mine.begins(bootstrap.rank, bootstrap.size, getattr(bootstrap, "epoch", 0))
     mine.cut = lambda: cut(sockets())
@@ -240,7 +240,7 @@ class _Observer(Observer):
         return self._inner.activity(batch, what)
 
 
-def watch(engine: Engine, mine: Player) -> Callable[[], None]:
+def watch(engine: Engine, mine: FaultInjector) -> Callable[[], None]:
     """Have an engine tell of the states that its rank passes; returns what ends that."""
 
     def passes(state: str) -> None:
@@ -278,4 +278,4 @@ def cut(sockets: Sequence[socket.socket]) -> None:
             each.shutdown(socket.SHUT_RDWR)
 
 
-__all__ = ["Player", "Record", "begin", "cut", "enter", "player", "say", "watch"]
+__all__ = ["FaultInjector", "Record", "begin", "cut", "enter", "log", "player", "watch"]

@@ -11,7 +11,7 @@ from workbench.common import text
 from workbench.course.judging.task import Bound, Case, CommTask, PlainTask
 from workbench.course.mistakes.models_cut import MISTAKES
 from workbench.course.pipelines.picture import pipeline_picture
-from workbench.course.pipelines.played import BACKWARD_S, FORWARD_S, Played, mistake, play
+from workbench.course.pipelines.played import BACKWARD_S, FORWARD_S, PlayedSchedule, mistake, play
 from workbench.course.simulator import Run
 from workbench.observe.figure import Figure
 
@@ -90,7 +90,7 @@ def _peaks(function: Callable[..., Any]) -> str:
     return ""
 
 
-def _played(function: Callable[..., Any]) -> Iterator[tuple[int, int, Played]]:
+def _played(function: Callable[..., Any]) -> Iterator[tuple[int, int, PlayedSchedule]]:
     return ((stages, count, play(function, stages, count)) for stages, count in _sizes())
 
 

@@ -51,7 +51,7 @@ def _pipeline(comm: Any, rows: Any) -> Any:
     return got
 
 
-class Watched(Communicator):
+class WatchedCommunicator(Communicator):
     """Remembers what is sent without waiting."""
 
     def __init__(self, comm: Any) -> None:
@@ -80,10 +80,10 @@ def _rows(n: int, rows: int, length: int) -> Case:
 
 def _piped(function: Callable[..., Any], case: Case) -> tuple[Run, int]:
     """The run, and how many messages nobody has waited for."""
-    watched: list[Watched] = []
+    watched: list[WatchedCommunicator] = []
 
     def rank(comm: Any) -> Any:
-        watched.append(Watched(comm))
+        watched.append(WatchedCommunicator(comm))
         return function(watched[-1], case.inputs[comm.rank][0].copy())
 
     run = simulate(case.n, rank)

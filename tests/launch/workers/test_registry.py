@@ -12,53 +12,53 @@ from pathlib import Path
 import pytest
 
 from workbench.common.messages import Message, encode
-from workbench.launch.workers import desk as desk_module
-from workbench.launch.workers.desk import CUT, NAME, Desk
+from workbench.launch.workers import registry as registry_module
+from workbench.launch.workers.registry import CUT, NAME, WorkerRegistry
 
 pytestmark = pytest.mark.timeout(30)
 HERE = encode(Message("here", {"worker": 3, "pid": 7}))
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[Desk]:
-    """A desk at which nobody is."""
-    made = Desk(str(tmp_path / NAME))
+def registry(tmp_path: Path) -> Iterator[WorkerRegistry]:
+    """A registry in which nobody is."""
+    made = WorkerRegistry(str(tmp_path / NAME))
     yield made
     made.close()
 
 
-def guest(desk: Desk, data: bytes = b"") -> socket.socket:
+def connection(registry: WorkerRegistry, data: bytes = b"") -> socket.socket:
     """Somebody who connects and says something."""
     made = socket.socket(socket.AF_UNIX)
     made.settimeout(5)
-    made.connect(desk.path)
+    made.connect(registry.path)
     made.sendall(data)
     return made
 
 
-def heard(desk: Desk, count: int, limit_s: float = 5) -> list[tuple[int, str]]:
+def received(registry: WorkerRegistry, count: int, limit_s: float = 5) -> list[tuple[int, str]]:
     """So many messages: who says what kind."""
     found: list[tuple[int, str]] = []
     until = time.monotonic() + limit_s
     while len(found) < count and time.monotonic() < until:
-        found += [(worker, message.kind) for worker, message in desk.hear()]
+        found += [(worker, message.kind) for worker, message in registry.receive()]
     return found
 
 
-def test_a_worker_comes_speaks_and_goes(desk: Desk) -> None:
+def test_a_worker_comes_speaks_and_goes(registry: WorkerRegistry) -> None:
     """Its messages are heard in order, in whatever pieces they come; the last one stands for its end."""
-    with guest(desk) as worker:
+    with connection(registry) as worker:
         said = HERE + encode(Message("value", {"epoch": 1}, b"x" * 100_000)) + encode(Message("pong", {}))
         sender = threading.Thread(target=worker.sendall, args=[said])
         sender.start()
-        assert heard(desk, 3) == [(3, "here"), (3, "value"), (3, "pong")]
+        assert received(registry, 3) == [(3, "here"), (3, "value"), (3, "pong")]
         sender.join()
-        assert desk.pid(3) == 7
-        desk.tell(3, Message("epoch", {"rank": 0}, b"data"))
+        assert registry.pid(3) == 7
+        registry.send(3, Message("epoch", {"rank": 0}, b"data"))
         assert worker.recv(1000) == encode(Message("epoch", {"rank": 0}, b"data"))
-    assert heard(desk, 1) == [(3, CUT)]
-    assert (desk.pid(3), desk.silent_for(3)) == (0, 0.0)
-    desk.tell(3, Message("epoch", {}))  # nobody hears it, and nothing fails
+    assert received(registry, 1) == [(3, CUT)]
+    assert (registry.pid(3), registry.silent_for(3)) == (0, 0.0)
+    registry.send(3, Message("epoch", {}))  # nobody hears it, and nothing fails
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,12 @@ def test_a_worker_comes_speaks_and_goes(desk: Desk) -> None:
     [b"garbage\n", encode(Message("come", {})), encode(Message("here", {"worker": "3", "pid": 7})), b"x" * (2 << 20)],
     ids=["garbage", "no name", "a text for a number", "too long"],
 )
-def test_who_does_not_speak_like_a_worker_is_cut_off(desk: Desk, said: bytes) -> None:
+def test_who_does_not_speak_like_a_worker_is_cut_off(registry: WorkerRegistry, said: bytes) -> None:
     """And heard by nobody."""
-    with guest(desk) as stranger:
+    with connection(registry) as stranger:
         sender = threading.Thread(target=send, args=[stranger, said])
         sender.start()
-        assert heard(desk, 1, limit_s=1) == []
+        assert received(registry, 1, limit_s=1) == []
         sender.join()
         with contextlib.suppress(ConnectionError):
             assert stranger.recv(10) == b""
@@ -86,30 +86,30 @@ def send(sock: socket.socket, data: bytes) -> None:
 
 def test_a_long_path(tmp_path: Path) -> None:
     """Where the system would refuse it, there is another, which this user alone can enter and which goes in the end."""
-    made = Desk(str(tmp_path / ("x" * 120) / NAME))
+    made = WorkerRegistry(str(tmp_path / ("x" * 120) / NAME))
     folder = Path(made.path).parent
     assert folder.stat().st_mode & 0o777 == 0o700
-    with guest(made, HERE):
-        assert heard(made, 1) == [(3, "here")]
+    with connection(made, HERE):
+        assert received(made, 1) == [(3, "here")]
     made.close()
     assert not folder.exists()
 
 
-def test_nobody_takes_a_workers_place(desk: Desk) -> None:
+def test_nobody_takes_a_workers_place(registry: WorkerRegistry) -> None:
     """Who says second that it is this worker, a forked child for one, is cut off; the worker stays."""
-    with guest(desk, HERE) as worker, guest(desk, HERE + encode(Message("come", {}))) as second:
-        assert heard(desk, 1) == [(3, "here")]
-        assert heard(desk, 1, limit_s=1) == []
+    with connection(registry, HERE) as worker, connection(registry, HERE + encode(Message("come", {}))) as second:
+        assert received(registry, 1) == [(3, "here")]
+        assert received(registry, 1, limit_s=1) == []
         assert second.recv(10) == b""
         worker.sendall(encode(Message("pong", {})))
-        assert heard(desk, 1) == [(3, "pong")]
+        assert received(registry, 1) == [(3, "pong")]
 
 
-def test_a_worker_that_reads_nothing_is_cut_off(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_that_reads_nothing_is_cut_off(registry: WorkerRegistry, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may not fill the launcher's memory."""
-    monkeypatch.setattr(desk_module, "_MOST_UNREAD", 1 << 20)
-    with guest(desk, HERE):
-        assert heard(desk, 1) == [(3, "here")]
+    monkeypatch.setattr(registry_module, "_MOST_UNREAD", 1 << 20)
+    with connection(registry, HERE):
+        assert received(registry, 1) == [(3, "here")]
         for _ in range(40):
-            desk.tell(3, Message("values", {}, b"x" * (100 << 10)))
-        assert heard(desk, 1) == [(3, CUT)]
+            registry.send(3, Message("values", {}, b"x" * (100 << 10)))
+        assert received(registry, 1) == [(3, CUT)]

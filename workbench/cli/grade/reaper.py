@@ -1,6 +1,6 @@
 """The process above a notebook's judge: when the judge ends, or is ended, whatever it has started ends with it.
 
-``python keeper.py COMMAND …``. Neither a session of its own nor an empty environment hides a process from here: the
+``python reaper.py COMMAND …``. Neither a session of its own nor an empty environment hides a process from here: the
 kernel makes this one the parent of every descendant whose own parent has ended. Run by its path, it imports little.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from workbench import data
-from workbench.course.judging.compare import compared, difference, told
+from workbench.course.judging.compare import compared, described, difference
 from workbench.course.judging.rank_threads import on_ranks
 from workbench.course.judging.task import Mistake, PlainTask
 from workbench.errors import NotInitializedError
@@ -119,7 +119,7 @@ class _Watch:
             try:
                 results = on_ranks(alone, inputs)
             except Exception as error:  # noqa: BLE001 - the learner's own mistake
-                return f"n = {n}: {told(error)}"
+                return f"n = {n}: {described(error)}"
             for one, result in zip(seen, results, strict=True):
                 one.returned = result
             if not all(isinstance(one.returned, tuple) and len(one.returned) == 2 for one in seen):

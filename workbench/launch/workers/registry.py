@@ -24,7 +24,7 @@ _MOST_UNREAD = 64 << 20  # bytes that are kept for a worker that reads nothing
 
 
 @dataclass
-class _Guest:
+class _WorkerConnection:
     """A connection; ``worker`` is -1 until it has said who it is."""
 
     socket: socket.socket
@@ -32,10 +32,10 @@ class _Guest:
     pid: int = 0
     decoder: Decoder = field(default_factory=Decoder)
     pending: bytes = b""
-    heard: float = 0.0
+    last_seen: float = 0.0
 
 
-class Desk:
+class WorkerRegistry:
     """The launcher's end of all workers' connections. One thread uses it.
 
     Args:
@@ -57,45 +57,45 @@ class Desk:
         self._listening.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._listening, selectors.EVENT_READ)
-        self._guests: dict[int, _Guest] = {}
+        self._connections: dict[int, _WorkerConnection] = {}
 
     def fileno(self) -> int:
         """Readable when there is something to hear, or room for what is still to be told."""
         return self._selector.fileno()
 
-    def hear(self) -> Iterator[tuple[int, Message]]:
+    def receive(self) -> Iterator[tuple[int, Message]]:
         """What workers have said since the last call; never waits. :data:`CUT` is the last of a worker."""
         for key, events in self._selector.select(0.0):
             if key.fileobj is self._listening:
                 self._accept()
                 continue
-            guest: _Guest = key.data
+            connection: _WorkerConnection = key.data
             if events & selectors.EVENT_WRITE:
-                self._flush(guest)
+                self._flush(connection)
             if events & selectors.EVENT_READ:
-                yield from self._read(guest)
+                yield from self._read(connection)
 
-    def tell(self, worker: int, message: Message) -> None:
+    def send(self, worker: int, message: Message) -> None:
         """Tell a worker something; nothing if it is not here any more."""
-        guest = self._guests.get(worker)
-        if guest is None:
+        connection = self._connections.get(worker)
+        if connection is None:
             return
-        guest.pending += encode(message)
-        if len(guest.pending) > _MOST_UNREAD:
-            guest.pending = b""
+        connection.pending += encode(message)
+        if len(connection.pending) > _MOST_UNREAD:
+            connection.pending = b""
             with contextlib.suppress(OSError):
-                guest.socket.shutdown(socket.SHUT_RDWR)  # its end is read next
-        self._flush(guest)
+                connection.socket.shutdown(socket.SHUT_RDWR)  # its end is read next
+        self._flush(connection)
 
     def silent_for(self, worker: int) -> float:
         """How many seconds ago a worker was heard last; 0 if it has no connection."""
-        guest = self._guests.get(worker)
-        return time.monotonic() - guest.heard if guest else 0.0
+        connection = self._connections.get(worker)
+        return time.monotonic() - connection.last_seen if connection else 0.0
 
     def pid(self, worker: int) -> int:
         """Its process; 0 if it is not here."""
-        guest = self._guests.get(worker)
-        return guest.pid if guest else 0
+        connection = self._connections.get(worker)
+        return connection.pid if connection else 0
 
     def close(self) -> None:
         for key in list(self._selector.get_map().values()):
@@ -113,48 +113,48 @@ class Desk:
             visitor.close()
             return
         visitor.setblocking(False)
-        self._selector.register(visitor, selectors.EVENT_READ, _Guest(visitor, heard=time.monotonic()))
+        self._selector.register(visitor, selectors.EVENT_READ, _WorkerConnection(visitor, last_seen=time.monotonic()))
 
-    def _read(self, guest: _Guest) -> Iterator[tuple[int, Message]]:
+    def _read(self, connection: _WorkerConnection) -> Iterator[tuple[int, Message]]:
         try:
-            data = guest.socket.recv(1 << 16)
-            messages = list(guest.decoder.feed(data))
+            data = connection.socket.recv(1 << 16)
+            messages = list(connection.decoder.feed(data))
         except BlockingIOError:
             return
         except (OSError, MessageError):
             data, messages = b"", []
-        guest.heard = time.monotonic()
+        connection.last_seen = time.monotonic()
         for message in messages:
-            if guest.worker < 0 and not self._introduce(guest, message):
+            if connection.worker < 0 and not self._introduce(connection, message):
                 data = b""  # cut off
                 break
-            yield guest.worker, message
+            yield connection.worker, message
         if not data:
-            self._drop(guest)
-            if self._guests.get(guest.worker) is guest:
-                del self._guests[guest.worker]
-                yield guest.worker, Message(CUT, {})
+            self._drop(connection)
+            if self._connections.get(connection.worker) is connection:
+                del self._connections[connection.worker]
+                yield connection.worker, Message(CUT, {})
 
-    def _introduce(self, guest: _Guest, message: Message) -> bool:
+    def _introduce(self, connection: _WorkerConnection, message: Message) -> bool:
         """Take who says first who it is. False for others, such as a child that was forked from a worker."""
         worker, pid = message.fields.get("worker"), message.fields.get("pid")
-        if message.kind != "here" or type(worker) is not int or type(pid) is not int or worker in self._guests:
+        if message.kind != "here" or type(worker) is not int or type(pid) is not int or worker in self._connections:
             return False
-        guest.worker, guest.pid = worker, pid
-        self._guests[worker] = guest
+        connection.worker, connection.pid = worker, pid
+        self._connections[worker] = connection
         return True
 
-    def _drop(self, guest: _Guest) -> None:
-        self._selector.unregister(guest.socket)
-        guest.socket.close()
+    def _drop(self, connection: _WorkerConnection) -> None:
+        self._selector.unregister(connection.socket)
+        connection.socket.close()
 
-    def _flush(self, guest: _Guest) -> None:
+    def _flush(self, connection: _WorkerConnection) -> None:
         with contextlib.suppress(OSError):  # its end is read next
-            while guest.pending:
-                guest.pending = guest.pending[guest.socket.send(guest.pending) :]
-        if guest.socket.fileno() >= 0:
-            writes = selectors.EVENT_WRITE if guest.pending else 0
-            self._selector.modify(guest.socket, selectors.EVENT_READ | writes, guest)
+            while connection.pending:
+                connection.pending = connection.pending[connection.socket.send(connection.pending) :]
+        if connection.socket.fileno() >= 0:
+            writes = selectors.EVENT_WRITE if connection.pending else 0
+            self._selector.modify(connection.socket, selectors.EVENT_READ | writes, connection)
 
 
-__all__ = ["CUT", "NAME", "Desk"]
+__all__ = ["CUT", "NAME", "WorkerRegistry"]

@@ -15,8 +15,8 @@ from workbench.course.mistakes.paper_cluster import MISTAKES
 from workbench.course.schedules.bound import least_step
 from workbench.course.schedules.messages import BYTES, Messages, in_turn, mistake
 from workbench.course.schedules.on_ranks import Sender
-from workbench.course.schedules.played import Played, on_the_network, play, waits
-from workbench.course.tasks.paper_cluster.t16a_step_time import Network, explained, line, models, number, shown
+from workbench.course.schedules.played import PlayedSteps, on_the_network, play, waits
+from workbench.course.tasks.t16a_step_time import Network, explained, line, models, number, shown
 from workbench.observe.drawing_kit import size
 from workbench.simulate.models import inception_v3, resnet101, vgg16
 from workbench.simulate.published import MODELS, pascal, reduction
@@ -211,7 +211,7 @@ def _near_the_bound(function: Callable[..., Any]) -> str:
     return ""
 
 
-def _why_slow(layers: Sequence[Span], messages: Messages, reduce_s: Network, played: Played) -> str:
+def _why_slow(layers: Sequence[Span], messages: Messages, reduce_s: Network, played: PlayedSteps) -> str:
     """What costs most."""
     latency_s = len(messages) * reduce_s(0.0)
     if latency_s > played.step_s / 3:

@@ -1,1 +1,0 @@
-"""Exercises about what starts the ranks of a job."""

@@ -1,1 +1,0 @@
-"""Lesson 19: what ranks can leave unsaid."""

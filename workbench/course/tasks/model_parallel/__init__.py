@@ -1,1 +1,0 @@
-"""The exercises of lesson 20: layers cut across ranks, and stages of a pipeline."""

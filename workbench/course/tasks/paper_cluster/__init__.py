@@ -1,1 +1,0 @@
-"""Lesson 16: a cluster that nobody here has, computed. Functions judged by their properties."""
