@@ -65,7 +65,7 @@ legacy-test: ## MXNet, Estimator and Keras 2.15, in an environment of their own,
 coverage: for-tests ## which lines the fast tests run, some minutes: a table, and pages in .coverage/html
 	@.ci/coverage $(ARGS)
 
-verbs: for-tests ## which form of which verb each framework has: the table in README.md
+verbs: for-tests ## which form of which verb each framework has: the table in docs/reference/verbs.md
 	@.venv/bin/python .ci/verbs.py
 
 house: for-checks ## rooms, floors, arrows and lines of the package (ARGS=--arrows lists them)

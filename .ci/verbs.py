@@ -1,4 +1,4 @@
-"""Which form of which verb each framework has, and why not: the table in README.md. ``make verbs`` prints it.
+"""Which form of which verb each framework has, and why not: ``make verbs`` prints the table of docs/reference/verbs.md.
 
 The forms are those of ``workbench/core/verbs.py``; what a framework has stands in the ``__all__`` of its files,
 which are read and not imported.
@@ -68,7 +68,7 @@ def table() -> Iterator[str]:
                 reasons.append(why)
             cells.append(str(reasons.index(why) + 1))
         rows.setdefault((name.replace("grouped_", "", 1).lstrip("abcdefghijklmnopqrstuvwxyz"), *cells), []).append(name)
-    yield f"| | {' | '.join(FILES)} |"
+    yield f"| verb | {' | '.join(FILES)} |"
     yield f"|---|{':-:|' * len(FILES)}"
     for (_, *cells), names in rows.items():
         yield f"| {', '.join(f'`{name}`' for name in names)} | {' | '.join(cells)} |"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 project = "workbench"
 html_title = "workbench"
 copyright = "the workbench project, Apache 2.0"
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinxext.opengraph",
+]
 exclude_patterns = ["files", "**/README.md"]
 
 nb_execution_mode = "off"
@@ -18,6 +26,12 @@ nb_render_error_lexer = "myst-ansi"  # a rank stands before each traceback
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 3
 
+copybutton_prompt_text = r"\$ |>>> |\.\.\. "
+copybutton_prompt_is_regexp = True
+copybutton_exclude = ".linenos, .gp, .go"
+ogp_social_cards = {"enable": False}  # they need a font of the network
+ogp_enable_meta_description = True
+
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True  # as written, rather than an object at some address
 add_module_names = False  # each page is one module's
@@ -27,7 +41,9 @@ html_theme = "furo"
 html_static_path = ["_static"]
 html_favicon = "_static/icon.svg"
 html_css_files = ["player.css", "predictions.css", "site.css"]
+html_search_scorer = str(Path(__file__).with_name("_static") / "scorer.js")
 html_js_files = ["player.js", "form.js", "judge.js", "predictions.js", "site.js"]  # in this order
+html_extra_path = ["llms.txt"]
 html_copy_source = False  # no page's source, so no solution's, lies beside the pages
 html_show_sourcelink = False
 html_show_sphinx = False

@@ -1,4 +1,4 @@
-"""The README's reading order is true: its files, their lines, and what a step really runs."""
+"""The reading order in the docs is true: its files, their lines, and what a step really runs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from running import Runner
 from workbench.config import Settings
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-PART = README.partition("## Read it in an evening")[2].partition("\n## ")[0]
+PART = (ROOT / "docs" / "explanation" / "reading.md").read_text(encoding="utf-8")
 ROWS = re.compile(r"^\| \d+ \| `([^`]+)` \| (\d+) \|", re.MULTILINE)
 LISTED = {name: int(lines) for name, lines in ROWS.findall(PART)}
-WALKS = [[name for name, _ in ROWS.findall(walk)] for walk in re.split(r"^Then the ", PART, flags=re.MULTILINE)]
+WALKS = [[name for name, _ in ROWS.findall(walk)] for walk in re.split(r"^Then ", PART, flags=re.MULTILINE)]
 """The idea, the core, the way of a gradient."""
 FIGURES = [(int(functions), int(files)) for functions, files in re.findall(r"^\| .+ \| (\d+) \| (\d+) \|$", PART, re.M)]
 FILES, FUNCTIONS = re.findall(r"± (\d+)", PART)  # what the text allows itself: files, and percent of the functions

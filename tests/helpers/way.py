@@ -3,8 +3,8 @@
 Python tells of every call, on every thread. Counted are the calls of all ranks from ``zero_grad()`` to the end of
 ``step()``: in the first step, and in the steady state. So are those of one ``allreduce`` of a numpy array, and those of
 a step of ``examples/nano.py``. Rank 0 prints the figures; with ``--json`` the functions, too, by file, in the order of
-their first calls. Of many steps that counts which ran the least: a busy machine adds waits. README.md's reading order
-is held against them.
+their first calls. Of many steps that counts which ran the least: a busy machine adds waits. The reading order in
+``docs/explanation/reading.md`` is held against them.
 """
 
 from __future__ import annotations

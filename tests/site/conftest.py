@@ -17,7 +17,9 @@ from labs import BROWSER, FLAGS, environment
 
 from workbench.course.build import ROOT
 
-_needs = [name for name in ("sphinx", "myst_nb", "furo", "playwright") if not importlib.util.find_spec(name)]
+_needs = [
+    name for name in ("sphinx", "myst_nb", "furo", "sphinx_design", "playwright") if not importlib.util.find_spec(name)
+]
 _why = f"not installed: {', '.join(_needs)} (make setup installs the extra site)" if _needs else "no chromium"
 
 

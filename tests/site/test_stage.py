@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import nbformat
 import pytest
 from nbformat import v4
 
+from workbench.cli.main import parser
+from workbench.config import Settings
 from workbench.course.build import KINDS, ROOT, read
 from workbench.course.links import Lesson, course, navigation
-from workbench.course.site import notebooks, stage
+from workbench.course.site import command_line, notebooks, stage, texts
 from workbench.course.site.__main__ import main
 from workbench.course.site.pictures import Pictures
 
@@ -154,14 +157,14 @@ def test_no_folder_of_others_is_replaced(tmp_path: Path, capsys: pytest.CaptureF
     assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
 
 
-HOROVOD = (ROOT / "site" / "coming-from.md").read_text(encoding="utf-8")
+HOROVOD = (ROOT / "docs" / "how-to" / "convert.md").read_text(encoding="utf-8")
 
 
 def test_names_for_those_who_come_from_horovod_exist() -> None:
     """Each call, each variable and each option of ours on that page is one."""
     hvd = pytest.importorskip("workbench.torch")
     from workbench.cli import flags
-    from workbench.config import HOROVOD_NAMES, Settings
+    from workbench.config import HOROVOD_NAMES
 
     names = set(re.findall(r"\bhvd\.([A-Za-z_]+)", HOROVOD))
     assert len(names) > 20
@@ -172,3 +175,57 @@ def test_names_for_those_who_come_from_horovod_exist() -> None:
     words = " ".join(re.findall(r"`workbench run ([^`]+)`", HOROVOD))
     known = {name for flag in flags.FLAGS for name in flag.names}
     assert set(re.findall(r"(?<!\S)--?[a-z][\w-]*", words)) <= known
+
+
+def test_links_of_texts_lead_to_pages() -> None:
+    """What is a page is linked from where the text stands on the site; any other file is named; code stays."""
+    pages = {"docs/how-to/a.md": "how-to/a.md", "notebooks/00_x.ipynb": "notebooks/00_x.ipynb"}
+    source = (
+        "[a](docs/how-to/a.md#b) [`x`](notebooks/00_x.ipynb) [c](workbench/c.py) `[d](e)` ![f](g.svg) [h](https://i.j)"
+    )
+    linked = "[a](../how-to/a.md#b) [`x`](../notebooks/00_x.ipynb) c (`workbench/c.py`) `[d](e)` ![f](g.svg) [h](https://i.j)"
+    assert texts.linked(source, "CHANGELOG.md", "about/changelog.md", pages) == linked
+    fenced = "```python\nx[0](1)\n```\n"
+    assert texts.linked(fenced, "docs/how-to/a.md", "how-to/a.md", pages) == fenced
+
+
+def test_the_command_line_s_page_has_every_option() -> None:
+    """Each option of each command that ``--help`` shows."""
+    page = command_line.commands()
+    waiting = [parser()]
+    while waiting:
+        command = waiting.pop()
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                waiting += action.choices.values()
+            elif action.help != argparse.SUPPRESS and command.prog != "workbench" and action.dest != "help":
+                assert all(f"{name}" in page for name in action.option_strings), command.prog
+    assert "`workbench run`" in page
+    assert "SUPPRESS" not in page
+
+
+def test_the_summary_names_every_page(tmp_path: Path) -> None:
+    """``llms.txt`` has the title and a whole sentence of each page that is written by hand or built from a lesson."""
+    stage.stage(folder := tmp_path / "site", frameworks=False)
+    text = (folder / "llms.txt").read_text(encoding="utf-8")
+    lines = dict(re.findall(r"^- \[[^\]]+\]\(([^)]+)\): (.+)$", text, re.MULTILINE))
+    written = [*folder.rglob("*.md"), *folder.glob("*/[0-9]*.ipynb")]
+    names = {str(path.relative_to(folder).with_suffix(".html")) for path in written} - {"index.html", "api/index.html"}
+    assert {*lines} == names
+    assert all(says.endswith((".", "?")) for name, says in lines.items() if not name.startswith("benchmarks/")), lines
+    assert "](" not in "".join(lines.values())
+
+
+def test_every_text_says_first_what_it_is_for() -> None:
+    """Each page begins with a title and a paragraph of prose; none has a link without words, which a forge hides."""
+    for path in (ROOT / "docs").rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        assert re.match(r"# .+\n\n[A-Z`]", text), path
+        assert "[](" not in text, path
+
+
+def test_each_setting_is_on_its_page() -> None:
+    """And no other."""
+    page = (ROOT / "docs" / "reference" / "settings.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"^\| `WORKBENCH_([A-Z_]+)`", page.partition("## Not in this list")[0], re.MULTILINE))
+    assert named == {name.upper() for name in Settings.__dataclass_fields__}

@@ -1,5 +1,5 @@
 // The form of a question, and a guess beside the fact: for the widget of a notebook (predictions.js) and for pages that
-// have no kernel (site/_static/predictions.js). Both put this file before their own. It judges nothing, and sets all
+// have no kernel (docs/_static/predictions.js). Both put this file before their own. It judges nothing, and sets all
 // texts as texts, so none of them can be markup.
 
 const wbForm = (() => {

@@ -47,7 +47,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _hindrance(out: Path) -> str:
     """Why nothing can be built, if so."""
-    if missing := [name for name in ("sphinx", "myst_nb", "furo") if not find_spec(name)]:
+    if missing := [
+        name
+        for name in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design", "sphinxext.opengraph")
+        if not find_spec(name)
+    ]:
         return f"{', '.join(missing)} not installed. Do: make setup EXTRAS=torch,lessons,site,dev"
     if out.exists() and not (out / _MARK).exists() and any(out.iterdir()):
         return f"{out} holds something else than pages of an earlier build. Give an empty or a new folder."

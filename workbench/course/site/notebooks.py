@@ -10,9 +10,9 @@ import nbformat
 
 from workbench.course.links import Lesson, navigation
 from workbench.course.site.pictures import Pictures
+from workbench.course.site.texts import linked
 
 SECONDS = 8.0  # of a player whose notebook was built before it was written down
-_LINK = re.compile(r"\[([^\]\n]+)\]\((?![a-z]+:|#)([^)\s]+)\)")
 _FENCED = re.compile(r"(```.*?```|`[^`\n]*`)", re.DOTALL)
 _HEADING = re.compile(r"^#+(?= )", re.MULTILINE)
 _PLAYED = re.compile(r"^(?:player\.)?play\(", re.MULTILINE)
@@ -32,12 +32,14 @@ def page(notebook: Any, lessons: list[Lesson], stem: str, kind: str, pages: Coll
         pages: which there are, as ``exercises/03_ring_allreduce``.
     """
     pictures = Pictures()
+    path = f"{kind}/{stem}.ipynb"
+    others = {f"{each}.ipynb": f"{each}.ipynb" for each in pages}
     cells = [cell for cell in notebook.cells if not cell.metadata.get("workbench", {}).get("links")]
     levels = Levels()
     for cell in cells:
         cell.metadata.pop("nbgrader", None)
         if cell.cell_type == "markdown":
-            cell.source = levels.closed(_within_the_site(cell.source, kind, pages))
+            cell.source = levels.closed(linked(cell.source, path, path, others))
         for output in cell.get("outputs", []):
             _show(output, cell.source, pictures)
         # A call that says what the form says: its code is there for who wants it.
@@ -96,30 +98,6 @@ def _head(stem: str, kind: str, pages: Collection[str]) -> str:
     how = f"`make lab` in a checkout opens JupyterLab; there open `{kind}/{stem}.ipynb`. "
     how += f"{{download}}`This notebook <../files/{kind}/{stem}.ipynb>` alone needs the package `workbench`."
     return f"```{{container}} wb-run\n**Run it.** {how}" + (f"\n\n{links}" if links else "") + "\n```"
-
-
-def _within_the_site(source: str, kind: str, pages: Collection[str]) -> str:
-    """Links to what is no page become the name of the file in a checkout."""
-
-    def kept(found: re.Match[str]) -> str:
-        path = found[2].partition("#")[0]
-        target = _resolved(kind, path)
-        if target.removesuffix(".ipynb") in pages:
-            return found[0]
-        return f"{found[1]} (`{target}`)" if found[1].strip("`") != target else f"`{target}`"
-
-    parts = _FENCED.split(source)
-    return "".join(part if part.startswith("`") else _LINK.sub(kept, part) for part in parts)
-
-
-def _resolved(folder: str, path: str) -> str:
-    parts = [folder]
-    for part in path.split("/"):
-        if part == "..":
-            parts = parts[:-1]
-        elif part != ".":
-            parts.append(part)
-    return "/".join(parts)
 
 
 def _show(output: Any, source: str, pictures: Pictures) -> None:

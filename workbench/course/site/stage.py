@@ -10,8 +10,11 @@ import nbformat
 
 from workbench.course.build import ROOT
 from workbench.course.links import course
+from workbench.course.site.command_line import commands
 from workbench.course.site.notebooks import page
 from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
+from workbench.course.site.summary import summary
+from workbench.course.site.texts import ROOT_PAGES, linked
 
 _OBSERVE = ROOT / "workbench" / "observe"
 _PREDICTIONS = ROOT / "workbench" / "course" / "predictions"
@@ -36,7 +39,8 @@ def stage(target: Path, instructors: bool = False, frameworks: bool = True) -> N
         instructors: with the solutions; else none of them, nor their text, is in it.
         frameworks: with the API of torch, TensorFlow, Keras and JAX, whose import takes half of the time.
     """
-    shutil.copytree(ROOT / "site", target, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "docs", target, ignore=shutil.ignore_patterns("__pycache__", "*.py[co]"))
+    texts(target)
     notebooks(target, ("notebooks", "exercises", *(["solutions"] if instructors else [])))
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
@@ -46,18 +50,36 @@ def stage(target: Path, instructors: bool = False, frameworks: bool = True) -> N
         (target / name).write_text(text, encoding="utf-8")
     for path in benchmark_files():
         shutil.copy(path, target / "files")
-    for path in (
-        _OBSERVE / "player.css",
-        *(_PREDICTIONS / name for name in ("predictions.css", "form.js", "judge.js")),
-    ):
+    for path in _OF_WIDGETS:
         shutil.copy(path, target / "_static")
     (target / "_static" / "player.js").write_text(as_script((_OBSERVE / "player.js").read_text("utf-8"), "wbPlayer"))
+    with (target / "reference" / "command-line.md").open("a", encoding="utf-8") as file:
+        file.write(commands())
+    (target / "llms.txt").write_text(summary(target), encoding="utf-8")
+
+
+def texts(target: Path) -> None:
+    """Write the texts of the repository that are pages, and lead the links of all to pages."""
+    sources = {f"docs/{path.relative_to(target).as_posix()}": path for path in sorted(target.rglob("*.md"))}
+    pages = {name: name.removeprefix("docs/") for name in sources} | ROOT_PAGES
+    pages |= {
+        f"{path.parent.name}/{path.name}": f"{path.parent.name}/{path.name}"
+        for path in _books("notebooks", "exercises")
+    }
+    sources |= {name: ROOT / name for name, page in ROOT_PAGES.items() if page.startswith("about/")}
+    for name, path in sources.items():
+        text = linked(path.read_text(encoding="utf-8"), name, pages[name], pages)
+        (target / pages[name]).write_text(text, encoding="utf-8")
+
+
+def _books(*kinds: str) -> list[Path]:
+    return [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
 
 
 def notebooks(target: Path, kinds: tuple[str, ...]) -> None:
     """Write the built notebooks as pages, and beside them as they are, to be downloaded."""
     lessons = course(ROOT / "lessons")
-    found = [path for kind in kinds for path in sorted((ROOT / kind).glob("[0-9]*.ipynb"))]
+    found = _books(*kinds)
     pages = {f"{path.parent.name}/{path.stem}" for path in found}
     if strangers := {path.stem for path in found} - {lesson.stem for lesson in lessons}:
         raise ValueError(
