@@ -31,7 +31,7 @@ from workbench import cluster
 from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.simulator import simulate
-from workbench.course.tasks.algorithms import t06_distributed_optimizer as t06
+from workbench.course.tasks import t06_distributed_optimizer as t06
 
 # %% [markdown]
 # ## A gradient is ready long before the backward pass ends

@@ -36,7 +36,7 @@ from workbench.course import drawing
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate
-from workbench.course.tasks.algorithms import t18_sharding_further as t18
+from workbench.course.tasks import t18_sharding_further as t18
 
 # %% [markdown]
 # ## What a rank holds

@@ -34,7 +34,7 @@ from workbench.course import figures
 from workbench.course.exercise import catch_up, check, exercise, hint, show, solution
 from workbench.course.predictions import predict, reveal
 from workbench.course.simulator import simulate
-from workbench.course.tasks.low_communication import t19a_periodic, t19b_powersgd
+from workbench.course.tasks import t19a_periodic, t19b_powersgd
 from workbench.course.training.measured import talking_less
 
 # %% [markdown]

@@ -120,7 +120,7 @@ def test_a_card_wants_its_cause_named(tmp_path: Path) -> None:
     [
         ("catch_up('04')", "–"),
         (
-            "from workbench.course.tasks.algorithms import t03_ring_allreduce as t03\n"
+            "from workbench.course.tasks import t03_ring_allreduce as t03\n"
             "exercise('03.ring_allreduce')(t03.ring_allreduce)",
             "✗",
         ),
