@@ -47,7 +47,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
-    """Each file of ``workbench/`` is in the wheel, and the built lessons; else there is only what describes the wheel."""
+    """Each file of ``workbench/``, and the built lessons; beside them there is only what describes the wheel."""
     with zipfile.ZipFile(built / f"{FILE_NAME}-py3-none-any.whl") as wheel:
         names = set(wheel.namelist())
     package = {

@@ -20,7 +20,7 @@ from typing import Any
 
 from workbench import config
 from workbench.errors import LaunchError
-from workbench.launch.ranks.output import say
+from workbench.launch.ranks.output import log
 
 _FOLDER = "workbench-lessons"
 _KINDS = ("notebooks", "exercises")
@@ -124,9 +124,8 @@ def _look_for(command: str) -> None:
         LaunchError: something is not.
     """
     if missing := [name for name in _NEEDS[command] if not find_spec(name)]:
-        raise LaunchError(
-            f"`workbench {command}` needs {', '.join(missing)}: pip install 'data-parallel-workbench[torch,lessons,lab,mpich]'"
-        )
+        needed = "pip install 'data-parallel-workbench[torch,lessons,lab,mpich]'"
+        raise LaunchError(f"`workbench {command}` needs {', '.join(missing)}: {needed}")
 
 
 @contextlib.contextmanager
@@ -157,7 +156,7 @@ def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
         for number, handle in before.items():
             signal.signal(number, handle)
         if process.poll() is None:
-            say("JupyterLab still runs")
+            log("JupyterLab still runs")
 
 
 __all__ = ["add", "built", "copy"]

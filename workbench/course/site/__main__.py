@@ -50,12 +50,19 @@ def _hindrance(out: Path) -> str:
     if missing := [
         name
         for name in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design", "sphinxext.opengraph")
-        if not find_spec(name)
+        if not _is_there(name)
     ]:
         return f"{', '.join(missing)} not installed. Do: make setup EXTRAS=torch,lessons,site,dev"
     if out.exists() and not (out / _MARK).exists() and any(out.iterdir()):
         return f"{out} holds something else than pages of an earlier build. Give an empty or a new folder."
     return ""
+
+
+def _is_there(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:  # of a part of a package that is not there
+        return False
 
 
 def _sphinx(source: Path, pages: Path) -> int:

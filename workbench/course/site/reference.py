@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from workbench.course.build import ROOT
+from workbench.diagnostics.explain import explanation, names
 
 # module → what it is for; in the order of the page
 API = {
@@ -49,6 +50,19 @@ def api_pages(frameworks: bool = True) -> dict[str, str]:
         f"# API\n\nFrom the docstrings.\n\n| module | what it is for |\n|---|---|\n{rows}\n\n{toctree}\n"
     )
     return pages
+
+
+def error_pages() -> dict[str, str]:
+    """File → text: what ``workbench explain`` prints, a page for each class, and their list."""
+    rows = "\n".join(f"| [`{name}`]({name}.md) | {says} |" for name, says in names().items())
+    toctree = "\n".join(["```{toctree}", ":hidden:", "", *names(), "```"])
+    index = (
+        "# Errors\n\nWhat each error means, its usual causes with an example that you can run, and what to do. "
+        "`workbench explain NAME` prints the same page without a network.\n\n"
+        f"| error | meaning |\n|---|---|\n{rows}\n\n{toctree}\n"
+    )
+    pages = {f"reference/errors/{name}.md": explanation(name) for name in names()}
+    return pages | {"reference/errors/index.md": index}
 
 
 def _is_there(name: str) -> bool:

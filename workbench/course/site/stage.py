@@ -12,7 +12,7 @@ from workbench.course.build import ROOT
 from workbench.course.links import course
 from workbench.course.site.command_line import commands
 from workbench.course.site.notebooks import page
-from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages
+from workbench.course.site.reference import api_pages, benchmark_files, benchmark_pages, error_pages
 from workbench.course.site.summary import summary
 from workbench.course.site.texts import ROOT_PAGES, linked
 
@@ -45,8 +45,8 @@ def stage(target: Path, instructors: bool = False, frameworks: bool = True) -> N
     if instructors:
         with (target / "index.md").open("a", encoding="utf-8") as file:
             file.write(_FOR_INSTRUCTORS)
-    for name, text in {**api_pages(frameworks), **benchmark_pages()}.items():
-        (target / name).parent.mkdir(exist_ok=True)
+    for name, text in {**api_pages(frameworks), **benchmark_pages(), **error_pages()}.items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_text(text, encoding="utf-8")
     for path in benchmark_files():
         shutil.copy(path, target / "files")
