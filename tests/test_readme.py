@@ -37,7 +37,7 @@ def run(folder: Path, *command: str) -> str:
 
 
 @pytest.mark.process
-def test_the_ten_lines_print_what_stands_below_them(tmp_path: Path) -> None:
+def test_the_training_prints_what_stands_below_it(tmp_path: Path) -> None:
     """On two ranks, whose lines come in any order."""
     pytest.importorskip("torch")
     (block,) = [text for kind, text in BLOCKS if kind == "console" and "train.py" in text]
