@@ -32,7 +32,10 @@ def main(address: str, real: str, fixed: str, *words: str) -> None:
         "ignored": ignored, "cores": sorted(os.sched_getaffinity(0)),
     }  # fmt: skip
     server = socket.socket(socket.AF_UNIX)
-    server.connect(address)
+    try:
+        server.connect(address)
+    except OSError:  # it has ended: slower, and as well
+        os.execv(real, [real, *words])
     text = json.dumps(asked).encode() + b"\n"
     sent = socket.send_fds(server, [text], files)
     server.sendall(text[sent:])

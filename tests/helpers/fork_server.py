@@ -311,7 +311,8 @@ class _Server:
                         _kill(pid)
                     return {}
                 if key.fileobj is self._listener:
-                    self._fork(self._listener.accept()[0])
+                    with contextlib.suppress(OSError):  # a client that is killed while it asks takes nobody with it
+                        self._fork(self._listener.accept()[0])
                     if self._python:
                         break
                 elif key.fileobj is self._wake:
@@ -338,9 +339,11 @@ class _Server:
 
     def _fork(self, client: socket.socket) -> None:
         text, files, *_ = socket.recv_fds(client, 1 << 20, 200)
-        while text and not text.endswith(b"\n"):
-            text += client.recv(1 << 20)
-        if not text:  # the client has ended
+        while text and not text.endswith(b"\n") and (more := client.recv(1 << 20)):
+            text += more
+        if not text.endswith(b"\n"):  # the client has ended
+            for each in files:
+                os.close(each)
             client.close()
             return
         pid = os.fork()

@@ -528,7 +528,6 @@ def test_a_killed_mpiexec_ends_the_job(launch: Start) -> None:
 def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
     """An mpiexec that refuses, ranks that are late, a program that cannot be run: reasons are given, nothing stays."""
     refused = launch("-np", "2", "--mpi", "--mpi-args=--nonsense", script=WAITS)
-    late = launch("-np", "2", "--start-timeout", "0.001", script=WAITS)
     program = tmp_path / "program"
     program.write_text("#!/no/such/interpreter\n")
     program.chmod(0o755)
@@ -536,6 +535,10 @@ def test_what_cannot_start_says_why(launch: Start, tmp_path: Path) -> None:
     assert refused.finish()[0] == 1
     assert "before its ranks had started" in refused.err
     assert "nonsense" in refused.err
+    # On a busy machine both may start between two looks at them: then none was late.
+    late = next(
+        job for job in (launch("-np", "2", "--start-timeout", "0.001", script="") for _ in range(20)) if job.finish()[0]
+    )
     assert late.finish()[0] == 1
     assert "did not start within 0.001 s" in late.err
     assert broken.finish()[0] == 127
