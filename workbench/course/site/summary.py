@@ -30,7 +30,7 @@ def summary(folder: Path) -> str:
     title, said = _head((folder / "index.md").read_text(encoding="utf-8"))
     parts = [f"# {title}\n\n> {said}\n"]
     for kind, heading in _KINDS.items():
-        pages = sorted([*(folder / kind).glob("*.md"), *(folder / kind).glob("[0-9]*.ipynb")])
+        pages = sorted([*(folder / kind).rglob("*.md"), *(folder / kind).glob("[0-9]*.ipynb")])
         lines = [_line(path, folder) for path in pages]
         parts.append(f"## {heading}\n\n" + "\n".join(lines) + "\n")
     return "\n".join(parts)
