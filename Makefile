@@ -42,7 +42,7 @@ bench-gpu: for-tests ## what only a GPU can show, some minutes: right results, b
 setup-tests: for-tests ## what some tests need of the system, with apt-get: a browser, ssh, Slurm, containers
 	@.ci/system
 
-quick: for-tests ## style, types, and the tests that start no process: a minute and a half
+quick: for-tests ## style, types, and the tests that start no process: some two minutes
 	@.ci/quick $(ARGS)
 
 test: for-tests ## every property once, the checks too, some twenty minutes on two cores (ARGS="-k ring": what pytest chooses, at once)

@@ -24,6 +24,8 @@ from workbench.job.context import HOLDER, Context
 from workbench.job.start import start
 from workbench.transport.bootstrap.base import SingleBootstrap
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture
 def long_rest(monkeypatch: pytest.MonkeyPatch) -> None:

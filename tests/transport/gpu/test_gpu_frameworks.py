@@ -22,6 +22,8 @@ from workbench.torch import tensors
 from workbench.training.gradient_list import GradientList
 from workbench.transport.gpu import device as gpu
 
+pytestmark = pytest.mark.long
+
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.bool]
 
 

@@ -27,6 +27,8 @@ from workbench.transport.gpu.device import Arrival, Gpu
 
 N, ROUNDS, SEEDS = 2, 12, 28  # 336 rounds each way
 
+pytestmark = pytest.mark.long
+
 
 def given(rank: int, number: int, length: int) -> np.ndarray:
     """What a rank submits in a round: whole numbers, which no order of adding rounds."""

@@ -38,6 +38,8 @@ from workbench.job.context import HOLDER
 from workbench.transport.gpu import nccl
 from workbench.transport.gpu.device import Gpu
 
+pytestmark = pytest.mark.long
+
 FOR_EVER = 10**9
 
 
