@@ -137,7 +137,8 @@ def test_a_worker_that_never_comes_is_given_up(start: Start, tmp_path: Path) -> 
     text = job.end(60)
     assert job.code == 3, text
     assert "localhost is given up" in text
-    assert "Fewer than 2 ranks (--min-np) are left" in text
+    # Where the machine is busy, the last two may be seen to end at one look.
+    assert "Fewer than 2 ranks (--min-np) are left" in text or "No rank is left" in text
 
 
 def test_a_stopped_rank_is_ended_so_that_the_others_go_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
