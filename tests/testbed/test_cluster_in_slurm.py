@@ -164,7 +164,8 @@ def test_in_a_job(way: str, slurm: Hosts, kernel: Start) -> None:
     assert READY in said, said
     assert len(queue(slurm)) == 1
     assert "release" not in said
-    agents = "[p for p in __import__('psutil').process_iter() if 'srun' in p.name() and '--overlap' in p.cmdline()]"
+    agents = "[p for p in __import__('psutil').process_iter(['name', 'cmdline']) "  # of a zombie: none
+    agents += "if 'srun' in (p.info['name'] or '') and '--overlap' in (p.info['cmdline'] or ())]"
     assert int(mine.do(f"print(len({agents}))")) >= 2
     if "slurm" in way:
         assert "3 nodes are asked for" in mine.do("cluster.up(slurm=dict(nodes=3))")
