@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
         f"workbench/_lessons/{path.relative_to(ROOT).as_posix()}"
         for kind in ("notebooks", "exercises")
         for path in (ROOT / kind).rglob("*")
-        if path.is_file() and "__pycache__" not in path.parts
+        if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(ROOT).parts)
     }
     assert {name for name in names if not name.startswith(f"{FILE_NAME}.dist-info/")} == package
 

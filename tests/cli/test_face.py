@@ -129,6 +129,7 @@ def test_lessons_are_copied_and_what_is_there_stays(tmp_path: Path, capsys: pyte
     there = {path.relative_to(learn.built()).as_posix() for path in learn.built().glob("*s/[0-9]*.ipynb")}
     assert {name for name in there if not name.startswith("solutions")} <= copied
     assert not any(name.startswith("solutions") for name in copied)
+    assert not any(part.startswith(".") for name in copied for part in name.split("/")), "somebody else's progress"
     assert learn.copy(mine.parents[1]) == []
 
 

@@ -6,21 +6,15 @@ A wheel carries the built lessons; ``lessons FOLDER`` copies them to where a lea
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from workbench import config
+from workbench.common.extras import cure, has
 from workbench.errors import LaunchError
-from workbench.launch.ranks.output import log
 
 _FOLDER = "workbench-lessons"
 _KINDS = ("notebooks", "exercises")
@@ -75,9 +69,10 @@ def copy(target: Path) -> list[Path]:
     written, source = [], built()
     try:
         for path in sorted(each for kind in _KINDS for each in (source / kind).rglob("*") if each.is_file()):
-            to = target / path.relative_to(source)
-            if "__pycache__" in path.parts or ".ipynb_checkpoints" in path.parts or to.exists():
-                continue
+            name = path.relative_to(source)
+            to = target / name
+            if any(part.startswith((".", "__")) for part in name.parts) or to.exists():
+                continue  # somebody's progress and checkpoints are theirs
             to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(path, to)
             written.append(to)
@@ -102,19 +97,15 @@ def _demo(args: argparse.Namespace) -> int:
     return subprocess.call([sys.executable, "-m", "workbench.course.demo", "--output", str(output)])
 
 
-def _lab(args: argparse.Namespace) -> int:
+def _lab(args: argparse.Namespace) -> NoReturn:
     _look_for("lab")
     root = built()
     if not (root / "lessons").exists():
         root = Path.cwd() / _FOLDER
         copy(root)
-    root_user = ["--allow-root"] if os.geteuid() == 0 else []
-    with _short_runtime_folder() as runtime:
-        command = [sys.executable, "-m", "jupyterlab", "--ip=127.0.0.1", "--KernelManager.transport=ipc", *root_user]
-        command += [f"--ServerApp.root_dir={root}", "--LabApp.default_url=/lab/tree/notebooks", *args.words]
-        process = subprocess.Popen(command, env=config.child_environment(JUPYTER_RUNTIME_DIR=str(runtime)))
-        with _signals_for(process):
-            return process.wait()
+    sys.stdout.flush()
+    script, jupyter = Path(__file__).with_name("lab.sh"), Path(sys.executable).with_name("jupyter")
+    os.execvp("bash", ["bash", str(script), str(root), str(jupyter), *args.words])
 
 
 def _look_for(command: str) -> None:
@@ -123,40 +114,8 @@ def _look_for(command: str) -> None:
     Raises:
         LaunchError: something is not.
     """
-    if missing := [name for name in _NEEDS[command] if not find_spec(name)]:
-        needed = "pip install 'data-parallel-workbench[torch,lessons,lab,mpich]'"
-        raise LaunchError(f"`workbench {command}` needs {', '.join(missing)}: {needed}")
-
-
-@contextlib.contextmanager
-def _short_runtime_folder() -> Iterator[Path]:
-    """A short name for Jupyter's runtime folder: the path of a socket has at most 103 bytes."""
-    from jupyter_core.paths import jupyter_runtime_dir
-
-    runtime = Path(jupyter_runtime_dir())
-    try:
-        runtime.mkdir(parents=True, exist_ok=True)
-        runtime.chmod(0o700)
-    except OSError as error:
-        raise LaunchError(f"{runtime} cannot be written: {error.strerror}. Set JUPYTER_RUNTIME_DIR.") from None
-    with tempfile.TemporaryDirectory(prefix="workbench-lab-", dir="/tmp") as folder:
-        short = Path(folder) / "r"
-        short.symlink_to(runtime)
-        yield short
-
-
-@contextlib.contextmanager
-def _signals_for(process: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Ctrl-C and SIGTERM reach JupyterLab, which asks and ends; this process waits for it."""
-    forward = {signal.SIGTERM: lambda *_: process.terminate(), signal.SIGINT: lambda *_: None}
-    before = {number: signal.signal(number, handle) for number, handle in forward.items()}
-    try:
-        yield
-    finally:
-        for number, handle in before.items():
-            signal.signal(number, handle)
-        if process.poll() is None:
-            log("JupyterLab still runs")
+    if missing := [name for name in _NEEDS[command] if not has(name)]:
+        raise LaunchError(f"`workbench {command}` needs {', '.join(missing)}: {cure('torch,lessons,lab,mpich')}")
 
 
 __all__ = ["add", "built", "copy"]
