@@ -38,10 +38,11 @@ def wait(until: Callable[[], object]) -> None:
 @pytest.fixture
 def lab(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """``make lab``, in its own process group, when JupyterLab is up."""
-    for folder in (".ci", ".venv/bin", "notebooks"):
+    for folder in (".ci", ".venv/bin", "notebooks", "workbench/cli"):
         (tmp_path / folder).mkdir(parents=True)
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copy(ROOT / ".ci" / "lab", tmp_path / ".ci")
+    shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", tmp_path / "workbench" / "cli")
     for path, text in ((".ci/setup", "#!/bin/sh\n"), (".venv/bin/jupyter", JUPYTER)):
         (tmp_path / path).write_text(text)
         (tmp_path / path).chmod(0o755)

@@ -194,7 +194,7 @@ def test_all_ranks_of_a_call_number_anew_after_an_answer_that_says_so() -> None:
     client._send(None, "execute_request", None, None, idents[1], metadata={})
     client.load_balanced(1)
     client.call(0)
-    assert [said["restarts"] for _, said, _ in client.requests] == [0, 0, 0, 0, 0, 0, 1, 1]
+    assert [said["failures"] for _, said, _ in client.requests] == [0, 0, 0, 0, 0, 0, 1, 1]
     assert len(client.answered) == 3
 
 
@@ -205,7 +205,7 @@ def test_nobody_is_idle_who_may_run_what_has_no_number(send: str, monkeypatch: p
     SentCells(client)
     monkeypatch.setattr("workbench.cluster.sent_cells._QUIET_S", 0.0)
     client.broadcast(1, is_coalescing=True) if send == "a coalescing view" else client.load_balanced(1)
-    assert client.requests[0][1] == {"restarts": 0}
+    assert client.requests[0][1] == {"failures": 0}
     client.call(0)
     client.spin()
     assert client.news[-1][1]["idle"] == [2]

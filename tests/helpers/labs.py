@@ -64,10 +64,11 @@ class Lab:
     def __init__(self, folder: Path) -> None:
         self._mark, self._log = uuid.uuid4().hex, folder / "lab.log"
         checkout = folder / "checkout"
-        for each in ("notebooks", "exercises", ".ci"):
+        for each in ("notebooks", "exercises", ".ci", "workbench/cli"):
             (checkout / each).mkdir(parents=True)
         shutil.copy(ROOT / "Makefile", checkout)
         shutil.copy(ROOT / ".ci" / "lab", checkout / ".ci")
+        shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", checkout / "workbench" / "cli")
         (checkout / ".ci" / "setup").write_text("#!/bin/sh\n")
         (checkout / ".ci" / "setup").chmod(0o755)
         (checkout / ".venv").symlink_to(sys.prefix)

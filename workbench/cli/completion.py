@@ -14,7 +14,7 @@ def script(shell: str, commands: Mapping[str, argparse.ArgumentParser]) -> str:
         doctor) words="--help -h" ;;
     """
     options = {name: _options(each) for name, each in commands.items()}
-    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](options, commands)
+    return {"bash": _bash, "zsh": _zsh, "fish": _fish}[shell](options)
 
 
 def _options(parser: argparse.ArgumentParser) -> dict[str, str]:
@@ -30,7 +30,7 @@ def _cases(options: Mapping[str, Mapping[str, str]]) -> str:
     return "\n".join(f'    {name}) words="{" ".join(found)}" ;;' for name, found in options.items())
 
 
-def _bash(options: Mapping[str, Mapping[str, str]], commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _bash(options: Mapping[str, Mapping[str, str]]) -> str:
     return f"""\
 _workbench() {{
   local words="{" ".join(options)} --help --version" here="${{COMP_WORDS[COMP_CWORD]}}"
@@ -43,7 +43,7 @@ _workbench() {{
 complete -o default -F _workbench workbench"""
 
 
-def _zsh(options: Mapping[str, Mapping[str, str]], commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _zsh(options: Mapping[str, Mapping[str, str]]) -> str:
     return f"""\
 _workbench() {{
   local words="{" ".join(options)} --help --version"
@@ -57,7 +57,7 @@ _workbench_words() {{ local -a words_typed=("${{words[@]}}"); _workbench }}
 compdef _workbench_words workbench"""
 
 
-def _fish(options: Mapping[str, Mapping[str, str]], commands: Mapping[str, argparse.ArgumentParser]) -> str:
+def _fish(options: Mapping[str, Mapping[str, str]]) -> str:
     lines = [f"complete -c workbench -n __fish_use_subcommand -f -a {name}" for name in options]
     for name, found in options.items():
         for option, text in found.items():

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# JupyterLab on the notebooks. Only this machine can connect, and only with the token that Jupyter prints.
+# JupyterLab on the lessons in a folder: lab.sh FOLDER JUPYTER OPTIONS...
+# Only this machine can connect, and only with the token that Jupyter prints.
 #
 # Its kernels talk over sockets in Jupyter's runtime folder, which nobody else may enter: over TCP, as by default, every
 # user of the machine could read what a notebook prints. Such a socket's path has at most 103 bytes, and Jupyter's own part
@@ -8,17 +9,19 @@
 # This shell becomes JupyterLab, so that signals and Ctrl-C reach it. Another one, at the other end of a pipe that
 # JupyterLab keeps open, removes the short name as soon as JupyterLab has ended, however it has ended.
 set -euo pipefail
-cd "$(dirname "$0")/.."
+jupyter=$2
+cd "$1"
+shift 2
 
 short=$(mktemp -d /tmp/workbench-lab-XXXXXX)
 exec 9> >(trap '' INT TERM HUP; exec >/dev/null 2>&1; cat; rm -f "$short/r"; rmdir "$short")
-runtime=$(.venv/bin/jupyter --runtime-dir)
+runtime=$("$jupyter" --runtime-dir)
 mkdir -p "$runtime"
 chmod go= "$runtime"
 ln -s "$runtime" "$short/r"
 
-.venv/bin/jupyter trust notebooks/*.ipynb >/dev/null # else it shows no figures before the cells are run
+"$jupyter" trust notebooks/*.ipynb >/dev/null # else it shows no figures before the cells are run
 [ "$(id -u)" != 0 ] || set -- --allow-root "$@"      # it refuses to run as root unless told
 export JUPYTER_RUNTIME_DIR=$short/r
-exec .venv/bin/jupyter lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$PWD" \
+exec "$jupyter" lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$PWD" \
     --LabApp.default_url=/lab/tree/notebooks "$@"

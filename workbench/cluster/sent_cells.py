@@ -31,13 +31,13 @@ class _SentCall:
     Args:
         left: those that have not got it yet.
         number: of the calls that have sent something, the first one is 1.
-        restarts: how many answers had said until then that numbers may have drifted: the same for all its engines.
+        failures: how many answers had said until then that numbers may have drifted: the same for all its engines.
         begun_at: when the first one got it.
     """
 
     left: set[int]
     number: int = 0
-    restarts: int = 0
+    failures: int = 0
     begun_at: float = float("inf")
 
 
@@ -72,7 +72,7 @@ class SentCells:
         self._answered_at: dict[int, float] = defaultdict(float)
         self._thread, self._calls = _Thread(), list[_SentCall]()  # calls that have begun to send
         self._version = self._announced = self._begun = 0
-        self._drifted = 0  # answers of engines whose numbers of unnamed tensors may have drifted
+        self._failures = 0  # answers of engines whose numbers of unnamed tensors may have drifted
         self._idle: list[int] = []
         self._scheduled = False
         self._build_targets, self._send = client._build_targets, client._send
@@ -97,13 +97,13 @@ class SentCells:
         metadata = options.get("metadata") or {}
         engines = self._engines(ident, metadata)
         if not engines:
-            options["metadata"] = {**metadata, KEY: {"restarts": self._drifted}}
+            options["metadata"] = {**metadata, KEY: {"failures": self._failures}}
             future = self._send(socket, msg_type, content, parent, ident, **options)
             self._without_number(future, [] if ident else self._may_run(metadata))
             return future
         with self._lock:
             call, numbers = self._count(engines)
-            said = self._state() | {"call": call.number, "numbers": numbers, "restarts": call.restarts}
+            said = self._state() | {"call": call.number, "numbers": numbers, "failures": call.failures}
         options["metadata"] = {**metadata, KEY: said}
         try:
             future = self._send(socket, msg_type, content, parent, ident, **options)
@@ -153,7 +153,7 @@ class SentCells:
         call, now = self._thread.call, time.monotonic()
         if call.begun_at == float("inf"):
             self._begun += 1
-            call.begun_at, call.number, call.restarts = now, self._begun, self._drifted
+            call.begun_at, call.number, call.failures = now, self._begun, self._failures
             self._calls.append(call)
         call.left.difference_update(engines)
         if not call.left and call in self._calls:
@@ -215,7 +215,7 @@ class SentCells:
         """
         if message["metadata"].get(KEY, {}).get("drifted"):
             with self._lock:
-                self._drifted += 1
+                self._failures += 1
         handle(message)
 
     def _soon(self) -> None:

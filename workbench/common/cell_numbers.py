@@ -44,7 +44,7 @@ class CellNumbers:
         sent: by engine, how many requests the notebook has sent.
         idle: engines that have answered all of them, and get no other one, though the notebook has waited a moment.
         running: by engine that has not answered, the call that it runs.
-        restarts: how often numbers may have drifted before the newest request; None if no request has said so.
+        failures: how often numbers may have drifted before the newest request; None if no request has said so.
         drifted: called when a request ends: may this engine's numbers have drifted in it?
         changed: called when a request has ended or was passed over; and from another thread when there is news on the
             control channel.
@@ -68,7 +68,7 @@ class CellNumbers:
         self.sent: dict[int, int] = {}
         self.idle: list[int] = []
         self.running: dict[int, int] = {}
-        self.restarts: int | None = None
+        self.failures: int | None = None
         self.drifted: Callable[[], bool] = lambda: False
         self.changed: Callable[[], None] = lambda: None
         self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
@@ -77,7 +77,7 @@ class CellNumbers:
         """A request is begun; ``message``: what it carries, None if the notebook has not sent it."""
         number = dict(message.get("numbers", ())).get(self.engine) if message is not None else None
         if message is not None:
-            self.restarts = message.get("restarts")
+            self.failures = message.get("failures")
         self.numbered = number is not None
         if message is not None and number is not None:
             self.number, self.call = max(self.number, number), message["call"]

@@ -9,13 +9,16 @@ DISTRIBUTION = "data-parallel-workbench"
 
 
 def has(module: str) -> bool:
-    """Can it be imported? It is not.
+    """Can it be imported? It is not, but for the package that it is in.
 
     Example:
-        >>> has("json"), has("no_such_module")
-        (True, False)
+        >>> has("json"), has("no_such_module"), has("no_such_package.module")
+        (True, False, False)
     """
-    return sys.modules.get(module) is not None or find_spec(module) is not None
+    try:
+        return sys.modules.get(module) is not None or find_spec(module) is not None
+    except ModuleNotFoundError:  # not even that package is there
+        return False
 
 
 def cure(extra: str) -> str:

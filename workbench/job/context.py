@@ -33,9 +33,7 @@ from workbench.transport.select import Bootstrap
 
 P = TypeVar("P")
 
-_SETTLE_S = (
-    0.5  # as long as it takes rank 0 to answer on a busy machine; after that the next cell may begin all the same
-)
+_SETTLE_S = 0.5  # for rank 0's answer; after that the next cell may begin all the same
 _AFTER_ERROR_S = 3.0  # the others are told at once; those that compute for longer find out when they come
 
 
@@ -175,7 +173,7 @@ class Context:
         that begins before it has heard of the last failure numbers tensors apart from the rest.
         """
         numbered = numbers is not None and numbers.numbered
-        counted = numbers.restarts if numbers is not None else None
+        counted = numbers.failures if numbers is not None else None
         self.engine.report(Began(self.rank, numbered, counted or 0))
         if numbers is not None and numbered:
             self.cells_sent(numbers)  # not before: until now it is late

@@ -110,7 +110,7 @@ class _Ranks:
 
 def _meet(bootstrap: Bootstrap, settings: Settings) -> _Ranks:
     numbers, process = cell_numbers(), (os.getpid(), cores())
-    engine = (numbers.engine, numbers.restarts or 0) if numbers else (-1, 0)
+    engine = (numbers.engine, numbers.failures or 0) if numbers else (-1, 0)
     everybody = bootstrap.exchange((bootstrap.node, host_id(), settings, gpu_select.see(settings), process, *engine))
     nodes, hosts, (settings, *_), seen, processes, engines, failures = (
         list(each) for each in zip(*everybody, strict=True)

@@ -7,9 +7,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from importlib.util import find_spec
 from pathlib import Path
 
+from workbench.common.extras import has
 from workbench.config import child_environment
 from workbench.course.build import ROOT
 from workbench.course.site.stage import stage
@@ -50,19 +50,12 @@ def _hindrance(out: Path) -> str:
     if missing := [
         name
         for name in ("sphinx", "myst_nb", "furo", "sphinx_copybutton", "sphinx_design", "sphinxext.opengraph")
-        if not _is_there(name)
+        if not has(name)
     ]:
         return f"{', '.join(missing)} not installed. Do: make setup EXTRAS=torch,lessons,site,dev"
     if out.exists() and not (out / _MARK).exists() and any(out.iterdir()):
         return f"{out} holds something else than pages of an earlier build. Give an empty or a new folder."
     return ""
-
-
-def _is_there(name: str) -> bool:
-    try:
-        return find_spec(name) is not None
-    except ModuleNotFoundError:  # of a part of a package that is not there
-        return False
 
 
 def _sphinx(source: Path, pages: Path) -> int:

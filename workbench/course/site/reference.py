@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ast
 import re
-from importlib.util import find_spec
 from pathlib import Path
 
+from workbench.common.extras import has
 from workbench.course.build import ROOT
 from workbench.diagnostics.explain import explanation, names
 
@@ -67,7 +67,7 @@ def error_pages() -> dict[str, str]:
 
 def _is_there(name: str) -> bool:
     needed = _NEEDS.get(name.split(".")[1])
-    return needed is None or find_spec(needed) is not None
+    return needed is None or has(needed)
 
 
 def _module_page(name: str) -> str:
