@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import workbench
-from workbench.cli import learn
+from workbench.cli import flags, learn
 from workbench.cli import main as cli
 from workbench.cli.completion import script
 from workbench.cli.face import GROUPS
@@ -116,6 +116,12 @@ def test_a_shell_can_read_its_script(shell: str, tmp_path: Path) -> None:
     path.write_text(script(shell, cli.parser().commands()))
     done = subprocess.run([shell, "-n", str(path)], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("words", [["--no-browser"], ["--no-browser", "--port=8888"], [], ["--", "--no-browser"]])
+def test_what_follows_lab_is_jupyterlabs(words: list[str]) -> None:
+    """Options of its own, as `make lab ARGS=…` takes them."""
+    assert flags.command(cli.parsed(["lab", *words])) == [word for word in words if word != "--"]
 
 
 def test_lessons_are_copied_and_what_is_there_stays(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

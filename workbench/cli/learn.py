@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import Any, NoReturn
 
+from workbench.cli import flags
 from workbench.common.extras import cure, has
 from workbench.errors import LaunchError
 
@@ -36,7 +37,7 @@ def add(commands: Any) -> None:
         description=f"Opens JupyterLab on a copy of the lessons in ./{_FOLDER}, or on a clone's own. It listens on "
         "loopback, asks for its token, and its kernels talk over sockets in a folder of yours.",
     )
-    lab.add_argument("words", nargs=argparse.REMAINDER, metavar="…", help="further options for jupyter lab")
+    lab.add_argument("command", nargs=argparse.REMAINDER, metavar="…", help="further options for jupyter lab")
     lab.set_defaults(handle=_lab)
     lessons = commands.add_parser(
         "lessons",
@@ -105,7 +106,7 @@ def _lab(args: argparse.Namespace) -> NoReturn:
         copy(root)
     sys.stdout.flush()
     script, jupyter = Path(__file__).with_name("lab.sh"), Path(sys.executable).with_name("jupyter")
-    os.execvp("bash", ["bash", str(script), str(root), str(jupyter), *args.words])
+    os.execvp("bash", ["bash", str(script), str(root), str(jupyter), *flags.command(args)])
 
 
 def _look_for(command: str) -> None:

@@ -174,6 +174,8 @@ def _open_streams() -> None:
 def parsed(words: Sequence[str]) -> argparse.Namespace:
     """The command line. argparse takes the text after ``--sbatch`` for the next option where it begins like one."""
     joined, pairs = list(words), range(1, len(words))
+    if joined[:1] == ["lab"] and joined[1:2] not in (["-h"], ["--help"], ["--"]):
+        joined.insert(1, "--")  # all of it is JupyterLab's
     while at := next((i for i in pairs if joined[i - 1] in _TAKE_OPTIONS and joined[i].startswith("-")), 0):
         unseen = io.StringIO()
         with contextlib.suppress(SystemExit), contextlib.redirect_stderr(unseen), contextlib.redirect_stdout(unseen):
