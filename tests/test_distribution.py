@@ -72,6 +72,14 @@ def test_the_sdist_makes_the_same_wheel(built: Path, tmp_path: Path) -> None:
     assert (tmp_path / name).read_bytes() == (built / name).read_bytes()
 
 
+def test_an_editable_install_is_the_checkout_itself(tmp_path: Path) -> None:
+    """What ``make setup`` installs holds none of our files, only the path of the checkout."""
+    build(ROOT, tmp_path, "-t", "wheel:editable")
+    with zipfile.ZipFile(next(tmp_path.iterdir())) as wheel:
+        (pth,) = (name for name in wheel.namelist() if ".dist-info/" not in name)
+        assert wheel.read(pth).decode().split() == [str(ROOT)]
+
+
 def needed(names: list[str]) -> set[str]:
     """Distributions that these requirements bring along, themselves among them, as installed here."""
     found: set[str] = set()
