@@ -27,9 +27,6 @@ _OUR_FRAME = re.compile(rf"File {re.escape(str(Path(__file__).resolve().parents[
 
 HUB_GONE = "the hub is gone, through which notebook and engines talk"
 
-# Outputs of %%px come when all ranks are done, grouped by rank, without a progress bar: the same in every run.
-_PXCONFIG = "--no-stream --progress-after=-1"
-
 
 def nowhere(ranks: Sequence[int]) -> str:
     """The lost host of ranks on this machine: none."""
@@ -44,8 +41,9 @@ def ready_magics(view: Any, where: Where = nowhere) -> None:
         where: the host with which ranks are gone, and why.
     """
     if (shell := _shell()) is not None:
-        view.activate()
-        shell.run_line_magic("pxconfig", _PXCONFIG)
+        from workbench.cluster import px  # loads ipyparallel
+
+        px.activate(view, shell)
         watch(shell, where)
 
 

@@ -29,6 +29,9 @@ _AGAIN_S = 30.0
 KEY = "workbench_cells"
 """In a request's metadata, and the type of the message on the control channel."""
 
+STATE = "workbench_state"
+"""The type of another message on that channel: the notebook asks what the engine is at."""
+
 
 class CellNumbers:
     """What one engine knows. It is the kernel's own, so it outlives a module that is imported anew.
@@ -48,6 +51,7 @@ class CellNumbers:
         drifted: called when a request ends: may this engine's numbers have drifted in it?
         changed: called when a request has ended or was passed over; and from another thread when there is news on the
             control channel.
+        state: called on another thread while a cell runs: what the job on this engine is at, see ``job/state.py``.
 
     Example:
         >>> numbers = CellNumbers(engine=0)
@@ -71,6 +75,7 @@ class CellNumbers:
         self.failures: int | None = None
         self.drifted: Callable[[], bool] = lambda: False
         self.changed: Callable[[], None] = lambda: None
+        self.state: Callable[[], dict[str, Any]] = dict
         self._taking = threading.Lock()  # a cell begins on one thread, and news come on another
 
     def begin(self, message: Mapping[str, Any] | None) -> None:
@@ -173,4 +178,4 @@ class WaitNotice:
             )
 
 
-__all__ = ["KEY", "CellNumbers", "WaitNotice", "cell_numbers", "elsewhere", "idle"]
+__all__ = ["KEY", "STATE", "CellNumbers", "WaitNotice", "cell_numbers", "elsewhere", "idle"]

@@ -89,4 +89,20 @@ def rank_list(ranks: Iterable[int]) -> str:
     return numbered(sorted(ranks))
 
 
-__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list"]
+def spans(numbers: Iterable[int]) -> str:
+    """Numbers in order, three and more that follow each other as a span.
+
+    Example:
+        >>> spans([0, 1, 2, 3, 6, 7])
+        '0-3, 6, 7'
+    """
+    runs: list[list[int]] = []
+    for number in sorted(numbers):
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+__all__ = ["by_rank", "columns", "count", "first_line", "numbered", "plural", "rank_list", "spans"]

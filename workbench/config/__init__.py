@@ -37,6 +37,7 @@ from workbench.config.variables import (
     secret,
     settings,
     site_file,
+    stream,
     unbound,
     visible_gpus,
 )
@@ -75,6 +76,7 @@ __all__ = [
     "site_file",
     "spark_start_timeout_s",
     "start_timeout_s",
+    "stream",
     "unbound",
     "visible_gpus",
     "without_launcher",

@@ -242,6 +242,17 @@ def unbound(env: Mapping[str, str] | None = None) -> str:
     return (os.environ if env is None else env).get("WORKBENCH_UNBOUND", "")
 
 
+def stream(env: Mapping[str, str] | None = None) -> bool | None:
+    """Does the output of a ``%%px`` cell come while the cell runs? As WORKBENCH_STREAM says, None if it says nothing.
+
+    Example:
+        >>> stream({"WORKBENCH_STREAM": "0"}), stream({"WORKBENCH_STREAM": "1"}), stream({})
+        (False, True, None)
+    """
+    text = (os.environ if env is None else env).get("WORKBENCH_STREAM", "").strip().lower()
+    return None if not text else text not in ("0", "false", "no", "off")
+
+
 def host_address(env: Mapping[str, str] | None = None) -> str:
     """This host's address by which the others of the job reach it, as the launcher says; "" if it says none.
 

@@ -96,6 +96,7 @@ class Engine(threading.Thread):
         self._pending = PendingTable()
         self.settled = self._pending.idle
         self.names = self._pending.names
+        self.submitted = self._pending.submitted
         self._running = True
         self._clean = False  # has the job ended well?
         self._runner = runner or OwnThread(control.wake)

@@ -118,6 +118,11 @@ class PendingTable:
         with self._lock:
             return [name for _, name in self._entries]
 
+    def submitted(self) -> dict[Key, int]:
+        """When each of these was submitted, by ``perf_counter_ns()``."""
+        with self._lock:
+            return {key: entry.submitted for key, entry in list(self._entries.items())}
+
     def handles(self, entries: Sequence[Entry]) -> list[Handle]:
         """Of what is in flight under the names of these."""
         with self._lock:

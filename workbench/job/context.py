@@ -22,6 +22,7 @@ from workbench.core.engine import Engine
 from workbench.core.messages import Raised
 from workbench.errors import NotInitializedError, PeerLostError
 from workbench.job.names import Names
+from workbench.job.state import rank_state
 from workbench.runtime.control.client import ControlClient
 from workbench.runtime.control.server import ControlServer
 from workbench.runtime.events import Began, Ended, Lost, Sent
@@ -211,6 +212,11 @@ class Context:
         self.engine.report(Raised(self.rank, traceback, final=False, failures=self._counted))
         while (self.engine.given_up == before or not self.engine.settled()) and time.monotonic() < until:
             time.sleep(0.002)  # until rank 0 has said that it knows of this one: another rank's failure may come first
+
+    def state(self) -> dict[str, Any]:
+        """What this rank is at, for the notebook; on another thread, while a cell runs. See :func:`rank_state`."""
+        moving = rank_state(self.engine, self.waits, self.sets, self.timeline.recorder)
+        return {"rank": self.rank, "size": self.world.size, **moving}
 
     def finish_all(self) -> None:
         """Let the frameworks come to the end of what they run by themselves, before the job is left."""

@@ -22,10 +22,10 @@ from tensorflow.python.framework.func_graph import FuncGraph
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.util import tf_stack
 
+from workbench.common.user_line import place_of
 from workbench.core.backend.base import Array
 from workbench.errors import UnsupportedTensorError
 from workbench.job.arrays import borrowed, on_gpu
-from workbench.runtime.faults.blocked_threads import place_of
 from workbench.tf.errors import as_tensorflow_s
 from workbench.tf.host_calls import HOST_CALLS
 from workbench.training.bridge import Spec

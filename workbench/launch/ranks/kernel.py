@@ -10,6 +10,8 @@
    did not fail. Here it runs on all of them.
 3. A cell that calls ``breakpoint()``. An engine has no terminal, so pdb ends without a word; here it says so.
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
+5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own.
+6. What a cell prints is sent every 50 ms; ipykernel waits for 200.
 """
 
 from __future__ import annotations
@@ -23,8 +25,11 @@ from typing import Any, TypeVar
 
 from ipyparallel.engine.kernel import IPythonParallelKernel
 
-from workbench.common.cell_numbers import KEY, CellNumbers
+from workbench.common.cell_numbers import KEY, STATE, CellNumbers
+from workbench.launch.ranks.activity import Activity
 from workbench.launch.ranks.short_traceback import ShortTraceback
+
+_PRINT_S = 0.05
 
 T = TypeVar("T")
 
@@ -42,14 +47,20 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         ShortTraceback(self.shell)
         self.cell_numbers = CellNumbers(self.engine_id)
         self.control_handlers[KEY] = self._receive_numbers
+        self.control_handlers[STATE] = self._say_state
+        self._activity = Activity()
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush_interval = _PRINT_S  # type: ignore[union-attr]  # ipykernel's
         sys.breakpointhook = pdb.set_trace = no_debugger
 
     def init_metadata(self, parent: Any) -> Any:
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
+        self._activity.begins()
         return super().init_metadata(parent)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
         """A request has ended; an empty cell has not even begun."""
+        self._activity.ends()
         self.cell_numbers.changed()
         metadata[KEY] = {"drifted": self.cell_numbers.drifted()}
         return super().finish_metadata(parent, metadata, reply_content)
@@ -62,6 +73,11 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
     def _receive_numbers(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook says what has changed, on the control channel."""
         self.cell_numbers.receive(parent["content"])
+
+    def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
+        """The notebook asks, on the control channel, which has a thread of its own."""
+        state = self._activity.now() | self.cell_numbers.state()
+        self.session.send(stream, f"{STATE}_reply", content=state, parent=parent, ident=ident)
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""

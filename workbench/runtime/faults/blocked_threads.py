@@ -9,16 +9,13 @@ A call from a framework's graph runs on a thread of its own, on which the user's
 
 from __future__ import annotations
 
-import linecache
 import logging
-import site
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 
+from workbench.common.user_line import place_of, stack_of
 from workbench.common.waiting import Waits
 from workbench.core.handle import LONG_WAIT_S
 from workbench.core.messages import Request
@@ -27,9 +24,6 @@ from workbench.runtime.faults.sigint import INTERRUPTS
 from workbench.runtime.faults.thread_stacks import held_up
 
 log = logging.getLogger("workbench")
-
-_OURS = str(Path(__file__).resolve().parents[2])  # the package
-_LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
 
 
 class _GraphCall(threading.local):
@@ -117,6 +111,11 @@ class BlockedThreads(Waits):
             except Exception:
                 log.exception("Which threads of rank %d wait could not be found out.", self._rank)
 
+    def now(self) -> list[tuple[int, str, str]]:
+        """What the threads of this rank wait for: process set, name, and the line of the user's code."""
+        with self._lock:
+            return list(self._waiting.values())
+
     def long_wait(self, request: Request, waiter: threading.Lock, timeout_s: float) -> bool:
         """See :class:`workbench.common.waiting.Waits`. Ctrl-C ends the wait on threads of a graph, too."""
         with self.blocked(request.process_set, request.name):
@@ -154,28 +153,4 @@ class BlockedThreads(Waits):
 
 def users_line() -> str:
     """Where the caller of this package stands: ``in train.py, line 12: hvd.allreduce(x)``."""
-    return _CALL.line if _CALL.line is not None else place_of(_stack(sys._getframe(1)))
-
-
-def place_of(stack: Iterable[tuple[str, int]]) -> str:
-    """The first place in a stack, of files and line numbers from within outwards, that is the user's own."""
-    found = None
-    for path, line in stack:
-        if not path.startswith((_OURS, "<frozen")) and path != threading.__file__ and "contextlib" not in path:
-            found = found or (path, line)
-            if not path.startswith(_LIBRARIES):
-                found = path, line
-                break
-    if found is None:
-        return ""
-    path, line = found
-    place = "the cell" if "ipykernel_" in path or path.startswith("<ipython") else Path(path).name
-    return f"in {place}, line {line}: {linecache.getline(path, line).strip()}".rstrip(": ")
-
-
-def _stack(frame: FrameType | None) -> list[tuple[str, int]]:
-    found = []
-    while frame is not None:
-        found.append((frame.f_code.co_filename, frame.f_lineno))
-        frame = frame.f_back
-    return found
+    return _CALL.line if _CALL.line is not None else place_of(stack_of(sys._getframe(1)))

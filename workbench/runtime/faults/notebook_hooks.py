@@ -32,6 +32,9 @@ class RunningJob(Protocol):
     def cells_sent(self, numbers: CellNumbers) -> None:
         """The notebook has said what it has sent; while a cell runs, on another thread."""
 
+    def state(self) -> dict[str, Any]:
+        """What this rank is at; asked on another thread."""
+
     def drifted(self) -> bool:
         """May this rank's numbers of unnamed tensors differ from those of the others since this cell?"""
 
@@ -121,7 +124,11 @@ def _watch_numbers(find: Find) -> None:
         job = find()
         return job is not None and job.drifted()
 
-    numbers.changed, numbers.drifted = changed, drifted
+    def state() -> dict[str, Any]:
+        job = find()
+        return job.state() if job is not None else {}
+
+    numbers.changed, numbers.drifted, numbers.state = changed, drifted, state
     changed()
 
 

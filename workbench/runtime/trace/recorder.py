@@ -17,7 +17,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 from math import prod
 from time import perf_counter_ns, time_ns
-from typing import TypedDict
+from typing import NamedTuple, TypedDict
 
 from workbench.collectives.reduction import wire_dtype
 from workbench.core.fusion import Batch
@@ -102,6 +102,13 @@ def labels(batch: Sequence[Response]) -> list[str]:
     return [label_of(response) for response in batch]
 
 
+class Totals(NamedTuple):
+    """How many batches, and bytes of their tensors."""
+
+    batches: int
+    bytes: int
+
+
 class Recorder:
     """Keeps the last batches; the oldest make room.
 
@@ -125,6 +132,8 @@ class Recorder:
         self._arrived = self._begun = 0
         self._phases: list[Phase] = []
         self._completed: deque[tuple[int, int, list[Response]]] = deque(maxlen=4 * kept)
+        self._moved = Totals(0, 0)
+        self._counted_at = 0  # batches that ended until then are in it
 
     # --- rank 0's coordinator -----------------------------------------------------------------------
 
@@ -164,6 +173,15 @@ class Recorder:
             self._done.append((batch, index, times, self._phases, perf_counter_ns()))
 
     # --- any thread ---------------------------------------------------------------------------------
+
+    def totals(self) -> Totals:
+        """What has been moved since the first call. Batches that came and went between two calls are not counted."""
+        done = [one for one in list(self._done) if one[4] > self._counted_at and one[0][0].name not in _NOT_SHOWN]
+        if done:
+            self._counted_at = done[-1][4]
+            moved = sum(_nbytes(response) for one in done for response in one[0])
+            self._moved = Totals(self._moved.batches + len(done), self._moved.bytes + moved)
+        return self._moved
 
     def snapshot(self, last: int) -> Snapshot:
         """The last batches, oldest first, and who came last since the first of them began."""
@@ -206,4 +224,4 @@ def _nbytes(response: Response) -> int:
     return prod(shape) * wire_dtype(response.dtype).itemsize
 
 
-__all__ = ["OWN", "Answer", "Collective", "Recorder", "Snapshot", "label", "label_of", "labels"]
+__all__ = ["OWN", "Answer", "Collective", "Recorder", "Snapshot", "Totals", "label", "label_of", "labels"]

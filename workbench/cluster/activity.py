@@ -1,0 +1,124 @@
+"""What the ranks of a running cell are at, in one line: who computes, who waits, for whom, since when."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from workbench.common.text import first_line, spans
+
+_SILENT_S = 1.5
+_MOST = 90  # characters of a line of code
+
+
+class EngineStates:
+    """Asks engines what they are at, and waits for none.
+
+    Args:
+        client: a :class:`workbench.cluster.client.Client`.
+        engines: which.
+
+    Attributes:
+        known: by engine the last answer.
+        heard: by engine when it came, by ``time.monotonic()``.
+    """
+
+    def __init__(self, client: Any, engines: Sequence[int]) -> None:
+        self._client, self._asked = client, dict[int, Any]()
+        self.known: dict[int, dict[str, Any]] = {}
+        self.heard = dict.fromkeys(engines, time.monotonic())
+
+    def poll(self) -> None:
+        """Take the answers that have come, and ask those who have answered again."""
+        now = time.monotonic()
+        for engine in self.heard:
+            asked = self._asked.get(engine)
+            if asked is not None and asked.done():
+                if asked.exception() is None:
+                    self.known[engine], self.heard[engine] = asked.result()["content"], now
+                asked = self._asked.pop(engine) and None
+            if asked is None and (asked := self._client.ask_state(engine)) is not None:
+                self._asked[engine] = asked
+
+    def silent(self) -> dict[int, float]:
+        """By engine that does not answer, for how many seconds."""
+        now = time.monotonic()
+        return {engine: now - at for engine, at in self.heard.items() if now - at > _SILENT_S}
+
+
+def sentence(
+    states: Mapping[int, Mapping[str, Any]], done: Collection[int] = (), silent: Mapping[int, float] | None = None
+) -> str:
+    """What ranks are at, in one line.
+
+    Args:
+        states: by engine; see ``launch/ranks/activity.py`` and ``job/state.py``.
+        done: those that have ended the cell.
+        silent: those that do not answer, and for how long.
+
+    Example:
+        >>> wait = {"name": "allreduce.x", "process_set": 0, "members": [0, 1], "line": "", "since_s": 4.2}
+        >>> states = {0: {"rank": 0, "waits": [wait]}, 1: {"rank": 1, "waits": [], "line": "in the cell, line 5: f()"}}
+        >>> sentence(states)
+        "rank 0 waits for rank 1 in 'allreduce.x' (4 s); rank 1: in the cell, line 5: f()"
+    """
+    return "; ".join(lines(states, done, silent))
+
+
+def lines(
+    states: Mapping[int, Mapping[str, Any]], done: Collection[int] = (), silent: Mapping[int, float] | None = None
+) -> list[str]:
+    """The same, one text for each thing that some ranks are at: the waits first."""
+    silent = silent or {}
+    ranks = {engine: state.get("rank", engine) for engine, state in states.items()}
+    at_work = {e: s for e, s in states.items() if e not in done and e not in silent}
+    found = _waits(at_work, ranks, done)
+    busy = defaultdict[str, list[int]](list)
+    for engine, state in at_work.items():
+        if not state.get("waits"):
+            busy[first_line(state.get("line") or "in a library", _MOST)].append(ranks[engine])
+    found += [f"{_who(who)}: {line}" for line, who in busy.items()]
+    found += [f"rank {ranks.get(e, e)} has not answered for {s:.0f} s" for e, s in silent.items() if e not in done]
+    if done and at_work:
+        who = [ranks.get(each, each) for each in done]
+        found.append(f"{_who(who)} {'has' if len(who) == 1 else 'have'} ended the cell")
+    loops = [state["loop"] for state in at_work.values() if state.get("loop")]
+    return [*found, *([_progress(loops)] if loops else [])]
+
+
+def _waits(at_work: Mapping[int, Mapping[str, Any]], ranks: Mapping[int, int], done: Collection[int]) -> list[str]:
+    """Of each tensor: who waits for it, and which members have not submitted it."""
+    waiting = defaultdict[tuple[int, str], list[int]](list)
+    first: dict[tuple[int, str], Mapping[str, Any]] = {}
+    for engine, state in at_work.items():
+        for wait in state.get("waits") or ():
+            key = wait["process_set"], wait["name"]
+            waiting[key].append(ranks[engine])
+            if key not in first or wait["since_s"] > first[key]["since_s"]:
+                first[key] = wait
+    has = {ranks[e]: {tuple(key) for key in s.get("pending") or ()} for e, s in at_work.items()}
+    found = []
+    for key, who in waiting.items():
+        wait = first[key]
+        members = wait["members"] or sorted(ranks.values())
+        missing = [rank for rank in members if rank not in who and key not in has.get(rank, set())]
+        for_whom = f" for {_who(missing)}" if missing else ""
+        verb = "waits" if len(set(who)) == 1 else "wait"
+        found.append(f"{_who(who)} {verb}{for_whom} in {key[1]!r} ({wait['since_s']:.0f} s)")
+    return found
+
+
+def _progress(loops: Sequence[Mapping[str, float]]) -> str:
+    """The loop's variables of the rank that is behind."""
+    last = min(loops, key=lambda loop: next((value for name, value in loop.items() if name != "loss"), 0))
+    return ", ".join(f"{name} {value:.4g}" if name == "loss" else f"{name} {value:d}" for name, value in last.items())
+
+
+def _who(ranks: Sequence[int]) -> str:
+    ranks = sorted(set(ranks))
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+
+
+__all__ = ["EngineStates", "lines", "sentence"]

@@ -1,0 +1,42 @@
+"""Rows as data for our JupyterLab extension, which shows ranks as tabs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from workbench.cluster.output.as_text import who
+from workbench.cluster.output.rows import Row
+from workbench.cluster.output.screen import Item, Line
+
+MIME = "application/vnd.workbench.ranks+json"
+
+
+def as_data(rows: Sequence[Row], ranks: Sequence[int], note: str = "", running: bool = False) -> dict[str, Any]:
+    r"""All rows, and a line below them.
+
+    Example:
+        >>> as_data([Row((0, 1), (Line("a"), Line("b")))], [0, 1])["rows"]
+        [{'ranks': [0, 1], 'who': 'ranks 0, 1', 'items': [{'text': 'a\nb', 'error': False}]}]
+    """
+    shown = [{"ranks": list(row.ranks), "who": who(row.ranks), "items": _items(row.items)} for row in rows]
+    return {"version": 1, "ranks": list(ranks), "rows": shown, "note": note, "running": running}
+
+
+def _items(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """Lines of one stream that follow each other are one text."""
+    found = list[dict[str, Any]]()
+    lines = list[Line]()
+    for item in [*items, None]:
+        if isinstance(item, Line) and (not lines or lines[-1].error == item.error):
+            lines.append(item)
+            continue
+        if lines:
+            found.append({"text": "\n".join(each.text for each in lines), "error": lines[0].error})
+        lines = [item] if isinstance(item, Line) else []
+        if item is not None and not isinstance(item, Line):
+            found.append({"data": item.data, "metadata": item.metadata})
+    return found
+
+
+__all__ = ["MIME", "as_data"]

@@ -1,0 +1,51 @@
+"""Rows as plain text: for a terminal, for GitHub, and for what searches notebooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from workbench.cluster.output.folding import SCREEN_LINES, folded
+from workbench.cluster.output.rows import Row
+from workbench.cluster.output.screen import Bundle, Item
+from workbench.common.text import count, spans
+
+
+def who(ranks: Sequence[int]) -> str:
+    """A row's label.
+
+    Example:
+        >>> who((0,)), who((0, 1, 2, 5))
+        ('rank 0', 'ranks 0-2, 5')
+    """
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {spans(ranks)}"
+
+
+def as_text(rows: Sequence[Row], most: int = SCREEN_LINES) -> str:
+    """The lines, each with its ranks before it.
+
+    Example:
+        >>> from workbench.cluster.output.screen import Line
+        >>> print(as_text([Row((0, 1), (Line("step 1"),)), Row((1,), (Line("only here"),))]))
+        ranks 0, 1 │ step 1
+        rank 1     │ only here
+    """
+    width = max((len(who(row.ranks)) for row in rows), default=0)
+    return "\n".join(
+        f"{who(row.ranks):{width}} │ {line}".rstrip()
+        for row, (first, hidden, last) in folded(rows, most)
+        for line in (*_lines(first), *([f"… {count(len(hidden), 'more line')} …"] if hidden else []), *_lines(last))
+    )
+
+
+def _lines(items: Sequence[Item]) -> Iterator[str]:
+    for item in items:
+        yield from plain(item).split("\n") if isinstance(item, Bundle) else [item.text]
+
+
+def plain(bundle: Bundle) -> str:
+    """What stands for a bundle in a text."""
+    text = bundle.data.get("text/plain") or ", ".join(bundle.data)
+    return text if isinstance(text, str) else "".join(text)
+
+
+__all__ = ["as_text", "plain", "who"]

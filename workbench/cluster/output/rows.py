@@ -1,0 +1,121 @@
+"""Which ranks have which lines: what several ranks have printed alike is shown once."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from workbench.cluster.output.screen import Item, Line
+
+_NEAR = 64  # so many places ahead a rank's line is looked for
+_BAR = re.compile(r"^(?P<before>.*?)\s*(?P<percent>\d+)%\|.*\|\s*(?P<at>\d+)/(?P<of>\d+)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """Lines and bundles that follow each other.
+
+    Args:
+        ranks: which have all of them, in order.
+        items: they.
+    """
+
+    ranks: tuple[int, ...]
+    items: tuple[Item, ...]
+
+
+def merged(printed: Mapping[int, Sequence[Item]]) -> list[Row]:
+    """The rows of all ranks. Each rank's own order is kept.
+
+    A line that several ranks have is shown once, if their other lines allow it; between two such lines each rank's own
+    lines follow each other, the lowest rank first.
+
+    Args:
+        printed: by rank.
+
+    Example:
+        >>> a, b = Line("step 1"), Line("step 2")
+        >>> for row in merged({0: [a, Line("only rank 0"), b], 1: [a, b]}):
+        ...     print(row.ranks, [each.text for each in row.items])
+        (0, 1) ['step 1']
+        (0,) ['only rank 0']
+        (0, 1) ['step 2']
+    """
+    order: list[tuple[Item, list[int]]] = []
+    for rank, items in sorted(printed.items()):
+        order = _with(order, rank, items)
+    return list(_rows(order, tuple(sorted(printed))))
+
+
+def _with(order: list[tuple[Item, list[int]]], rank: int, items: Sequence[Item]) -> list[tuple[Item, list[int]]]:
+    """``order`` with one rank more: its lines stand behind what it has in common with those before."""
+    places: dict[Item, list[int]] = defaultdict(list)
+    for i, (item, _) in enumerate(order):
+        places[item].append(i)
+    at, own, new = -1, list[Item](), list[tuple[Item, list[int]]]()
+    for item in items:
+        there = places.get(item, [])
+        found = bisect_right(there, at)
+        if found == len(there) or there[found] > at + _NEAR:
+            own.append(item)
+            continue
+        new += order[at + 1 : there[found]]
+        new += [(each, [rank]) for each in own]
+        new.append((item, [*order[there[found]][1], rank]))
+        at, own = there[found], []
+    return [*new, *order[at + 1 :], *((each, [rank]) for each in own)]
+
+
+def _rows(order: Iterable[tuple[Item, list[int]]], everybody: tuple[int, ...]) -> Iterable[Row]:
+    """Neighbours with the same ranks are one row; between rows of all ranks, each set of ranks has one row."""
+    between: dict[tuple[int, ...], list[Item]] = {}
+    common: list[Item] = []
+    for item, ranks in order:
+        if (who := tuple(ranks)) == everybody:
+            yield from _own(between)
+            between = {}
+            common.append(item)
+        else:
+            if common:
+                yield Row(everybody, tuple(common))
+                common = []
+            between.setdefault(who, []).append(item)
+    if common:
+        yield Row(everybody, tuple(common))
+    yield from _own(between)
+
+
+def _own(between: Mapping[tuple[int, ...], list[Item]]) -> Iterable[Row]:
+    for who in sorted(between):
+        yield Row(who, tuple(between[who]))
+
+
+def one_bar(printed: Mapping[int, Sequence[Item]]) -> dict[int, list[Item]]:
+    """The same, but where the last line of all ranks is the same progress bar, it is that of the slowest rank.
+
+    Example:
+        >>> bars = {0: [Line(" 40%|####      | 4/10 [00:02]")], 1: [Line(" 20%|##        | 2/10 [00:02]")]}
+        >>> merged(one_bar(bars))[0].items[0].text
+        ' 20%|##        | 2/10 [00:02] (the slowest: rank 1; the fastest, rank 0, is at 4)'
+    """
+    found = {rank: _BAR.match(_last(items)) for rank, items in printed.items()}
+    bars = {rank: bar for rank, bar in found.items() if bar is not None}
+    if len(printed) < 2 or len(bars) < len(printed) or len({(bar["before"], bar["of"]) for bar in bars.values()}) > 1:
+        return {rank: list(items) for rank, items in printed.items()}
+    at = {rank: int(bar["at"]) for rank, bar in bars.items()}
+    slow, fast = min(at, key=lambda rank: at[rank]), max(at, key=lambda rank: at[rank])
+    text = _last(printed[slow])
+    if at[slow] < at[fast]:
+        text += f" (the slowest: rank {slow}; the fastest, rank {fast}, is at {at[fast]})"
+    shown = Line(text, error=True)
+    return {rank: [*items[:-1], shown] for rank, items in printed.items()}
+
+
+def _last(items: Sequence[Item]) -> str:
+    return items[-1].text if items and isinstance(items[-1], Line) else ""
+
+
+__all__ = ["Row", "merged", "one_bar"]

@@ -1,0 +1,148 @@
+"""``%px``, ``%%px`` and ``%%rank``: ipyparallel's magics, whose cells show their output while they run.
+
+Where nobody sits before the notebook (nbval, nbclient, ``make lessons``), outputs come when all ranks are done, grouped
+by kind: the same in every run. A frontend says with each cell whether somebody can be asked something.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any
+
+from ipyparallel.client.magics import ParallelMagics
+
+from workbench import config
+from workbench.cluster.activity import EngineStates, lines, sentence
+from workbench.cluster.output.collected import Collected
+from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
+from workbench.common.text import first_line
+
+_LOOK_S = 0.05
+_TOGETHER_S = 0.03  # what ranks print at one time is shown together
+_SIGN_S = 2.0  # a cell that runs for so long says what its ranks are at, and so often
+_ASK_S = 0.5
+_AFTER_CTRL_C_S = 10.0
+_NOTE = 300  # characters
+
+
+class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
+    """The magics of one view; see the module."""
+
+    stream_output = None  # as the frontend is
+    progress_after_seconds = -1
+
+    def parallel_execute(
+        self,
+        cell: str,
+        block: bool | None = None,
+        groupby: str = "type",
+        save_name: str | None = None,
+        stream_output: bool | None = None,
+        progress_after: float | None = None,
+        signal_on_interrupt: str | int | None = None,
+    ) -> Any:
+        """Run a cell on the engines of the view. What ipyparallel has: without ``block`` the result comes at once."""
+        if not (self.view.block if block is None else block):
+            return super().parallel_execute(cell, block, groupby, save_name)
+        live = stream_output if stream_output is not None else self.stream_output
+        live = somebody_looks() if live is None else live
+        signal = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
+        client, collected = self.view.client, Collected()
+        with client.listening(collected.take):
+            result = self.view.execute(cell, silent=False, block=False)
+        result._fname = "%px"
+        self.last_result = result
+        if save_name:
+            self.shell.user_ns[save_name] = result
+        shown = self._shown(collected, result._targets) if live else None
+        try:
+            self._run(result, collected, shown, signal)
+        finally:
+            client.forget(collected.take)
+            collected.close()
+            for engine, future in zip(result._targets, result._children, strict=False):
+                kept = {name: collected.text(engine, name) for name in ("stdout", "stderr")}
+                future.output.metadata.update(kept, outputs=collected.outputs(engine))
+            if collected.file is not None:
+                print(f"This cell printed too much for a notebook: the rest is in {collected.file}", file=sys.stderr)
+            if not live:
+                result.display_outputs(groupby)
+
+    def _shown(self, collected: Collected, engines: Any) -> Shown:
+        engines = [engines] if isinstance(engines, int) else list(engines)
+        kernel = getattr(self.shell, "kernel", None)
+        return BelowTheCell(collected, engines) if kernel is not None else OnTerminal(collected, engines)
+
+    def _run(self, result: Any, collected: Collected, shown: Shown | None, signal: str | int | None) -> None:
+        begun, states = time.monotonic(), EngineStates(self.view.client, list(result._targets))
+        try:
+            _follow(result, collected, shown, states, begun)
+            result.get()
+        except KeyboardInterrupt:
+            if signal is None:
+                raise
+            self._interrupt(result, states, signal)
+        finally:
+            result.wait_for_output(1)
+            if shown is not None:
+                took = time.monotonic() - begun
+                shown.finish(f"{took:.1f} s" if took >= _SIGN_S else "")
+
+    def _interrupt(self, result: Any, states: EngineStates, signal: str | int) -> None:
+        """Say where each rank was, and let all of them end as by Ctrl-C."""
+        states.poll()
+        time.sleep(2 * _LOOK_S)
+        states.poll()
+        at = lines(states.known, _done(result), states.silent())
+        print("\n".join(["Interrupted. What the ranks were at:", *(f"  {each}" for each in at)]), file=sys.stderr)
+        running = [each for each in result._targets if each not in _done(result)]
+        self.view.client.send_signal(signal, targets=running, block=True)
+        result.wait(_AFTER_CTRL_C_S)
+
+
+def _follow(result: Any, collected: Collected, shown: Shown | None, states: EngineStates, begun: float) -> None:
+    """Until all engines have answered: show what comes, and every two seconds what the ranks are at."""
+    note, said, asked, pause = "", begun, begun, _LOOK_S
+    while not result.done():
+        collected.changed.wait(pause) if shown is not None else result.wait(_ASK_S)
+        now = time.monotonic()
+        if now - asked >= _ASK_S and now - begun >= _ASK_S:
+            states.poll()
+            asked = now
+        if shown is None or result.done():
+            continue
+        if new := collected.changed.is_set():
+            time.sleep(_TOGETHER_S)
+            collected.changed.clear()
+        if now - said >= _SIGN_S:
+            said, new = now, True
+            note = f"{now - begun:.0f} s: {sentence(states.known, _done(result), states.silent())}"
+            note = first_line(note, _NOTE)
+        if new:
+            shown.refresh(note)
+            time.sleep(min(1.0, _TOGETHER_S + 2 * (time.monotonic() - now)))  # what one costs sets how many there are
+
+
+def _done(result: Any) -> list[int]:
+    """The engines that have ended the cell."""
+    return [engine for engine, each in zip(result._targets, result._children, strict=False) if each.done()]
+
+
+def somebody_looks() -> bool:
+    """Is the output shown while it comes? ``WORKBENCH_STREAM`` says so, else whether the frontend can be asked."""
+    from IPython import get_ipython
+
+    asked = config.stream()
+    kernel = getattr(get_ipython(), "kernel", None)
+    if asked is not None or kernel is None:
+        return asked is not False
+    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
+
+
+def activate(view: Any, shell: Any) -> None:
+    """Make the magics work on ``view``."""
+    shell.magics_manager.register(Px(shell, view))
+
+
+__all__ = ["Px", "activate", "somebody_looks"]

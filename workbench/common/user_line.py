@@ -1,0 +1,46 @@
+"""Which line of a stack is the user's own, and not this package's or a library's."""
+
+from __future__ import annotations
+
+import linecache
+import site
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from types import FrameType
+
+_OURS = str(Path(__file__).resolve().parents[1])  # the package
+_LIBRARIES = (*site.getsitepackages(), str(Path(threading.__file__).parent))
+
+
+def place_of(stack: Iterable[tuple[str, int]]) -> str:
+    """The first place in a stack, of files and line numbers from within outwards, that is the user's own."""
+    found = None
+    for path, line in stack:
+        if not path.startswith((_OURS, "<frozen")) and path != threading.__file__ and "contextlib" not in path:
+            found = found or (path, line)
+            if users_own(path):
+                found = path, line
+                break
+    if found is None:
+        return ""
+    path, line = found
+    place = "the cell" if "ipykernel_" in path or path.startswith("<ipython") else Path(path).name
+    return f"in {place}, line {line}: {linecache.getline(path, line).strip()}".rstrip(": ")
+
+
+def stack_of(frame: FrameType | None) -> list[tuple[str, int]]:
+    """A frame and those that called it, from within outwards: files and line numbers."""
+    found = []
+    while frame is not None:
+        found.append((frame.f_code.co_filename, frame.f_lineno))
+        frame = frame.f_back
+    return found
+
+
+def users_own(path: str) -> bool:
+    """Is a file neither this package's nor a library's?"""
+    return not path.startswith((_OURS, "<frozen", *_LIBRARIES))
+
+
+__all__ = ["place_of", "stack_of", "users_own"]

@@ -1,0 +1,93 @@
+"""What a rank is at while it runs a cell: the line of its main thread, its training loop, its processor and memory."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from types import FrameType
+from typing import Any
+
+import psutil
+
+from workbench.common.user_line import place_of, stack_of, users_own
+
+_STEPS = ("step", "it", "iteration", "batch_idx", "batch", "i", "epoch")  # the first one that counts is shown
+_LOSSES = ("loss", "train_loss", "loss_value")
+
+
+class Activity:
+    """Asked from another thread than the one that runs cells.
+
+    Example:
+        >>> activity = Activity()
+        >>> activity.begins()
+        >>> now = activity.now()
+        >>> now["cell_s"] is not None, now["memory"] > 0
+        (True, True)
+    """
+
+    def __init__(self) -> None:
+        self._begun: float | None = None
+        self._process = psutil.Process()
+
+    def begins(self) -> None:
+        """A cell begins."""
+        self._begun = time.monotonic()
+
+    def ends(self) -> None:
+        """It has ended."""
+        self._begun = None
+
+    def now(self) -> dict[str, Any]:
+        """The cell's seconds (None: no cell), the line, the loop's variables, seconds of processor, bytes of memory."""
+        begun = self._begun
+        found: dict[str, Any] = {"cell_s": time.monotonic() - begun if begun is not None else None}
+        if begun is not None:
+            frame = sys._current_frames().get(threading.main_thread().ident or 0)
+            found |= {"line": place_of(each for each in stack_of(frame) if users_own(each[0])), "loop": loop_of(frame)}
+        with self._process.oneshot():
+            times = self._process.cpu_times()
+            return found | {"cpu_s": times.user + times.system, "memory": self._process.memory_info().rss}
+
+
+def loop_of(frame: FrameType | None) -> dict[str, float]:
+    """Of the innermost function of the user that has them: the number of its step, and its loss.
+
+    Example:
+        >>> def train():
+        ...     for step in range(3):
+        ...         loss = 0.5
+        ...     return loop_of(sys._getframe())
+        >>> train()
+        {'step': 2, 'loss': 0.5}
+    """
+    found: dict[str, float] = {}
+    while frame is not None:
+        code = frame.f_code
+        names = {*code.co_varnames, *code.co_cellvars} if code.co_flags & 2 else set(code.co_names)
+        if users_own(code.co_filename) and names:
+            values = frame.f_locals
+            for name in _STEPS if not found.keys() - {"loss"} else ():
+                if name in names and type(value := values.get(name)) is int:
+                    found[name] = value
+                    break
+            for name in _LOSSES if "loss" not in found else ():
+                if name in names and (loss := _number(values.get(name))) is not None:
+                    found["loss"] = loss
+                    break
+        frame = frame.f_back
+    return found
+
+
+def _number(value: Any) -> float | None:
+    """A float, or a tensor of torch with one element on the CPU: to read one on a GPU would wait for it."""
+    if isinstance(value, float):
+        return value
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor) and value.device.type == "cpu" and value.numel() == 1:
+        return float(value.detach())
+    return None
+
+
+__all__ = ["Activity", "loop_of"]
