@@ -43,6 +43,7 @@ def lab(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     shutil.copy(ROOT / "Makefile", tmp_path)
     shutil.copy(ROOT / ".ci" / "lab", tmp_path / ".ci")
     shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", tmp_path / "workbench" / "cli")
+    (tmp_path / "workbench" / "labextensions").symlink_to(ROOT / "workbench" / "labextensions")
     for path, text in ((".ci/setup", "#!/bin/sh\n"), (".venv/bin/jupyter", JUPYTER)):
         (tmp_path / path).write_text(text)
         (tmp_path / path).chmod(0o755)

@@ -69,6 +69,7 @@ class Lab:
         shutil.copy(ROOT / "Makefile", checkout)
         shutil.copy(ROOT / ".ci" / "lab", checkout / ".ci")
         shutil.copy(ROOT / "workbench" / "cli" / "lab.sh", checkout / "workbench" / "cli")
+        (checkout / "workbench" / "labextensions").symlink_to(ROOT / "workbench" / "labextensions")
         (checkout / ".ci" / "setup").write_text("#!/bin/sh\n")
         (checkout / ".ci" / "setup").chmod(0o755)
         (checkout / ".venv").symlink_to(sys.prefix)

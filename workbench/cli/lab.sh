@@ -10,6 +10,7 @@
 # JupyterLab keeps open, removes the short name as soon as JupyterLab has ended, however it has ended.
 set -euo pipefail
 jupyter=$2
+extensions=$(cd "$(dirname "${BASH_SOURCE[0]}")/../labextensions" && pwd)
 cd "$1"
 shift 2
 
@@ -24,4 +25,4 @@ ln -s "$runtime" "$short/r"
 [ "$(id -u)" != 0 ] || set -- --allow-root "$@"      # it refuses to run as root unless told
 export JUPYTER_RUNTIME_DIR=$short/r
 exec "$jupyter" lab --ip=127.0.0.1 --KernelManager.transport=ipc --ServerApp.root_dir="$PWD" \
-    --LabApp.default_url=/lab/tree/notebooks "$@"
+    --LabApp.extra_labextensions_path="$extensions" --LabApp.default_url=/lab/tree/notebooks "$@"

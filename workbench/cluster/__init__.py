@@ -189,6 +189,8 @@ def rescue(timeout_s: float = 60.0) -> Cluster:
     return cluster
 
 
+cells.explain_magics()
+
 __all__ = ["Cluster", "current", "down", "release", "rescue", "status", "up"]
 
 

@@ -48,7 +48,7 @@ def ready_magics(view: Any, where: Where = nowhere) -> None:
 
 
 def forget_magics(view: Any) -> None:
-    """Take ``%px`` and its kin away, so that a cell after ``down`` says that there is no such magic."""
+    """Take ``%px`` and its kin away: a cell after ``down`` says that there is no cluster."""
     if view is None or (shell := _shell()) is None:
         return
     shell.set_custom_exc((), None)
@@ -56,6 +56,24 @@ def forget_magics(view: Any) -> None:
         for name, magic in list(table.items()):
             if getattr(getattr(magic, "__self__", None), "view", None) is view:
                 del table[name]
+    explain_magics()
+
+
+def explain_magics() -> None:
+    """Without a cluster ``%px`` and its kin say what to do, in a notebook; elsewhere do nothing."""
+    if (shell := _shell()) is None:
+        return
+
+    def no_cluster(line: str = "", cell: str = "") -> None:
+        from IPython.core.error import UsageError
+
+        raise UsageError(
+            "There is no cluster to run this on: call cluster.up() in another cell first."
+        )
+
+    for kind, names in {"line": ("px",), "cell": ("px", "rank")}.items():
+        for name in names:
+            shell.magics_manager.magics[kind].setdefault(name, no_cluster)
 
 
 def _shell() -> Any:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from ipyparallel.client.magics import ParallelMagics
+from IPython.core.error import UsageError
 
 from workbench import config
 from workbench.cluster.activity import EngineStates, lines, sentence
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
-from workbench.common.text import first_line
+from workbench.common.text import first_line, rank_list, spans
 
 _LOOK_S = 0.05
 _TOGETHER_S = 0.03  # what ranks print at one time is shown together
@@ -69,6 +71,17 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
             if not live:
                 result.display_outputs(groupby)
 
+    def rank(self, line: str, cell: str) -> Any:
+        """Run a cell on some ranks only: ``%%rank 1``, ``%%rank 0,2``, ``%%rank 1-3``; options as ``%%px`` has them.
+
+        A collective that the other ranks do not call ends with an error that names them.
+        """
+        words = line.split()
+        ranks = [each for each in words if not each.startswith("-")]
+        targets = ranks_of(",".join(ranks), self.view.client.ids)
+        options = [each for each in words if each.startswith("-")]
+        return self.cell_px(" ".join([*options, f"--targets={targets}".replace(" ", "")]), cell)
+
     def _shown(self, collected: Collected, engines: Any) -> Shown:
         engines = [engines] if isinstance(engines, int) else list(engines)
         kernel = getattr(self.shell, "kernel", None)
@@ -76,6 +89,8 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
 
     def _run(self, result: Any, collected: Collected, shown: Shown | None, signal: str | int | None) -> None:
         begun, states = time.monotonic(), EngineStates(self.view.client, list(result._targets))
+        for each in result._children:
+            each.add_done_callback(lambda done: collected.changed.set())
         try:
             _follow(result, collected, shown, states, begun)
             result.get()
@@ -99,6 +114,32 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         running = [each for each in result._targets if each not in _done(result)]
         self.view.client.send_signal(signal, targets=running, block=True)
         result.wait(_AFTER_CTRL_C_S)
+
+
+def ranks_of(text: str, there: Sequence[int]) -> list[int]:
+    """Numbers and spans of ranks.
+
+    Raises:
+        UsageError: no ranks, or some that are not there.
+
+    Example:
+        >>> ranks_of("0,2-3", range(4))
+        [0, 2, 3]
+        >>> ranks_of("7", range(4))
+        Traceback (most recent call last):
+        IPython.core.error.UsageError: %%rank: there is no rank 7; the ranks are 0-3
+    """
+    found: list[int] = []
+    for each in filter(None, text.replace(" ", ",").split(",")):
+        first, _, last = each.partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise UsageError(f"%%rank: {each!r} is no rank. Write %%rank 1, %%rank 0,2 or %%rank 1-3.")
+        found += range(int(first), int(last or first) + 1)
+    if missing := [each for each in found if each not in there]:
+        raise UsageError(f"%%rank: there is no {rank_list(missing)}; the ranks are {spans(there)}")
+    if not found:
+        raise UsageError("%%rank needs ranks: %%rank 1, %%rank 0,2 or %%rank 1-3. %%px runs a cell on all of them.")
+    return list(dict.fromkeys(found))
 
 
 def _follow(result: Any, collected: Collected, shown: Shown | None, states: EngineStates, begun: float) -> None:
@@ -142,7 +183,9 @@ def somebody_looks() -> bool:
 
 def activate(view: Any, shell: Any) -> None:
     """Make the magics work on ``view``."""
-    shell.magics_manager.register(Px(shell, view))
+    magics = Px(shell, view)
+    magics.magics["cell"]["rank"] = magics.rank
+    shell.magics_manager.register(magics)
 
 
 __all__ = ["Px", "activate", "somebody_looks"]

@@ -47,9 +47,8 @@ class BelowTheCell:
     def finish(self, note: str) -> None:
         items = self._collected.items()
         most = _MOST_ITEMS // max(1, len(items))
-        if self._display is not None or any(items.values()):
-            kept = {rank: _both_ends(each, most) for rank, each in items.items()}
-            self._put(merged(one_bar(kept)), note, running=False)
+        kept = {rank: _both_ends(each, most) for rank, each in items.items()}
+        self._put(merged(one_bar(kept)), note, running=False)
 
     def _put(self, rows: Sequence[Row], note: str, running: bool) -> None:
         from IPython import display as ipython
