@@ -144,25 +144,26 @@ def ranks_of(text: str, there: Sequence[int]) -> list[int]:
 
 def _follow(result: Any, collected: Collected, shown: Shown | None, states: EngineStates, begun: float) -> None:
     """Until all engines have answered: show what comes, and every two seconds what the ranks are at."""
-    note, said, asked, pause = "", begun, begun, _LOOK_S
+    note, said, asked, version = "", begun, begun, 0
     while not result.done():
-        collected.changed.wait(pause) if shown is not None else result.wait(_ASK_S)
+        collected.changed.wait(_LOOK_S) if shown is not None else result.wait(_ASK_S)
         now = time.monotonic()
         if now - asked >= _ASK_S and now - begun >= _ASK_S:
             states.poll()
             asked = now
         if shown is None or result.done():
             continue
-        if new := collected.changed.is_set():
-            time.sleep(_TOGETHER_S)
-            collected.changed.clear()
+        collected.changed.clear()
+        if new := collected.version != version:
+            result.wait(_TOGETHER_S)
+            version = collected.version
         if now - said >= _SIGN_S:
             said, new = now, True
             note = f"{now - begun:.0f} s: {sentence(states.known, _done(result), states.silent())}"
             note = first_line(note, _NOTE)
         if new:
             shown.refresh(note)
-            time.sleep(min(1.0, _TOGETHER_S + 2 * (time.monotonic() - now)))  # what one costs sets how many there are
+            result.wait(min(1.0, _TOGETHER_S + 2 * (time.monotonic() - now)))  # what one costs sets how many there are
 
 
 def _done(result: Any) -> list[int]:

@@ -25,6 +25,7 @@ class Collected:
 
     Attributes:
         changed: set when something has come.
+        version: grows with what comes.
         file: what came later is in it; None if all is kept.
 
     Example:
@@ -37,6 +38,7 @@ class Collected:
 
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.changed = threading.Event()
+        self.version = 0
         self.file: Path | None = None
         self._lock, self._room = threading.Lock(), kept_bytes
         self._screens: dict[int, Screen] = {}
@@ -58,6 +60,7 @@ class Collected:
                 self._outputs.pop(engine, None)
             else:
                 self._display(engine, screen, kind, content)
+        self.version += 1
         self.changed.set()
         return bool(kind != "execute_result")  # of which ipyparallel makes the result
 
