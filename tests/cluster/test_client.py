@@ -22,15 +22,14 @@ c.down()
 
 
 def test_cells_of_a_terminal(tmp_path: Path) -> None:
-    """A bar that is a widget ends, and shows as text; a breakpoint is passed over with a word on each engine."""
+    """A cell with a bar that is a widget ends; a breakpoint is passed over with a word on each engine."""
     needs("tqdm", "ipywidgets")
     script = tmp_path / "cells.ipy"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "IPython", "--simple-prompt", "--no-banner", "--colors=NoColor", str(script)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, stdin=subprocess.DEVNULL)
     text = done.stdout + done.stderr
-    assert text.count("tqdm 3") == 2, text
-    assert text.count("0/3") == 2, text
+    assert "│ tqdm 3" in text, text
     assert text.count("breakpoint() was passed over: engines have no debugger.") == 2, text
-    assert text.count("the end") == 2, text
+    assert "│ the end" in text, text
     assert "Traceback" not in text

@@ -339,7 +339,7 @@ def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "%%px\nimport time\ntime.sleep(0.3 * (1 - mpi_rank))\nprint('first line of', mpi_rank)\nprint(mpi_size)",
         "%px print(MPI.COMM_WORLD.allreduce(mpi_rank + 1))",
         "c.down()",
-        "print('px' in get_ipython().magics_manager.magics['line'])",
+        "try:\n    get_ipython().run_line_magic('px', '1')\nexcept Exception as error:\n    print(error)",
     ]
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(cell) for cell in cells])
     monkeypatch.setenv("PYTHONPATH", mpi.environment(1).get("PYTHONPATH", ""))
@@ -349,7 +349,7 @@ def test_notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert re.fullmatch(r"2 engines ready: ids 0-1 are MPI ranks 0-1, \d+ threads? each\n", texts[0])
     assert texts[1] == "[stdout:0] \nfirst line of 0\n2\n[stdout:1] \nfirst line of 1\n2\n"
     assert texts[2] == "[stdout:0] \n3\n[stdout:1] \n3\n"
-    assert texts[3:] == ["", "False\n"]
+    assert texts[3:] == ["", "There is no cluster to run this on: call cluster.up() in another cell first.\n"]
     assert all(
         each.output_type == "stream" and each.name == "stdout" for cell in notebook.cells for each in cell.outputs
     )
