@@ -60,7 +60,14 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
         for path in (ROOT / kind).rglob("*")
         if path.is_file() and not any(part.startswith((".", "__")) for part in path.relative_to(ROOT).parts)
     }
-    assert {name for name in names if not name.startswith(f"{FILE_NAME}.dist-info/")} == package
+    shared = f"{FILE_NAME}.data/data/share/jupyter/"
+    assert {name for name in names if not name.startswith((f"{FILE_NAME}.dist-info/", shared))} == package
+    extension = {name.removeprefix(shared) for name in names if name.startswith(shared)}
+    assert extension == {
+        path.relative_to(ROOT / "workbench").as_posix()
+        for path in (ROOT / "workbench" / "labextensions").rglob("*")
+        if path.is_file()
+    }
 
 
 def test_the_sdist_makes_the_same_wheel(built: Path, tmp_path: Path) -> None:
@@ -76,7 +83,7 @@ def test_an_editable_install_is_the_checkout_itself(tmp_path: Path) -> None:
     """What ``make setup`` installs holds none of our files, only the path of the checkout."""
     build(ROOT, tmp_path, "-t", "wheel:editable")
     with zipfile.ZipFile(next(tmp_path.iterdir())) as wheel:
-        (pth,) = (name for name in wheel.namelist() if ".dist-info/" not in name)
+        (pth,) = (name for name in wheel.namelist() if "/" not in name)
         assert wheel.read(pth).decode().split() == [str(ROOT)]
 
 

@@ -67,9 +67,7 @@ def explain_magics() -> None:
     def no_cluster(line: str = "", cell: str = "") -> None:
         from IPython.core.error import UsageError
 
-        raise UsageError(
-            "There is no cluster to run this on: call cluster.up() in another cell first."
-        )
+        raise UsageError("There is no cluster to run this on: call cluster.up() in another cell first.")
 
     for kind, names in {"line": ("px",), "cell": ("px", "rank")}.items():
         for name in names:
