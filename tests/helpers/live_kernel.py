@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -22,7 +22,7 @@ class Message(NamedTuple):
     @property
     def text(self) -> str:
         """As plain text."""
-        found = self.content.get("text") or self.content.get("data", {}).get("text/plain")
+        found = self.content.get("text") or self.content.get("prompt") or self.content.get("data", {}).get("text/plain")
         return str(found or "\n".join(self.content.get("traceback", [])))
 
 
@@ -32,8 +32,18 @@ class LiveKernel:
     def __init__(self) -> None:
         self.manager, self.client = start_new_kernel(kernel_name="python3")
 
-    def run(self, code: str, look: Callable[[Message], Any] = repr, asked: bool = True) -> list[Message]:
-        """What comes, in order; ``look`` is called with each while the cell runs."""
+    def run(
+        self, code: str, look: Callable[[Message], Any] = repr, asked: bool = True, answers: Iterable[str] = ()
+    ) -> list[Message]:
+        """What comes, in order.
+
+        Args:
+            code: of the cell.
+            look: called with each message while the cell runs.
+            asked: can somebody be asked?
+            answers: what the user types, in turn; the questions are among what comes, as ``input_request``.
+        """
+        typed = iter(answers)
         found: list[Message] = []
 
         def got(message: dict[str, Any]) -> None:
@@ -41,7 +51,11 @@ class LiveKernel:
                 found.append(Message(message["msg_type"], message["content"]))
                 look(found[-1])
 
-        self.client.execute_interactive(code, allow_stdin=asked, timeout=50, output_hook=got)
+        def ask(message: dict[str, Any]) -> None:
+            got(message)
+            self.client.input(next(typed))
+
+        self.client.execute_interactive(code, allow_stdin=asked, timeout=50, output_hook=got, stdin_hook=ask)
         return found
 
     def interrupt(self) -> None:

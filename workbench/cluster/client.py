@@ -4,7 +4,8 @@
    ipyparallel relays to the kernel of the notebook. It asks a terminal's IPython for one, too: that raises on the
    thread that gets the answers, and the cell's end is lost.
 2. What engines publish while a cell runs goes to a listener, before ipyparallel puts it together in its own way.
-3. An engine can be asked what it is at while it runs a cell: by the control channel.
+3. An engine can be asked what it is at while it runs a cell: by the control channel. By that it gets answers, too, when
+   its cell asks the user something.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import ipyparallel
 from IPython import get_ipython
 
 from workbench.common.cell_numbers import STATE
+from workbench.launch.ranks.questions import ANSWERS, ASK
 
 Listener = Callable[[int, Mapping[str, Any]], bool]
 """Gets the engine's id and a message of the iopub channel; says whether nobody else shall get it."""
@@ -27,6 +29,7 @@ class _Sending(threading.local):
     """What this thread sends, to whom, and who listens to what the engine publishes for it."""
 
     listener: Listener | None = None
+    answers = False
     engine = -1
 
 
@@ -40,9 +43,14 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         super().__init__(*args, **options)
 
     @contextlib.contextmanager
-    def listening(self, listener: Listener) -> Iterator[None]:
-        """What engines publish for a request that this thread sends within the block goes to ``listener``."""
-        self._sending.listener = listener
+    def listening(self, listener: Listener, answers: bool = False) -> Iterator[None]:
+        """What engines publish for a request that this thread sends within the block goes to ``listener``.
+
+        Args:
+            listener: gets it.
+            answers: does somebody answer when an engine asks? See ``launch/ranks/questions.py``.
+        """
+        self._sending.listener, self._sending.answers = listener, answers
         try:
             yield
         finally:
@@ -63,7 +71,14 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         self, socket: Any, msg_type: str, content: Any = None, parent: Any = None, ident: Any = None, **options: Any
     ) -> Any:
         self._sending.engine = self._engines.get(ident.decode(), -1) if isinstance(ident, bytes) else -1
+        if self._sending.listener is not None and self._sending.answers:
+            options["metadata"] = {**(options.get("metadata") or {}), ANSWERS: True}
         return super()._send(socket, msg_type, content, parent, ident, **options)
+
+    def answer(self, engine: int, number: int, text: str | None) -> None:
+        """Answer an engine's question; None: there is no answer."""
+        if ident := self._engines.get(engine):
+            self._send(self._control_stream, ASK, content={"number": number, "text": text}, ident=ident.encode())
 
     def create_message_futures(self, msg_id: str, header: Any, *args: Any, **options: Any) -> Any:
         if self._sending.listener is not None and self._sending.engine >= 0:

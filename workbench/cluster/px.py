@@ -18,6 +18,7 @@ from workbench import config
 from workbench.cluster.activity import EngineStates, lines, sentence
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
+from workbench.cluster.questions import Asker
 from workbench.common.text import first_line, rank_list, spans
 
 _LOOK_S = 0.05
@@ -51,7 +52,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         live = somebody_looks() if live is None else live
         signal = self.signal_on_interrupt if signal_on_interrupt is None else signal_on_interrupt
         client, collected = self.view.client, Collected()
-        with client.listening(collected.take):
+        with client.listening(collected.take, answers=live and somebody_answers()):
             result = self.view.execute(cell, silent=False, block=False)
         result._fname = "%px"
         self.last_result = result
@@ -92,7 +93,7 @@ class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
         for each in result._children:
             each.add_done_callback(lambda done: collected.changed.set())
         try:
-            _follow(result, collected, shown, states, begun)
+            _follow(self.view.client, result, collected, shown, states, begun)
             result.get()
         except KeyboardInterrupt:
             if signal is None:
@@ -142,9 +143,12 @@ def ranks_of(text: str, there: Sequence[int]) -> list[int]:
     return list(dict.fromkeys(found))
 
 
-def _follow(result: Any, collected: Collected, shown: Shown | None, states: EngineStates, begun: float) -> None:
+def _follow(
+    client: Any, result: Any, collected: Collected, shown: Shown | None, states: EngineStates, begun: float
+) -> None:
     """Until all engines have answered: show what comes, and every two seconds what the ranks are at."""
     note, said, asked, version = "", begun, begun, 0
+    asker = Asker(client.answer)
     while not result.done():
         collected.changed.wait(_LOOK_S) if shown is not None else result.wait(_ASK_S)
         now = time.monotonic()
@@ -154,6 +158,12 @@ def _follow(result: Any, collected: Collected, shown: Shown | None, states: Engi
         if shown is None or result.done():
             continue
         collected.changed.clear()
+        if collected.questions:
+            result.wait(2 * _LOOK_S)  # other ranks may have come to the same breakpoint
+            shown.refresh(asker.note(collected.questions))
+            asker.ask(collected.questions)
+            said = time.monotonic()
+            continue
         if new := collected.version != version:
             result.wait(_TOGETHER_S)
             version = collected.version
@@ -164,6 +174,19 @@ def _follow(result: Any, collected: Collected, shown: Shown | None, states: Engi
         if new:
             shown.refresh(note)
             result.wait(min(1.0, _TOGETHER_S + 2 * (time.monotonic() - now)))  # what one costs sets how many there are
+
+
+def somebody_answers() -> bool:
+    """Is there a user who can be asked something?"""
+    from IPython import get_ipython
+
+    kernel = getattr(get_ipython(), "kernel", None)
+    return sys.stdin.isatty() if kernel is None else _allows_stdin(kernel)
+
+
+def _allows_stdin(kernel: Any) -> bool:
+    """A frontend says so with each cell."""
+    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
 
 
 def _done(result: Any) -> list[int]:
@@ -179,7 +202,7 @@ def somebody_looks() -> bool:
     kernel = getattr(get_ipython(), "kernel", None)
     if asked is not None or kernel is None:
         return asked is not False
-    return bool(kernel.get_parent("shell").get("content", {}).get("allow_stdin"))
+    return _allows_stdin(kernel)
 
 
 def activate(view: Any, shell: Any) -> None:

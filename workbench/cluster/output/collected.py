@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from workbench.cluster.output.screen import Bundle, Item, Line, Screen
+from workbench.launch.ranks.questions import ASK
 
 KEPT_BYTES = 10_000_000  # of a cell
 _PAGE = frozenset({"application/vnd.jupyter.widget-view+json", "application/javascript"})  # shown each by itself
@@ -26,6 +27,7 @@ class Collected:
     Attributes:
         changed: set when something has come.
         version: grows with what comes.
+        questions: by engine what it asks the user, and waits for the answer.
         file: what came later is in it; None if all is kept.
 
     Example:
@@ -39,6 +41,7 @@ class Collected:
     def __init__(self, kept_bytes: int = KEPT_BYTES) -> None:
         self.changed = threading.Event()
         self.version = 0
+        self.questions: dict[int, Mapping[str, Any]] = {}
         self.file: Path | None = None
         self._lock, self._room = threading.Lock(), kept_bytes
         self._screens: dict[int, Screen] = {}
@@ -49,6 +52,10 @@ class Collected:
     def take(self, engine: int, message: Mapping[str, Any]) -> bool:
         """A message has come that an engine has published; was it output?"""
         kind, content = message["header"]["msg_type"], message["content"]
+        if kind == ASK:
+            self.questions[engine] = content
+            self.changed.set()
+            return True
         if kind not in ("stream", "display_data", "execute_result", "update_display_data", "clear_output"):
             return False
         with self._lock:

@@ -8,7 +8,7 @@
 2. A cell that comes behind one that has failed. ipykernel drops what is in its queue then. The notebook's user has sent
    that cell after the stop button, or behind ``%%px --noblock``; and it would run on the ranks on which the first one
    did not fail. Here it runs on all of them.
-3. A cell that calls ``breakpoint()``. An engine has no terminal, so pdb ends without a word; here it says so.
+3. A cell that calls ``input()`` or ``breakpoint()``. An engine has no terminal; here the notebook asks its user.
 4. The notebook numbers its cells (:mod:`workbench.common.cell_numbers`): here an engine reads what it says.
 5. The notebook asks what an engine is at, while a cell runs: the control channel has a thread of its own.
 6. What a cell prints is sent every 50 ms; ipykernel waits for 200.
@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import pdb
 import sys
-import warnings
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
@@ -27,6 +26,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
 from workbench.launch.ranks.activity import Activity
+from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
 
 _PRINT_S = 0.05
@@ -51,11 +51,14 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._activity = Activity()
         for stream in (sys.stdout, sys.stderr):
             stream.flush_interval = _PRINT_S  # type: ignore[union-attr]  # ipykernel's
-        sys.breakpointhook = pdb.set_trace = no_debugger
+        self.control_handlers[ASK] = self._receive_answer
+        self._questions = Questions(self._publish_question)
+        sys.breakpointhook = pdb.set_trace = self._questions.breakpoint
 
     def init_metadata(self, parent: Any) -> Any:
         self.cell_numbers.begin(parent.get("metadata", {}).get(KEY))
         self._activity.begins()
+        self._questions.begins(bool(parent.get("metadata", {}).get(ANSWERS)))
         return super().init_metadata(parent)
 
     def finish_metadata(self, parent: Any, metadata: Any, reply_content: Any) -> Any:
@@ -74,6 +77,22 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         """The notebook says what has changed, on the control channel."""
         self.cell_numbers.receive(parent["content"])
 
+    def raw_input(self, prompt: str = "") -> str:
+        """What ``input()`` is while a cell runs."""
+        return self._questions.ask(str(prompt))
+
+    def getpass(self, prompt: str = "", stream: Any = None) -> str:
+        """What ``getpass.getpass()`` is while a cell runs."""
+        return self._questions.ask(str(prompt), password=True)
+
+    def _publish_question(self, content: dict[str, Any]) -> None:
+        parent = self.get_parent("shell")
+        self.session.send(self.iopub_socket, ASK, content, parent=parent, ident=self._topic(ASK))
+
+    def _receive_answer(self, stream: Any, ident: Any, parent: Any) -> None:
+        """The notebook's user has answered, on the control channel."""
+        self._questions.answer(parent["content"])
+
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""
         state = self._activity.now() | self.cell_numbers.state()
@@ -81,14 +100,6 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""
-
-
-def no_debugger(*options: Any, **more: Any) -> None:
-    """In the place of a debugger's: a warning, once for each line."""
-    text = (
-        "breakpoint() was passed over: engines have no debugger. Print what you want to see, or run the cell without "
-    )
-    warnings.warn(f"{text}%%px, where it works.", stacklevel=2)
 
 
 class Loop:
