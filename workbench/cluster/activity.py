@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from workbench.common.cell_numbers import STATE
 from workbench.common.text import first_line, spans
 
 _SILENT_S = 1.5
@@ -39,7 +40,7 @@ class EngineStates:
                 if asked.exception() is None:
                     self.known[engine], self.heard[engine] = asked.result()["content"], now
                 asked = self._asked.pop(engine) and None
-            if asked is None and (asked := self._client.ask_state(engine)) is not None:
+            if asked is None and (asked := self._client.ask(engine, STATE, {})) is not None:
                 self._asked[engine] = asked
 
     def silent(self) -> dict[int, float]:

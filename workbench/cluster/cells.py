@@ -54,8 +54,11 @@ def forget_magics(view: Any) -> None:
     shell.set_custom_exc((), None)
     for table in shell.magics_manager.magics.values():
         for name, magic in list(table.items()):
-            if getattr(getattr(magic, "__self__", None), "view", None) is view:
+            owner = getattr(magic, "__self__", None)
+            if getattr(owner, "view", None) is view:
                 del table[name]
+                if (names := getattr(owner, "names", None)) is not None:
+                    names.forget()
     explain_magics()
 
 

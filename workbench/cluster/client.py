@@ -18,8 +18,7 @@ from typing import Any
 import ipyparallel
 from IPython import get_ipython
 
-from workbench.common.cell_numbers import STATE
-from workbench.launch.ranks.questions import ANSWERS, ASK
+from workbench.launch.ranks.questions import ANSWERS
 
 Listener = Callable[[int, Mapping[str, Any]], bool]
 """Gets the engine's id and a message of the iopub channel; says whether nobody else shall get it."""
@@ -62,10 +61,10 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
             if each[0] == listener:
                 del self._listeners[msg_id]
 
-    def ask_state(self, engine: int) -> Any:
-        """A future of the message in which an engine says what it is at; None if it is gone."""
+    def ask(self, engine: int, kind: str, content: dict[str, Any]) -> Any:
+        """Send a message on the control channel; a future of the answer; None if the engine is gone."""
         ident = self._engines.get(engine)
-        return ident and self._send(self._control_stream, STATE, content={}, ident=ident.encode())
+        return ident and self._send(self._control_stream, kind, content=content, ident=ident.encode())
 
     def _send(
         self, socket: Any, msg_type: str, content: Any = None, parent: Any = None, ident: Any = None, **options: Any
@@ -74,11 +73,6 @@ class Client(ipyparallel.Client):  # type: ignore[misc]  # ipyparallel has no ty
         if self._sending.listener is not None and self._sending.answers:
             options["metadata"] = {**(options.get("metadata") or {}), ANSWERS: True}
         return super()._send(socket, msg_type, content, parent, ident, **options)
-
-    def answer(self, engine: int, number: int, text: str | None) -> None:
-        """Answer an engine's question; None: there is no answer."""
-        if ident := self._engines.get(engine):
-            self._send(self._control_stream, ASK, content={"number": number, "text": text}, ident=ident.encode())
 
     def create_message_futures(self, msg_id: str, header: Any, *args: Any, **options: Any) -> Any:
         if self._sending.listener is not None and self._sending.engine >= 0:

@@ -16,10 +16,12 @@ from IPython.core.error import UsageError
 
 from workbench import config
 from workbench.cluster.activity import EngineStates, lines, sentence
+from workbench.cluster.names import EngineNames
 from workbench.cluster.output.collected import Collected
 from workbench.cluster.output.shown import BelowTheCell, OnTerminal, Shown
 from workbench.cluster.questions import Asker
 from workbench.common.text import first_line, rank_list, spans
+from workbench.launch.ranks.questions import ASK
 
 _LOOK_S = 0.05
 _TOGETHER_S = 0.03  # what ranks print at one time is shown together
@@ -32,6 +34,7 @@ _NOTE = 300  # characters
 class Px(ParallelMagics):  # type: ignore[misc]  # ipyparallel has no types
     """The magics of one view; see the module."""
 
+    names: EngineNames | None = None
     stream_output = None  # as the frontend is
     progress_after_seconds = -1
 
@@ -148,7 +151,7 @@ def _follow(
 ) -> None:
     """Until all engines have answered: show what comes, and every two seconds what the ranks are at."""
     note, said, asked, version = "", begun, begun, 0
-    asker = Asker(client.answer)
+    asker = Asker(lambda rank, number, text: client.ask(rank, ASK, {"number": number, "text": text}))
     while not result.done():
         collected.changed.wait(_LOOK_S) if shown is not None else result.wait(_ASK_S)
         now = time.monotonic()
@@ -210,6 +213,8 @@ def activate(view: Any, shell: Any) -> None:
     magics = Px(shell, view)
     magics.magics["cell"]["rank"] = magics.rank
     shell.magics_manager.register(magics)
+    if (kernel := getattr(shell, "kernel", None)) is not None:
+        magics.names = EngineNames(view.client, kernel)
 
 
 __all__ = ["Px", "activate", "somebody_looks"]

@@ -26,6 +26,7 @@ from ipyparallel.engine.kernel import IPythonParallelKernel
 
 from workbench.common.cell_numbers import KEY, STATE, CellNumbers
 from workbench.launch.ranks.activity import Activity
+from workbench.launch.ranks.names import NAMES, about_names
 from workbench.launch.ranks.questions import ANSWERS, ASK, Questions
 from workbench.launch.ranks.short_traceback import ShortTraceback
 
@@ -51,6 +52,9 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         self._activity = Activity()
         for stream in (sys.stdout, sys.stderr):
             stream.flush_interval = _PRINT_S  # type: ignore[union-attr]  # ipykernel's
+        self.control_handlers[NAMES] = self._say_names
+        self.shell.Completer.use_jedi = False
+        self.shell.set_hook("show_in_pager", print_page, 0)
         self.control_handlers[ASK] = self._receive_answer
         self._questions = Questions(self._publish_question)
         sys.breakpointhook = pdb.set_trace = self._questions.breakpoint
@@ -77,6 +81,15 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
         """The notebook says what has changed, on the control channel."""
         self.cell_numbers.receive(parent["content"])
 
+    def _say_names(self, stream: Any, ident: Any, parent: Any) -> None:
+        """The notebook asks for completions, or what an object is."""
+        try:
+            found = about_names(self.shell, parent["content"])
+        except Exception:  # of an object of the user
+            self.log.exception("Names could not be completed.")
+            found = {}
+        self.session.send(stream, f"{NAMES}_reply", content=found, parent=parent, ident=ident)
+
     def raw_input(self, prompt: str = "") -> str:
         """What ``input()`` is while a cell runs."""
         return self._questions.ask(str(prompt))
@@ -100,6 +113,11 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _abort_queues(self, *subshell: Any) -> None:
         """What ipykernel calls when a cell has failed: drop nothing."""
+
+
+def print_page(shell: Any, data: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
+    """What ``x?`` shows goes with the output of the cell: an engine has no pager."""
+    print(data.get("text/plain", "") if isinstance(data, dict) else data)
 
 
 class Loop:
