@@ -39,6 +39,7 @@ from workbench.cluster.cluster import RUNNING, Cluster, current, speaker
 from workbench.cluster.elastic_cluster import ElasticCluster
 from workbench.cluster.engines_here import Here
 from workbench.cluster.engines_on_hosts import OnHosts
+from workbench.cluster.panel.show import show_panel
 from workbench.common.text import count
 from workbench.errors import LaunchError
 from workbench.launch import site
@@ -191,7 +192,28 @@ def rescue(timeout_s: float = 60.0) -> Cluster:
 
 cells.explain_magics()
 
-__all__ = ["Cluster", "current", "down", "release", "rescue", "status", "up"]
+
+def watch() -> Any:
+    """What each rank is at, live: computing, or waiting, for whom, in which line; its steps, bytes, cores and memory.
+
+    Returns:
+        In a notebook a panel that is up to date while cells run, until ``down``: show it in a cell of its own, or in a
+        view of its own by JupyterLab's "Create New View for Output". In a terminal a table is printed, once a second,
+        until Ctrl-C; nothing is returned.
+
+    Raises:
+        LaunchError: no cluster is up in this kernel.
+
+    Example:
+        >>> watch()  # doctest: +SKIP
+    """
+    cluster = current()
+    if cluster is None:
+        raise LaunchError("There is no cluster to watch in this kernel: start one with cluster.up().")
+    return show_panel(cluster)
+
+
+__all__ = ["Cluster", "current", "down", "release", "rescue", "status", "up", "watch"]
 
 
 def __dir__() -> list[str]:

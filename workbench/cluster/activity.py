@@ -99,16 +99,24 @@ def _waits(at_work: Mapping[int, Mapping[str, Any]], ranks: Mapping[int, int], d
             waiting[key].append(ranks[engine])
             if key not in first or wait["since_s"] > first[key]["since_s"]:
                 first[key] = wait
-    has = {ranks[e]: {tuple(key) for key in s.get("pending") or ()} for e, s in at_work.items()}
     found = []
     for key, who in waiting.items():
         wait = first[key]
-        members = wait["members"] or sorted(ranks.values())
-        missing = [rank for rank in members if rank not in who and key not in has.get(rank, set())]
+        missing = missing_for(wait, at_work, ranks)
         for_whom = f" for {_who(missing)}" if missing else ""
         verb = "waits" if len(set(who)) == 1 else "wait"
         found.append(f"{_who(who)} {verb}{for_whom} in {key[1]!r} ({wait['since_s']:.0f} s)")
     return found
+
+
+def missing_for(
+    wait: Mapping[str, Any], states: Mapping[int, Mapping[str, Any]], ranks: Mapping[int, int]
+) -> list[int]:
+    """The members that have not submitted what somebody waits for."""
+    key = [wait["process_set"], wait["name"]]
+    has = {ranks[e] for e, s in states.items() if key in [list(each) for each in s.get("pending") or ()]}
+    has |= {ranks[e] for e, s in states.items() for each in s.get("waits") or () if each["name"] == wait["name"]}
+    return [rank for rank in wait["members"] or sorted(ranks.values()) if rank not in has]
 
 
 def _progress(loops: Sequence[Mapping[str, float]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+import traceback
 from types import FrameType
 from typing import Any
 
@@ -14,6 +15,7 @@ from workbench.common.user_line import place_of, stack_of, users_own
 
 _STEPS = ("step", "it", "iteration", "batch_idx", "batch", "i", "epoch")  # the first one that counts is shown
 _LOSSES = ("loss", "train_loss", "loss_value")
+_MOST_FRAMES = 12
 
 
 class Activity:
@@ -39,13 +41,19 @@ class Activity:
         """It has ended."""
         self._begun = None
 
-    def now(self) -> dict[str, Any]:
-        """The cell's seconds (None: no cell), the line, the loop's variables, seconds of processor, bytes of memory."""
+    def now(self, stack: bool = False) -> dict[str, Any]:
+        """The cell's seconds (None: no cell), the line, the loop's variables, seconds of processor, bytes of memory.
+
+        Args:
+            stack: say the main thread's innermost lines, too.
+        """
         begun = self._begun
         found: dict[str, Any] = {"cell_s": time.monotonic() - begun if begun is not None else None}
         if begun is not None:
             frame = sys._current_frames().get(threading.main_thread().ident or 0)
             found |= {"line": place_of(each for each in stack_of(frame) if users_own(each[0])), "loop": loop_of(frame)}
+            if stack and frame is not None:
+                found["stack"] = "".join(traceback.format_stack(frame)[-_MOST_FRAMES:]).rstrip()
         with self._process.oneshot():
             times = self._process.cpu_times()
             return found | {"cpu_s": times.user + times.system, "memory": self._process.memory_info().rss}

@@ -108,7 +108,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
     def _say_state(self, stream: Any, ident: Any, parent: Any) -> None:
         """The notebook asks, on the control channel, which has a thread of its own."""
-        state = self._activity.now() | self.cell_numbers.state()
+        state = self._activity.now(parent["content"].get("stack", False)) | self.cell_numbers.state()
         self.session.send(stream, f"{STATE}_reply", content=state, parent=parent, ident=ident)
 
     def _abort_queues(self, *subshell: Any) -> None:

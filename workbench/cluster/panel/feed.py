@@ -1,0 +1,179 @@
+"""What the panel and the table show: a row for each rank, made of what engines say twice a second and more often."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypedDict
+
+from workbench.cluster.activity import EngineStates, missing_for, sentence
+from workbench.common.text import spans
+
+KEPT_S = 60  # of history
+_RATE_S = 0.9  # rates are of so long at least
+
+
+class Row(TypedDict):
+    """What is shown of a rank.
+
+    Args:
+        rank: its number, or its engine's where it has called no ``init()``.
+        state: "computes", "waits", "idle", "silent" or "gone".
+        detail: for whom it waits and in what, or how long it has been silent.
+        line: where in the user's code.
+        missing: the ranks for which it waits.
+        loop: variables of its training loop.
+        step_s: seconds of a step of the loop; None if none is seen.
+        gb_s: 10^9 bytes a second in collectives, since the last row.
+        cpu: cores in use.
+        memory: bytes.
+        history: of the last minute, ``cpu`` and ``gb_s`` once a second.
+    """
+
+    rank: int
+    state: str
+    detail: str
+    line: str
+    missing: list[int]
+    loop: dict[str, float]
+    step_s: float | None
+    gb_s: float
+    cpu: float
+    memory: int
+    history: dict[str, list[float]]
+
+
+class Feed:
+    """Asks the engines, and makes rows.
+
+    Args:
+        client: a :class:`workbench.cluster.client.Client`.
+        engines: which.
+    """
+
+    def __init__(self, client: Any, engines: Sequence[int]) -> None:
+        self._client, self._engines = client, list(engines)
+        self._states = EngineStates(client, engines)
+        self._before: dict[int, tuple[float, Mapping[str, Any]]] = {}
+        self._rates = dict.fromkeys(engines, (0.0, 0.0, None))
+        self._history = {engine: deque[tuple[float, float]](maxlen=KEPT_S) for engine in engines}
+        self._kept_at = 0.0
+
+    def rows(self) -> list[Row]:
+        """One for each engine, of the newest answers; asks all of them again."""
+        self._states.poll()
+        known, silent = self._states.known, self._states.silent()
+        there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
+        keep = time.monotonic() - self._kept_at >= 1.0
+        if keep:
+            self._kept_at = time.monotonic()
+        return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+
+    def sentence(self) -> str:
+        """The ranks that run a cell, in a line; "" if none does."""
+        busy = {e: s for e, s in self._states.known.items() if s.get("cell_s") is not None}
+        return sentence(busy, (), self._states.silent()) if busy else ""
+
+    def _row(
+        self,
+        engine: int,
+        known: Mapping[int, Mapping[str, Any]],
+        ranks: Mapping[int, int],
+        silent: Mapping[int, float],
+        there: set[int],
+        keep: bool,
+    ) -> Row:
+        state = known.get(engine, {})
+        cpu, gb_s, step_s = self._rate(engine, state)
+        if keep:
+            self._history[engine].append((cpu, gb_s))
+        word, detail, missing = _word(engine, state, known, ranks, silent, there)
+        return {
+            "rank": ranks.get(engine, engine),
+            "state": word,
+            "detail": detail,
+            "line": (state["waits"][0]["line"] if state.get("waits") else state.get("line")) or "",
+            "missing": missing,
+            "loop": state.get("loop") or {},
+            "step_s": step_s,
+            "gb_s": gb_s,
+            "cpu": cpu,
+            "memory": state.get("memory", 0),
+            "history": {
+                "cpu": [round(each[0], 2) for each in self._history[engine]],
+                "gb_s": [round(each[1], 4) for each in self._history[engine]],
+            },
+        }
+
+    def _rate(self, engine: int, state: Mapping[str, Any]) -> tuple[float, float, float | None]:
+        """Cores in use, 10^9 bytes a second, and seconds of a step, since an answer about a second ago."""
+        now, (at, before) = self._states.heard[engine], self._before.get(engine, (0.0, {}))
+        if not before:
+            self._before[engine] = now, state
+        elif now - at >= _RATE_S:
+            cpu = max(0.0, state["cpu_s"] - before["cpu_s"]) / (now - at)
+            moved = max(0, state.get("bytes", 0) - before.get("bytes", 0)) / (now - at) / 1e9
+            steps = _step(state) - _step(before)
+            self._rates[engine] = cpu, moved, (now - at) / steps if steps > 0 else None
+            self._before[engine] = now, state
+        return self._rates[engine]
+
+
+def _step(state: Mapping[str, Any]) -> float:
+    return next((value for name, value in (state.get("loop") or {}).items() if name != "loss"), 0)
+
+
+def _word(
+    engine: int,
+    state: Mapping[str, Any],
+    known: Mapping[int, Mapping[str, Any]],
+    ranks: Mapping[int, int],
+    silent: Mapping[int, float],
+    there: set[int],
+) -> tuple[str, str, list[int]]:
+    if engine not in there:
+        return "gone", "its process has ended", []
+    if engine in silent:
+        return "silent", f"no answer for {silent[engine]:.0f} s", []
+    if state.get("waits"):
+        wait = state["waits"][0]
+        missing = missing_for(wait, known, ranks)
+        for_whom = f"for {spans(missing)} " if missing else ""
+        return "waits", f"{for_whom}in {wait['name']}, {wait['since_s']:.0f} s", missing
+    if state.get("cell_s") is not None:
+        return "computes", f"{state['cell_s']:.0f} s", []
+    return "idle", "", []
+
+
+class Watcher:
+    """Makes rows on a thread of its own, until it is stopped.
+
+    Args:
+        feed: makes them.
+        show: gets rows and the line about them.
+        every_s: how often.
+    """
+
+    def __init__(self, feed: Feed, show: Callable[[list[Row], str], None], every_s: float = 0.2) -> None:
+        self._feed, self._show, self._every_s = feed, show, every_s
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="workbench-watch", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Show nothing any more."""
+        self._stop.set()
+        if threading.current_thread() is not self._thread:
+            self._thread.join(2.0)
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every_s):
+            try:
+                self._show(self._feed.rows(), self._feed.sentence())
+            except Exception:  # noqa: BLE001 - the client was closed: the cluster is down
+                return
+
+
+__all__ = ["KEPT_S", "Feed", "Row", "Watcher"]

@@ -1,0 +1,39 @@
+"""Shows the panel where there is a notebook, else the table."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from workbench.cluster.panel.feed import Feed
+from workbench.cluster.panel.table import as_table
+
+
+def show_panel(cluster: Any) -> Any:
+    """A widget in a notebook; elsewhere print tables until Ctrl-C."""
+    from IPython import get_ipython
+
+    if getattr(get_ipython(), "kernel", None) is not None:
+        from workbench.cluster.panel.widget import panel
+
+        return panel(cluster)
+    print_tables(Feed(cluster.client, range(cluster.n)))
+    return None
+
+
+def print_tables(feed: Feed, every_s: float = 1.0) -> None:
+    """One table after the other in the same place, until Ctrl-C."""
+    height = 0
+    try:
+        while True:
+            feed.rows()
+            time.sleep(every_s)
+            lines = [*as_table(feed.rows()), feed.sentence()]
+            up = f"\x1b[{height}A" if height else ""
+            print(up + "\n".join(f"\x1b[K{line}" for line in lines), flush=True)
+            height = len(lines)
+    except KeyboardInterrupt:
+        return
+
+
+__all__ = ["print_tables", "show_panel"]

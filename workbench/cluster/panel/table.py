@@ -1,0 +1,41 @@
+"""The rows as a table of text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from workbench.cluster.panel.feed import Row
+from workbench.common.text import columns, first_line
+
+_HEAD = ("rank", "state", "", "step", "loss", "s/step", "GB/s", "cores", "MB", "line")
+_RIGHT = (0, 3, 4, 5, 6, 7, 8)
+_MOST = 48
+
+
+def as_table(rows: Sequence[Row]) -> list[str]:
+    """Lines, the head first.
+
+    Example:
+        >>> row: Row = {
+        ...     "rank": 0, "state": "waits", "detail": "for 2 in x, 3 s", "line": "in the cell, line 4: step()",
+        ...     "missing": [2], "loop": {"step": 17, "loss": 0.25}, "step_s": 0.5, "gb_s": 0.0123, "cpu": 1.0,
+        ...     "memory": 123_000_000, "history": {},
+        ... }
+        >>> for line in as_table([row]):
+        ...     print(line)
+        rank  state                   step  loss  s/step   GB/s  cores   MB  line
+           0  waits  for 2 in x, 3 s    17  0.25   0.500  0.012    1.0  123  in the cell, line 4: step()
+    """
+    cells = [_HEAD, *map(_cells, rows)]
+    return columns(cells, right=_RIGHT)
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    step = next((str(int(value)) for name, value in row["loop"].items() if name != "loss"), "")
+    loss = f"{row['loop']['loss']:.4g}" if "loss" in row["loop"] else ""
+    step_s = f"{row['step_s']:.3f}" if row["step_s"] is not None else ""
+    numbers = (step, loss, step_s, f"{row['gb_s']:.3f}", f"{row['cpu']:.1f}", str(row["memory"] // 1_000_000))
+    return str(row["rank"]), row["state"], first_line(row["detail"], _MOST), *numbers, first_line(row["line"], _MOST)
+
+
+__all__ = ["as_table"]
