@@ -31,8 +31,8 @@ class EngineStates:
         self.known: dict[int, dict[str, Any]] = {}
         self.heard = dict.fromkeys(engines, time.monotonic())
 
-    def poll(self) -> None:
-        """Take the answers that have come, and ask those who have answered again."""
+    def poll(self, stack: bool = False) -> None:
+        """Take the answers that have come, and ask those who have answered again; for their ``stack``, too?"""
         now = time.monotonic()
         for engine in self.heard:
             asked = self._asked.get(engine)
@@ -40,7 +40,7 @@ class EngineStates:
                 if asked.exception() is None:
                     self.known[engine], self.heard[engine] = asked.result()["content"], now
                 asked = self._asked.pop(engine) and None
-            if asked is None and (asked := self._client.ask(engine, STATE, {})) is not None:
+            if asked is None and (asked := self._client.ask(engine, STATE, {"stack": stack})) is not None:
                 self._asked[engine] = asked
 
     def silent(self) -> dict[int, float]:

@@ -57,19 +57,30 @@ class Feed:
         self._client, self._engines = client, list(engines)
         self._states = EngineStates(client, engines)
         self._before: dict[int, tuple[float, Mapping[str, Any]]] = {}
-        self._rates = dict.fromkeys(engines, (0.0, 0.0, None))
+        self._rates: dict[int, tuple[float, float, float | None]] = dict.fromkeys(engines, (0.0, 0.0, None))
         self._history = {engine: deque[tuple[float, float]](maxlen=KEPT_S) for engine in engines}
         self._kept_at = 0.0
+        self._stacks: dict[int, str] = {}
 
     def rows(self) -> list[Row]:
         """One for each engine, of the newest answers; asks all of them again."""
-        self._states.poll()
+        self._states.poll(stack=time.monotonic() - self._kept_at >= 1.0)
         known, silent = self._states.known, self._states.silent()
         there, ranks = set(self._client.ids), {e: int(s.get("rank", e)) for e, s in known.items()}
         keep = time.monotonic() - self._kept_at >= 1.0
         if keep:
             self._kept_at = time.monotonic()
         return [self._row(each, known, ranks, silent, there, keep) for each in self._engines]
+
+    def stacks(self) -> dict[str, str]:
+        """By rank the innermost lines of its cell, about once a second."""
+        for engine, state in self._states.known.items():
+            if state.get("cell_s") is None:
+                self._stacks.pop(engine, None)
+            elif "stack" in state:
+                self._stacks[engine] = state["stack"]
+        ranks = {engine: int(state.get("rank", engine)) for engine, state in self._states.known.items()}
+        return {str(ranks[engine]): stack for engine, stack in self._stacks.items()}
 
     def sentence(self) -> str:
         """The ranks that run a cell, in a line; "" if none does."""

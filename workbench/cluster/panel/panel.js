@@ -54,7 +54,11 @@ function render({ model, el }) {
   const bar = element(
     "div",
     { className: "wb-panel-bar" },
-    button("interrupt", "As Ctrl-C on all ranks that run a cell", () => press({ press: "interrupt" })),
+    button("interrupt", "As Ctrl-C on all ranks that run a cell", () => {
+      const ours = globalThis.workbenchInterrupt; // a kernel that runs a cell gets no message of a widget
+      if (ours) ours();
+      press({ press: "interrupt" });
+    }),
     button("rescue", "Bring the ranks back: as cluster.rescue()", () => press({ press: "rescue" })),
     button("close", "Watch no more", () => {
       press({ press: "stop" });
@@ -68,9 +72,9 @@ function render({ model, el }) {
     if (!row) return;
     const at = each => `rank ${each.rank} ${each.state} ${each.detail}\n    ${each.line || "(no line)"}`;
     const others = model.get("rows").filter(each => row.missing.includes(each.rank));
-    const stack = model.get("stack");
+    const stack = model.get("stacks")[open];
     const parts = [at(row), ...others.map(at)];
-    if (stack.rank === open) parts.push(`stack of rank ${open}:\n${stack.text}`);
+    if (stack) parts.push(`stack of rank ${open}:\n${stack}`);
     detail.textContent = parts.join("\n");
   }
 
@@ -85,7 +89,6 @@ function render({ model, el }) {
             cell.scope = "row";
             const opens = button(String(row.rank), "Show where it is", () => {
               open = open === row.rank ? null : row.rank;
-              if (open !== null) press({ press: "stack", rank: open });
               lines();
             });
             opens.dataset.rank = row.rank;
@@ -111,7 +114,6 @@ function render({ model, el }) {
   el.classList.add("wb-panel-root");
   el.append(bar, table, note, detail, said);
   model.on("change:rows", rows);
-  model.on("change:stack", lines);
   model.on("change:said", () => (said.textContent = model.get("said")));
   rows();
 }

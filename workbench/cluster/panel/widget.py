@@ -19,10 +19,12 @@ def panel(cluster: Any) -> Any:
     """
     shown = _widget_class()()
 
-    def show(rows: list[Row], note: str) -> None:
-        shown.rows, shown.note = rows, note
+    feed = Feed(cluster.client, range(cluster.n))
 
-    watcher = Watcher(Feed(cluster.client, range(cluster.n)), show)
+    def show(rows: list[Row], note: str) -> None:
+        shown.stacks, shown.rows, shown.note = feed.stacks(), rows, note
+
+    watcher = Watcher(feed, show)
 
     def pressed(widget: Any, content: dict[str, Any], buffers: Any) -> None:
         _do(cluster, shown, content)
@@ -41,11 +43,6 @@ def _do(cluster: Any, shown: Any, content: dict[str, Any]) -> None:
             if busy:
                 cluster.client.send_signal("SIGINT", targets=busy, block=False)
             shown.said = f"interrupted {len(busy)} of {cluster.n} ranks" if busy else "no rank runs a cell"
-        elif press == "stack":
-            asked = cluster.client.ask(int(content["rank"]), "workbench_state", {"stack": True})
-            came = asked is not None and asked.wait(2.0)
-            stack = asked.result()["content"].get("stack") if came else ""
-            shown.stack = {"rank": content["rank"], "text": stack or "This rank does not answer, or runs no cell."}
         elif press == "rescue":
             if busy:
                 shown.said = "ranks run a cell: interrupt them first"
@@ -70,7 +67,7 @@ def _widget_class() -> Any:
         rows: Any = traitlets.List().tag(sync=True)
         note = traitlets.Unicode().tag(sync=True)
         said = traitlets.Unicode().tag(sync=True)
-        stack = traitlets.Dict().tag(sync=True)
+        stacks: Any = traitlets.Dict().tag(sync=True)
 
     return RanksPanel
 

@@ -236,6 +236,8 @@
       requires: [INotebookTracker],
       activate: (app, tracker) => {
         document.head.append(element("style", { textContent: STYLE }));
+        // For the panel of cluster.watch(): a busy kernel gets no messages of widgets, but it can be interrupted.
+        globalThis.workbenchInterrupt = () => app.commands.execute("notebook:interrupt-kernel");
         const add = panel => {
           const Ranks = rendererOf(Widget, MimeModel, panel.content.rendermime);
           panel.content.rendermime.addFactory(
