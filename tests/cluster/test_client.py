@@ -30,6 +30,6 @@ def test_cells_of_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, stdin=subprocess.DEVNULL)
     text = done.stdout + done.stderr
     assert "│ tqdm 3" in text, text
-    assert text.count("breakpoint() was passed over: engines have no debugger.") == 2, text
+    assert text.count("breakpoint() was skipped: engines have no debugger.") == 2, text
     assert "│ the end" in text, text
     assert "Traceback" not in text

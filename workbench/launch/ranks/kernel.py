@@ -85,9 +85,7 @@ class Kernel(IPythonParallelKernel):  # type: ignore[misc]  # ipyparallel has no
 
 def no_debugger(*options: Any, **more: Any) -> None:
     """In the place of a debugger's: a warning, once for each line."""
-    text = (
-        "breakpoint() was passed over: engines have no debugger. Print what you want to see, or run the cell without "
-    )
+    text = "breakpoint() was skipped: engines have no debugger. Print what you want to see, or run the cell without "
     warnings.warn(f"{text}%%px, where it works.", stacklevel=2)
 
 
