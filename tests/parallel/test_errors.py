@@ -473,9 +473,9 @@ def test_the_stall_report_shows_where_every_rank_stands(
         hvd.init()
     if rank == 0:
         assert f"{n - 1}: [allreduce.late]" in caplog.text
-        busy = caplog.text.split(f"Rank {n - 1} is at:")[1].split("Rank ")[0]
+        busy = caplog.text.split(f"Rank {n - 1} stands at:")[1].split("Rank ")[0]
         assert "this_rank_is_busy_elsewhere" in busy
-        assert "in wait" in caplog.text.split("Rank 0 is at:")[1].split("Rank ")[0]
+        assert "in wait" in caplog.text.split("Rank 0 stands at:")[1].split("Rank ")[0]
 
 
 def this_rank_is_busy_elsewhere(seconds: float) -> None:

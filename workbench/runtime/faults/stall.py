@@ -116,7 +116,7 @@ class Inquiry:
         """The report, with a stack for each rank, or why it is silent, where that is known."""
         why = {rank: f": {reason}" for rank, reason in (silent or {}).items()}
         lines = [
-            f"Rank {rank} is at:\n{self._stacks[rank]}"
+            f"Rank {rank} stands at:\n{self._stacks[rank]}"
             if rank in self._stacks
             else f"Rank {rank} does not answer{why.get(rank, '')}."
             for rank in range(self.size)
