@@ -10,7 +10,7 @@ calls a function on ranks that it starts:
     >>> workbench.run(total, np=2, use_gloo=True)
     [3, 3]
 
-What ``dir(workbench)`` lists is for users, and so is what ``dir()`` lists of each module in it. All else may change.
+The public names are those that ``dir(workbench)`` lists, and ``dir()`` of each module in it. Other names may change.
 """
 
 from importlib import import_module

@@ -58,7 +58,7 @@ class WaitTimeoutError(WorkbenchError, TimeoutError):
 
 
 class CollectiveError(WorkbenchError):
-    """A collective failed. Every rank concerned gets the same class and text."""
+    """A collective failed. Every rank in it gets the same class and text."""
 
 
 class MismatchError(CollectiveError):

@@ -21,7 +21,7 @@ MANY_FILES = 1 << 16
 
 _STOPPED = {
     "T": "its process {0} is stopped (Ctrl-Z, SIGSTOP); kill -CONT {0} lets it go on",
-    "t": "a debugger holds its process {0}",
+    "t": "a debugger has stopped its process {0}",
 }
 """By the state of a process."""
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

@@ -257,7 +257,7 @@ def test_nonsense_in_a_file_is_named(tmp_path: Path, text: str, message: str) ->
         (["-np", "2", "-H", "localhost:1", "python"], "2 ranks do not fit the 1 slots"),
         (["-np", "2", "-H", "localhost:1,localhost:1", "python"], "localhost: named twice"),
         (["-np", "2", "-H", "localhost:1,no-such-host.invalid:1", "python"], "no-such-host.invalid: "),
-        (["-np", "2", "-H", "one two", "python"], "is no host"),
+        (["-np", "2", "-H", "one two", "python"], "is not a host"),
         (["-np", "2", "--hostfile", "/no/such/file", "python"], "cannot be read"),
         (["-np", "2", "--min-np", "3", "--max-np", "2", "python"], "each must be at least 1, and no smaller"),
         (
@@ -329,9 +329,9 @@ def test_every_way_to_write_a_host(text: str, found: tuple[str, int], tmp_path: 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("node7 slots two", "'node7 slots two' is no host: write name:slots"),
-        ("node7 slots=0", "'node7 slots=0' has 0 slots, so no rank can be there"),
-        ("[node7]:2", "'[node7]:2' is no host"),
+        ("node7 slots two", "'node7 slots two' is not a host: write name:slots"),
+        ("node7 slots=0", "'node7 slots=0' has 0 slots, so no rank can start there"),
+        ("[node7]:2", "'[node7]:2' is not a host"),
     ],
 )
 def test_what_is_no_host_is_named_with_its_line(text: str, said: str, tmp_path: Path) -> None:
@@ -374,7 +374,7 @@ def test_a_script_prints_hosts(tmp_path: Path) -> None:
         ("/no/such/script", "No such file or directory"),
         ("", "is empty"),
         ("sh -c 'echo localhost:2; echo no inventory >&2; exit 3'", "exit code 3: no inventory"),
-        ("echo these are words", "'these are words' is no host"),
+        ("echo these are words", "'these are words' is not a host"),
         ("true", "printed no host"),
         ("sh -c 'sleep 4242; true'", "had not ended after 0.5 s"),
     ],
@@ -698,7 +698,7 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
     found = starters.processes(task, tmp_path, said.append)
     assert [each.name for each in found] == ["rank 0", "rank 1", "rank 2"]
     assert len(said) == 1
-    assert "No mpiexec" in said[0]
+    assert "no mpiexec" in said[0]
     for rank, process in enumerate(found):
         launch = config.launch(process.env)
         assert (launch.launcher, launch.rank, launch.size, launch.local_rank, launch.local_size) == (
@@ -707,7 +707,7 @@ def test_without_mpi_the_ranks_are_plain_processes(tmp_path: Path, monkeypatch: 
         assert launch.address == "127.0.0.1"
         assert process.command[-2:] == ["python", "x.py"]
     assert len({process.env["MASTER_PORT"] for process in found}) == 1
-    with pytest.raises(LaunchError, match="No mpiexec"):
+    with pytest.raises(LaunchError, match="no mpiexec"):
         starters.processes(starters.JobSpec(3, ["python"], {}, starter="mpi"), tmp_path, said.append)
 
 

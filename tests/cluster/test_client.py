@@ -22,7 +22,7 @@ c.down()
 
 
 def test_cells_of_a_terminal(tmp_path: Path) -> None:
-    """A cell with a bar that is a widget ends; a breakpoint is passed over with a word on each engine."""
+    """A cell with a bar that is a widget ends; a breakpoint is skipped with a word on each engine."""
     needs("tqdm", "ipywidgets")
     script = tmp_path / "cells.ipy"
     script.write_text(SCRIPT)
@@ -30,6 +30,6 @@ def test_cells_of_a_terminal(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=50, stdin=subprocess.DEVNULL)
     text = done.stdout + done.stderr
     assert "│ tqdm 3" in text, text
-    assert text.count("breakpoint() was passed over: engines have no debugger.") == 2, text
+    assert text.count("breakpoint() was skipped: nobody can be asked") == 2, text
     assert "│ the end" in text, text
     assert "Traceback" not in text

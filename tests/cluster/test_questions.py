@@ -94,10 +94,10 @@ def test_input_on_ranks(kernel: LiveKernel) -> None:
 
 
 def test_nobody_to_ask(kernel: LiveKernel) -> None:
-    """``breakpoint()`` is passed over with a warning, and the cell goes on."""
+    """``breakpoint()`` is skipped with a warning, and the cell goes on."""
     found = kernel.run("%%px\nbreakpoint()\nprint('on')", asked=False)
     text = "".join(each.text for each in found)
-    assert text.count("breakpoint() was passed over: nobody can be asked") == 3
+    assert text.count("breakpoint() was skipped: nobody can be asked") == 3
     assert text.count("\non\n") == 3
 
 

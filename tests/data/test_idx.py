@@ -97,7 +97,7 @@ def test_damaged_gzip_is_named(tmp_path: Path, damage: str) -> None:
     with pytest.raises(ValueError, match="cannot be unpacked") as caught:
         idx.read(path)
     assert str(path) in str(caught.value)
-    assert "Get the file anew" in str(caught.value)
+    assert "Download the file again" in str(caught.value)
 
 
 def test_missing_file_is_a_missing_file(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_mistakes_are_named(service: ComputeService) -> None:
     client(service).register_dispatcher(0, "grpc://localhost:1")
     with pytest.raises(ValueError, match="registered already, as grpc://localhost:1, not grpc://localhost:2"):
         client(service).register_dispatcher(0, "grpc://localhost:2")
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="At least one"):
         ComputeService(0, 1, KEY)
 
 
@@ -136,7 +136,9 @@ def test_a_question_has_one_deadline(service: ComputeService, monkeypatch: pytes
 def test_a_service_that_has_ended_is_named(service: ComputeService) -> None:
     """Where nothing listens the text names the config file, and what to do with it."""
     service.shutdown()
-    with pytest.raises(ConnectionError, match=r"config file old\.json is of an earlier one: delete the file, start"):
+    with pytest.raises(
+        ConnectionError, match=r"config file old\.json belongs to an earlier one: delete the file, start"
+    ):
         ComputeClient(service.addresses(), KEY, file="old.json").shutdown()
 
 

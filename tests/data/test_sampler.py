@@ -210,7 +210,7 @@ def test_sampler_is_shard_indices(n: int, size: int, uneven: Uneven, epoch: int,
     [
         ({"n": -1}, "n=-1 must be a whole number of at least 0"),
         ({"n": 2.5}, "n=2.5 must be a whole number"),
-        ({"rank": 3}, "rank=3 does not exist among size=3 ranks: they are counted 0 to 2"),
+        ({"rank": 3}, "rank=3 does not exist among size=3 ranks: they are numbered 0 to 2"),
         ({"rank": -1}, "rank=-1 must be"),
         ({"size": 0}, "size=0 must be a whole number of at least 1"),
         ({"epoch": -1}, "epoch=-1 must be"),

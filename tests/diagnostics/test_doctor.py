@@ -125,7 +125,7 @@ def test_on_a_rank_it_is_refused() -> None:
     """Under mpiexec each rank would start ranks: one line that says so."""
     done = command(PMI_RANK="0", PMI_SIZE="2")
     assert (done.returncode, done.stdout) == (1, "")
-    assert "rank of a job itself" in done.stderr
+    assert "is a rank of a job" in done.stderr
 
 
 @pytest.mark.parallel
@@ -247,8 +247,8 @@ NEEDED = {"numpy": "2.4", "mpi4py": "4.1"}
         (diagnosis.python((3, 10, 0), "/p"), OK, ["3.10.0, /p"]),
         (diagnosis.library("MPICH"), OK, ["MPICH"]),
         (diagnosis.library("", "No module named 'mpi4py'."), WARNING, ["No module", "pip install", "[mpich]"]),
-        (diagnosis.mpiexec([], "MPICH"), WARNING, ["none beside", "pip install mpich"]),
-        (diagnosis.mpiexec([MPICH], "MPICH"), OK, ["/a/mpiexec", "typed by itself, it listens on all addresses"]),
+        (diagnosis.mpiexec([], "MPICH"), WARNING, ["none next to", "pip install mpich"]),
+        (diagnosis.mpiexec([MPICH], "MPICH"), OK, ["/a/mpiexec", "yourself, it listens on all addresses"]),
         (diagnosis.mpiexec([MPICH], "Intel MPI"), OK, ["/a/mpiexec"]),
         (diagnosis.mpiexec([MPICH, OPEN_MPI], "MPICH"), WARNING, ["/b/mpiexec is Open MPI", "PATH=/a:$PATH"]),
         (diagnosis.mpiexec([OPEN_MPI], "MPICH"), FAILURE, ["but mpi4py uses MPICH", "pip install mpich"]),

@@ -255,9 +255,7 @@ def test_a_checkpoint_of_another_training_is_refused(tmp_path: Path) -> None:
     state.finish()
     other = alone(step=0, rate=0.2)
     other.checkpoint(tmp_path)
-    with pytest.raises(
-        CheckpointError, match=r"of another training: it lacks 'rate'; it has 'lr'. Give this one a fol"
-    ):
+    with pytest.raises(CheckpointError, match=r"to another training: it lacks 'rate'; it has 'lr'. Give this tr"):
         other.sync()
     assert (other.step, other.rate) == (0, 0.2)
     assert read_checkpoint(tmp_path) == {"step": 3, "lr": 0.1}
@@ -281,7 +279,7 @@ def test_all_ranks_are_told_of_it_alike(tmp_path: Path) -> None:
     state.finish()
     told = api.run_threads(3, rank)
     assert len(set(told)) == 1
-    assert "of another training: it lacks 'rate'" in told[0]
+    assert "to another training: it lacks 'rate'" in told[0]
 
 
 def test_no_checkpoint_is_an_error_for_who_reads_one(tmp_path: Path) -> None:
@@ -322,7 +320,7 @@ def test_a_folder_that_goes_is_a_warning_and_comes_again(
     state.commit()
     (said,) = [record.getMessage() for record in caplog.records]
     assert "Checkpoint 2 failed on rank 0" in said
-    assert "The folder is gone: make it again" in said
+    assert "The folder is gone: create it again" in said
     checkpoints.wait()
     state.commit()
     assert len(caplog.records) == 1
@@ -509,4 +507,4 @@ def test_the_log_says_where_it_goes_on(tmp_path: Path, caplog: pytest.LogCapture
             state.sync()
             state.commit()
             state.finish()
-            assert caplog.text.count("going on from") == said
+            assert caplog.text.count("continuing from") == said

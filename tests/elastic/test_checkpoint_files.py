@@ -175,7 +175,7 @@ def test_each_byte_is_watched(which: int, two: Path, caplog: pytest.LogCaptureFi
         assert newest_step(two) == 1
     (said,) = [record.getMessage() for record in caplog.records]
     assert path.name in said
-    assert "The one before it is taken" in said
+    assert "The previous one is used" in said
     path.write_bytes(before)
     assert newest_step(two) == 2
 
@@ -198,21 +198,21 @@ def test_a_missing_part_is_named(two: Path, caplog: pytest.LogCaptureFixture) ->
     path = files_of_2(two)[2]
     path.unlink()
     assert newest_step(two) == 1
-    assert f"{path} is missing. The one before it is taken." in caplog.text
+    assert f"{path} is missing. The previous one is used." in caplog.text
 
 
 def test_a_missing_manifest_is_a_checkpoint_that_was_not_finished(two: Path, caplog: pytest.LogCaptureFixture) -> None:
     """It is left out, and the log says so."""
     files_of_2(two)[0].unlink()
     assert newest_step(two) == 1
-    assert "checkpoint-00000002 was never finished" in caplog.text
+    assert "checkpoint-00000002 is incomplete" in caplog.text
 
 
 def test_a_part_of_another_checkpoint_is_refused(two: Path) -> None:
     """As long as the right one, and sound in itself."""
     path = files_of_2(two)[1]
     shutil.copy(next(directory_of(two, 1).glob("part-0*")), path)
-    with pytest.raises(DamagedError, match=r"part-0-of-2-\w+ is of another checkpoint"):
+    with pytest.raises(DamagedError, match=r"part-0-of-2-\w+ belongs to another checkpoint"):
         read_complete(directory_of(two, 2), (NUMPY,))
 
 
@@ -220,7 +220,7 @@ def test_all_damaged_is_an_error(two: Path) -> None:
     """To begin anew would be worse: the error names each file."""
     for number in (1, 2):
         next(directory_of(two, number).glob("part-1*")).write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"(?s)No checkpoint in .* is whole.*0002/part-1.*0001/part-1"):
+    with pytest.raises(CheckpointError, match=r"(?s)No checkpoint in .* is complete.*0002/part-1.*0001/part-1"):
         newest_complete(two, (NUMPY,))
 
 

@@ -64,7 +64,7 @@ def test_shared_objects_stay_shared() -> None:
 @pytest.mark.parametrize("name", ["sync", "check_host_updates", "save", "_saved"])
 def test_names_of_the_state_itself_are_refused(name: str) -> None:
     """An attribute must not hide a method."""
-    with pytest.raises(ValueError, match=f"'{name}' is a name of ObjectState itself"):
+    with pytest.raises(ValueError, match=f"'{name}' is used by ObjectState itself"):
         ObjectState(lambda obj: obj, lambda: 0, **{name: 1})
 
 

@@ -78,7 +78,7 @@ def test_a_step_more_than_another_rank_is_named_once() -> None:
         if name == "again":
             hvd.broadcast_parameters(params)
         else:
-            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was broken off halfway"
+            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was interrupted halfway"
             with pytest.raises(MismatchError, match=torn):
                 optimizer.update(params, state)
         optimizer.update(params, state)

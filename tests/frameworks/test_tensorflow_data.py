@@ -51,7 +51,7 @@ def test_the_config_file_ends_with_its_service(tmp_path: Path) -> None:
     new.write(file)
     assert Path(file).stat().st_mode & 0o777 == 0o600, "for its owner alone"
     old.remove(file)
-    with pytest.raises(ConnectionError, match=r"compute\.json is of an earlier one"):
+    with pytest.raises(ConnectionError, match=r"compute\.json belongs to an earlier one"):
         TfDataServiceConfig.read(file).compute_client().shutdown()
     new.remove(file)
     new.remove(file)

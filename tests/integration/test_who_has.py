@@ -73,7 +73,7 @@ def test_a_dead_engine_is_gone(engines: Cluster) -> None:
 
 def test_on_an_engine_there_is_no_cluster(engines: Cluster) -> None:
     """In a ``%%px`` cell ``who_has`` says that it belongs in the notebook, and the doctor starts no ranks on ranks."""
-    for call, text in (("who_has('x')", "no cluster in this kernel"), ("doctor()", "rank of a job itself")):
+    for call, text in (("who_has('x')", "no cluster in this kernel"), ("doctor()", "is a rank of a job")):
         engines.view.execute(
             f"import workbench\ntry: workbench.{call}\nexcept workbench.errors.LaunchError as e: said = str(e)",
             block=True,

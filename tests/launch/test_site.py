@@ -39,7 +39,7 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     """A wrong WORKBENCH_SITE is an error, not the next best file."""
     (tmp_path / "workbench.toml").write_text("engines = 3\n")
     for name in ("none.toml", str(tmp_path)):
-        with pytest.raises(LaunchError, match=r"WORKBENCH_SITE=.* is no file"):
+        with pytest.raises(LaunchError, match=r"WORKBENCH_SITE=.* is not a file"):
             site.read(tmp_path, {"WORKBENCH_SITE": name})
 
 
@@ -48,9 +48,12 @@ def test_a_named_file_must_be_there(tmp_path: Path) -> None:
     [
         ("engines = ", "is not TOML"),
         ("engines: 4", "is not TOML"),
-        ('partion = "gpu"', "partion is no key of it. There are: engines, most_engines, hosts, interface, partition"),
-        ("[slurm]\npartition = 'gpu'", "slurm is no key"),
-        ("path = 'x'", "path is no key"),
+        (
+            'partion = "gpu"',
+            "partion is not a known key. The keys are: engines, most_engines, hosts, interface, partition",
+        ),
+        ("[slurm]\npartition = 'gpu'", "slurm is not a known key"),
+        ("path = 'x'", "path is not a known key"),
         ("engines = 0", "engines = 0, but it must be a whole number, 1 or more"),
         ("engines = -1", "1 or more"),
         ("most_engines = -1", "most_engines = -1, but it must be a whole number, 0 or more"),

@@ -71,7 +71,7 @@ def test_parts_of_an_elastic_job_are_not_those_of_a_fixed_one() -> None:
     """Its ranks are no actors, so there are no references to results, no rank 0 to ask, and no objects kept."""
     executor = ray_executors.RayExecutor(None, min_workers=1)
     for call in (executor.run_remote, executor.execute_single):
-        with pytest.raises(NotImplementedError, match="come and go"):
+        with pytest.raises(NotImplementedError, match="may change"):
             call(int)
     with pytest.raises(ValueError, match="keep no object"):
         executor.start(executable_cls=dict)
@@ -107,6 +107,6 @@ def test_what_a_cluster_cannot_do_is_said(nodes: Nodes) -> None:
     assert "has no interface eth7, but lo, eth0" in said["no interface"]
     assert "raised ValueError: broken" in said["broken class"]
     assert "the discovery of hosts failed: RuntimeError: who is there?" in said["no discovery"]
-    assert "0 of 2 slots were there after 3 s" in said["no discovery"]
+    assert "0 of 2 slots were available after 3 s" in said["no discovery"]
     assert said["callback"] == "KeyError: 'loss'"
     assert said["left"] == 4.0

@@ -69,7 +69,7 @@ def test_grad_scaler_without_synchronize_is_an_error(n: int) -> None:
     scaler = scaler_of()
     x, y = next(batches(n))
     scaler.scale(mse(model, part(x), part(y))).backward()
-    with pytest.raises(RuntimeError, match=r"on their way .* Call optimizer\.synchronize\(\) after backward"):
+    with pytest.raises(RuntimeError, match=r"still being sent .* Call optimizer\.synchronize\(\) after backward"):
         scaler.step(optimizer)
     optimizer.synchronize()
     with optimizer.skip_synchronize():

@@ -148,7 +148,7 @@ def test_gradients_that_are_changed_on_their_way(n: int, job_with: Callable[...,
     pair.bag.freeze(0)
     pair.bag.loss([hvd.rank()], 0, n).backward()
     pair.bag.get_parameter("always").grad.mul_(2.0)
-    with pytest.raises(RuntimeError, match="gradient of 'always' was changed while it was on its way"):
+    with pytest.raises(RuntimeError, match="gradient of 'always' was changed while it was being sent"):
         pair.optimizer.step()
     for step in range(4, STEPS):
         pair.step(step)

@@ -280,13 +280,13 @@ REFUSED: dict[str, tuple[Callable[[], Any], type[Exception], str]] = {
         ValueError,
         r"cannot be split evenly.*splits=",
     ),
-    "splits too few": (lambda: hvd.alltoall(SQUARE, [2 * N] + [0] * N), ValueError, r"splits .* do not fit"),
-    "splits too large": (lambda: hvd.alltoall(SQUARE, [3] * N), ValueError, r"splits .* do not fit 2?\d+ rows"),
-    "splits too small": (lambda: hvd.alltoall(SQUARE, [1] * N), ValueError, r"splits .* do not fit"),
+    "splits too few": (lambda: hvd.alltoall(SQUARE, [2 * N] + [0] * N), ValueError, r"splits .* do not match"),
+    "splits too large": (lambda: hvd.alltoall(SQUARE, [3] * N), ValueError, r"splits .* do not match 2?\d+ rows"),
+    "splits too small": (lambda: hvd.alltoall(SQUARE, [1] * N), ValueError, r"splits .* do not match"),
     "splits negative": (
         lambda: hvd.alltoall(SQUARE, [2 * N + 1, *[0] * (N - 2), -1][-N:]),
         ValueError,
-        r"splits .* do not fit",
+        r"splits .* do not match",
     ),
     "splits of int64": (
         lambda: hvd.alltoall(SQUARE, torch.tensor([2] * N)),
@@ -336,7 +336,7 @@ def test_duplicate_name(rank: int, n: int) -> None:
         first = hvd.allreduce_async(tensor, op=hvd.Sum, name="twice")
         if n > 1:  # else the first may be done by now
             for _ in range(2):
-                with pytest.raises(DuplicateNameError, match=r"'allreduce\.twice' is in flight already.*another name"):
+                with pytest.raises(DuplicateNameError, match=r"'allreduce\.twice' is already in flight.*another name"):
                     hvd.allreduce_async(tensor, op=hvd.Sum, name="twice")
             with pytest.raises(ValueError, match=r"allreduce\.twice"):
                 hvd.allreduce(tensor, name="twice")

@@ -272,7 +272,7 @@ def plain(**options: Any) -> Any:
 )
 def test_what_has_no_order_is_refused(options: Any, named: str) -> None:
     """All of it in one error, before the first step."""
-    with pytest.raises(ValueError, match=f"does not go with {named}: .*exact=True out"):
+    with pytest.raises(ValueError, match=f"does not work with {named}: .*exact=True out"):
         elastic.run(exact=True)(lambda state: None)(elastic.TorchState(*plain(**options)))
 
 
@@ -286,7 +286,7 @@ def test_misuse_is_named() -> None:
     model, optimizer = plain()
     with pytest.raises(ValueError, match=r"no hvd\.DistributedOptimizer"):
         run(never)(elastic.TorchState(model, torch.optim.SGD(model.parameters(), lr=1.0)))
-    with pytest.raises(ValueError, match="statistics are those of a shard"):
+    with pytest.raises(ValueError, match="its statistics belong to a shard"):
         run(never)(elastic.TorchState(model, optimizer, other=hvd.SyncBatchNorm(3)))
     with pytest.raises(RuntimeError, match=r"need @hvd\.elastic\.run\(exact=True\)"):
         elastic.TorchState(model, optimizer).shards()

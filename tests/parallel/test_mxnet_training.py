@@ -345,7 +345,7 @@ def test_states_are_saved_and_loaded(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said(n: int) -> None:
     """A wrapped optimizer given to the trainer is unwrapped with a warning; a wrong number of groups is refused."""
     inner = mx.optimizer.create("sgd")
-    with pytest.warns(UserWarning, match="averages by itself"):
+    with pytest.warns(UserWarning, match="averages the gradients itself"):
         trainer = hvd.DistributedTrainer(network().collect_params(), hvd.DistributedOptimizer(inner))
     assert trainer.optimizer is inner
     with pytest.raises(ValueError, match="num_groups=-1"):

@@ -293,7 +293,7 @@ def test_after_a_new_init(n: int) -> None:
 def test_other_ops_are_refused(op: Any, n: int) -> None:
     """Factors of sums are no factors of these."""
     weight = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(ValueError, match="powersgd goes with op=Average or Sum"):
+    with pytest.raises(ValueError, match="powersgd works only with op=Average or Sum"):
         hvd.DistributedOptimizer(torch.optim.SGD([weight]), compression=hvd.Compression.powersgd(1), op=op)
 
 
@@ -301,7 +301,7 @@ def test_other_ops_are_refused(op: Any, n: int) -> None:
 def test_options_that_do_not_go_with_it(option: str, n: int) -> None:
     """Each is refused at once."""
     weight = nn.Parameter(torch.ones(2, 2))
-    with pytest.raises(ValueError, match=f"{option}=True goes with .*without .*compression"):
+    with pytest.raises(ValueError, match=f"{option}=True works only with .*without .*compression"):
         hvd.DistributedOptimizer(torch.optim.SGD([weight]), compression=hvd.Compression.powersgd(1), **{option: True})
 
 

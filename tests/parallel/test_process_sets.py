@@ -299,7 +299,7 @@ def test_an_optimizer_of_an_earlier_job_gives_way(rank: int, n: int, begin_again
 def test_what_makes_no_set_is_a_value_error() -> None:
     """Neither ranks nor a communicator, and a number that the caller gives it, as Horovod's suite tries."""
     for wrong in (5, None, "ab", [0.5]):
-        with pytest.raises(ValueError, match="made of ranks, or of an MPI communicator"):
+        with pytest.raises(ValueError, match="made from ranks, or from an MPI communicator"):
             hvd.ProcessSet(wrong)
-    with pytest.raises(ValueError, match="numbers process sets itself"):
+    with pytest.raises(ValueError, match="chooses the number of a process set"):
         hvd.ProcessSet([0]).process_set_id = 10

@@ -114,7 +114,9 @@ def test_a_class_of_one_s_own(n: int) -> None:
 def test_options_that_do_not_go_with_it(options: dict[str, Any], n: int) -> None:
     """Each is refused at once."""
     inner = torch.optim.SGD([nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))], lr=0.1)
-    with pytest.raises(ValueError, match=r"sharded=True goes with op=Average, without compression and without groups"):
+    with pytest.raises(
+        ValueError, match=r"sharded=True works only with op=Average, without compression and without groups"
+    ):
         hvd.DistributedOptimizer(inner, sharded=True, **options)
 
 

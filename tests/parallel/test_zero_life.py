@@ -214,7 +214,7 @@ def test_what_has_no_parts(stage: str, n: int) -> None:
     scaler.scale(torch.ones(()))
     with pytest.raises(RuntimeError, match="Use bfloat16, which needs no GradScaler"):
         scaler.step(step.optimizer)  # type: ignore[attr-defined]
-    with pytest.raises(ValueError, match="sharded='gradients' and 'parameters' do not go with it"):
+    with pytest.raises(ValueError, match="sharded='gradients' and 'parameters' do not work with it"):
         hvd.elastic.TorchState(optimizer=step.optimizer)  # type: ignore[attr-defined]
     model = nn.Embedding(5, 3, sparse=True)
     if stage == "parameters":

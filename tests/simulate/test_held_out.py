@@ -98,11 +98,11 @@ def test_servers_gain_at_most_what_they_save() -> None:
 
 def test_nonsense_is_named() -> None:
     """A part above 1, a line of nothing, and a gain out of reach."""
-    with pytest.raises(ValueError, match=r"line is 1\.5: a part between 0 and 1"):
+    with pytest.raises(ValueError, match=r"line is 1\.5: a fraction between 0 and 1"):
         Constants(line=1.5)
     with pytest.raises(ValueError, match="tcp_line is 0"):
         Constants(tcp_line=0)
     with pytest.raises(ValueError, match="tcp_line is None"):
         Constants(tcp_line=None)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="A gain of 100000% is out of reach"):
+    with pytest.raises(ValueError, match="A gain of 100000% is impossible"):
         fit_tcp_line(1000.0)

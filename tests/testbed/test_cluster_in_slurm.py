@@ -145,7 +145,7 @@ def test_the_job_is_ended(slurm: Hosts, kernel: Start) -> None:
         ("node=2", "slurm: 'node' is not known. There are: nodes, tasks_per_node"),
         ("nodes=0", "slurm: nodes=0, but it must be a whole number, 1 or more"),
         ("partition='none'", "Slurm refuses sbatch"),
-        ("nodes=9", "would wait for ever: PartitionConfig"),
+        ("nodes=9", "would wait forever: PartitionConfig"),
         ("nodes=1), hosts=dict(a=1", "ValueError: hosts and slurm exclude each other"),
     ],
 )

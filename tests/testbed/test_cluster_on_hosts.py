@@ -222,7 +222,7 @@ def test_from_a_host_that_has_no_rank(hosts: Hosts, kernel: Start) -> None:
     ("hosts_named", "said"),
     [
         ("['wb1:2', 'nowhere:2']", "nowhere: there is no host of this name"),
-        ("['wb1:2', 'wb2:0x']", "'wb2:0x' is no host: write name:slots"),
+        ("['wb1:2', 'wb2:0x']", "'wb2:0x' is not a host: write name:slots"),
         ("['wb1:2', 'wb2:2'], n=5", "5 ranks do not fit the 4 slots of wb1, wb2"),
     ],
 )
@@ -309,7 +309,7 @@ def test_hosts_of_the_site(hosts: Hosts, kernel: Start, tmp_path: Path) -> None:
     assert said == "3 engines ready, whose ids are the ranks: ranks 0, 1 on wb1, rank 2 on wb2\n"
     assert mine.do("import os; print(c.view.apply(os.getenv, 'LOADED'))") == f"{['load gcc cuda'] * 3}\n"
     site.write_text('hosts = ["wb1:2", "wb2:2"]\ninterface = "ib7"\n')
-    assert "no one interface among ib7 leads to all other hosts" in mine.do("cluster.up(4)")
+    assert "no single interface among ib7 reaches all other hosts" in mine.do("cluster.up(4)")
     assert "MPI ranks 0-1" in mine.do("cluster.up(2, hosts=[])")
     site.write_text('hosts = ["wb1:2", "wb2:2"]\nmodules = ["none"]\n')
     (tmp_path / ".bash_profile").write_text("module() { echo no such module; return 1; }\n")

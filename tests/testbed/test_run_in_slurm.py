@@ -89,7 +89,7 @@ def test_what_slurm_refuses(slurm: Hosts, tmp_path: Path) -> None:
     done = called(slurm, WORKBENCH, "slurm", *wrong, folder=tmp_path)
     assert (done.returncode, "Slurm refuses sbatch" in done.stderr) == (1, True), done.stderr
     done = called(slurm, WORKBENCH, "slurm", "--submit", "--nodes", "9", "a.sbatch", "true", folder=tmp_path)
-    assert (done.returncode, "would wait for ever: PartitionConfig" in done.stderr) == (1, True), done.stderr
+    assert (done.returncode, "would wait forever: PartitionConfig" in done.stderr) == (1, True), done.stderr
     assert called(slurm, "squeue", "-h").stdout == ""
     done = called(slurm, WORKBENCH, "slurm", "a.sbatch", "--nodes", "2", "true", folder=tmp_path)
     assert (done.returncode, "First options, then a file" in done.stderr) == (1, True), done.stderr

@@ -157,10 +157,10 @@ def test_ranks_that_end_at_once(hosts: Hosts) -> None:
         (["-H", "wb1:1,nowhere:1"], "nowhere: there is no host of this name"),
         (["-H", "wb1:1,wb2:1", "-p", "2"], "wb2: no sshd listens there. Start it"),
         (["-H", "wb1:1,wb2:1", "-i", "/dev/null", "-p", "22"], ""),
-        (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "There is no key /nonexist that can be read here"),
+        (["-H", "wb1:1,wb2:1", "-i", "/nonexist"], "The key /nonexist does not exist or cannot be read"),
         (["-H", "wb1:1,wb2:0"], "'wb2:0' has 0 slots"),
         (["-H", "wb2:1,10.77.0.2:1"], "10.77.0.2: it is the same machine as wb2"),
-        (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no one interface among eth7"),
+        (["-H", "wb1:1,wb2:1", "--network-interface", "eth7"], "no single interface among eth7"),
     ],
 )
 def test_hosts_that_cannot_be_used(words: list[str], said: str, hosts: Hosts) -> None:
@@ -196,7 +196,7 @@ def test_what_a_network_keeps_back(rule: str, said: str, hosts: Hosts) -> None:
     assert hosts.run(1, "iptables", "-A", *rule.split()).returncode == 0
     done = called(hosts, *RUN, "true")
     assert (done.returncode, said in done.stderr) == (1, True), done.stderr
-    assert ("the MTU of the whole way" in done.stderr) == ("large" in said), done.stderr
+    assert ("the MTU of the whole route" in done.stderr) == ("large" in said), done.stderr
 
 
 def test_keys_that_are_not_accepted(hosts: Hosts) -> None:
@@ -230,7 +230,7 @@ def test_too_few_ports(hosts: Hosts) -> None:
     done = called(hosts, "env", "WORKBENCH_PORTS=40000-40000", *RUN, "true")
     assert done.returncode == 1, done.stdout
     assert "wb2: no port from 40000 to 40000 (WORKBENCH_PORTS) is free at 10.77.0.2" in done.stderr
-    assert "Widen the range: WORKBENCH_PORTS=" in done.stderr
+    assert "Use a larger range: WORKBENCH_PORTS=" in done.stderr
 
 
 def test_what_is_suspicious_is_no_error(hosts: Hosts) -> None:
@@ -276,7 +276,7 @@ def test_a_host_that_does_not_answer(hosts: Hosts) -> None:
     begun = time.monotonic()
     done = called(hosts, *RUN, "true")
     assert done.returncode == 1
-    assert re.search("wb2: (it does not answer|there is no way to it)", done.stderr), done.stderr
+    assert re.search("wb2: (it does not answer|there is no route to it)", done.stderr), done.stderr
     assert time.monotonic() - begun < 15
 
 

@@ -290,7 +290,7 @@ def test_a_checkpoint_of_another_model_is_refused(other: Any, said: str, tmp_pat
     before = copy.deepcopy(model.state_dict())
     state = elastic.TorchState(model=model)
     state.checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match=f"of another training: .*{said}"):
+    with pytest.raises(CheckpointError, match=f"to another training: .*{said}"):
         state.sync()
     assert same(model.state_dict(), before)
     assert list(elastic.read_checkpoint(tmp_path)["model"]) == ["weight", "bias"]
@@ -302,5 +302,5 @@ def test_an_optimizer_of_other_parameters_is_refused(tmp_path: Path) -> None:
     written(tmp_path, model=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1))
     state = elastic.TorchState(model, torch.optim.SGD([model.weight], lr=0.1))
     state.checkpoint(tmp_path)
-    with pytest.raises(CheckpointError, match=r"of another training: ValueError: .*size"):
+    with pytest.raises(CheckpointError, match=r"to another training: ValueError: .*size"):
         state.sync()

@@ -209,7 +209,7 @@ def test_attributes_have_any_name_of_the_callers(world: None) -> None:
 @pytest.mark.parametrize("name", ["sync", "commit", "save"])
 def test_names_of_the_state_itself_are_refused(name: str, world: None) -> None:
     """A model must not hide a method."""
-    with pytest.raises(ValueError, match=f"'{name}' is a name of TorchState itself"):
+    with pytest.raises(ValueError, match=f"'{name}' is used by TorchState itself"):
         TorchState(**{name: torch.nn.Linear(1, 1)})
 
 

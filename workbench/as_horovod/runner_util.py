@@ -37,7 +37,7 @@ def in_thread(
         ValueError: ``args`` is no sequence: ``(x)`` was written where ``(x,)`` was meant.
     """
     if not isinstance(args, (tuple, list)):
-        raise ValueError(f"args must be a tuple, not {args!r}: for a single argument say (arg,).")
+        raise ValueError(f"args must be a tuple, not {args!r}: write a single argument as (arg,).")
 
     def run() -> None:
         try:

@@ -49,7 +49,7 @@ def measure_links(seconds: float = 4.0, doubt: float = DOUBT, wire: str = "float
     hosts, per_host = api.cross_size(), api.local_size()
     if api.size() == 1 or not api.is_homogeneous():
         have = "there is one rank" if api.size() == 1 else "the hosts have different numbers of ranks"
-        raise WorkbenchError(f"workbench.measure() needs at least 2 ranks, as many on each host; {have}.")
+        raise WorkbenchError(f"workbench.measure() needs at least 2 ranks, and the same number on each host; {have}.")
     budget = seconds / ((hosts > 1) + (per_host > 1) + 0.2)
     announce_s = min(float(np.median(_times(4, global_process_set, budget / 15))) for _ in range(3))
     inside = _inside(hosts, per_host, budget, announce_s, doubt, wire) if per_host > 1 else None

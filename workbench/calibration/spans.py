@@ -117,7 +117,7 @@ class Recording:
         self._optimizer.step()
         update_s = zeroed - begin + _now() - backward_ended
         if missing := [name for name in self.layers if name not in self._ready or name not in self._forward]:
-            raise ValueError(f"{missing[0]} took no part in forward, or has no gradient after backward. Freeze it.")
+            raise ValueError(f"{missing[0]} is not used in forward, or has no gradient after backward. Freeze it.")
         self.layers = {name: self.layers[name] for name in sorted(self.layers, key=self._forward.__getitem__)}
         return self._spans(update_s, zeroed, turned, backward_ended)
 

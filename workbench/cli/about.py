@@ -29,12 +29,14 @@ def add(commands: Any, parser: Callable[[], Parser]) -> None:
     explain = commands.add_parser(
         "explain",
         help="what an error means, its usual causes, and what to do",
-        description="Prints the page of an error class, without a network; without a name the list of all.",
+        description="Prints the page of an error class, without a network. Without a name it lists all classes.",
     )
     explain.add_argument("name", nargs="?", default="", metavar="ERROR", help="such as MissingRanksError")
     explain.set_defaults(handle=_explain)
     about = commands.add_parser(
-        "version", help="the versions of what is installed, for a report", description="Nothing is imported for it."
+        "version",
+        help="the versions of the installed packages, for a report",
+        description="Nothing is imported for it.",
     )
     about.add_argument("--json", action="store_true", help="as JSON")
     about.set_defaults(handle=_version)

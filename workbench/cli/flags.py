@@ -87,72 +87,83 @@ def _idle(kind: Any, **texts: str) -> list[Flag]:
     return [Flag((f"--{name.replace('_', '-')}",), text, kind, idle=True) for name, text in texts.items()]
 
 
-_BIND = "each rank keeps to its share of the cores, or to a NUMA node; auto (default): core, where they are free"
+_BIND = "each rank uses only its share of the cores, or one NUMA node; auto (default): core, if the cores are free"
 GROUPS: dict[str, list[Flag]] = {
     "ranks": [
-        Flag(("-n", "-np", "--num-proc"), "how many ranks; by default as many as the hosts have slots", int),
-        Flag(("-H", "--hosts"), "host:slots,… Others than this machine are reached by ssh", str),
+        Flag(("-n", "-np", "--num-proc"), "number of ranks (default: the number of slots of all hosts)", int),
+        Flag(("-H", "--hosts"), "host:slots,… Other machines than this one are reached by ssh", str),
         Flag(("-hostfile", "--hostfile"), "file with lines `host slots=N`", str),
         Flag(("--host-discovery-script",), "a program that prints host:slots, one a line; the job is elastic", str),
-        Flag(("--slots", "--slots-per-host"), "of each host that it prints without slots", int),
+        Flag(("--slots", "--slots-per-host"), "number of slots of hosts that it prints without a number", int),
         Flag(("--mpi",), "insist on mpiexec"),
-        Flag(("--gloo",), "plain processes that talk over Gloo"),
-        Flag(("--mpi-args",), "further words for mpiexec, as one text", str),
+        Flag(("--gloo",), "plain processes that communicate over Gloo"),
+        Flag(("--mpi-args",), "further arguments for mpiexec, as one text", str),
         Flag(
             ("--start-timeout",),
-            "seconds from one rank's start to the next (default: HOROVOD_START_TIMEOUT, or 30)",
+            "most seconds between the start of one rank and the next (default: HOROVOD_START_TIMEOUT, or 30)",
             float,
         ),
         Flag(("--gpus",), "each rank sees one GPU: auto, how many, or 0,2 or uuids; none; all (default)", str),
         Flag(("--bind",), _BIND, str, choices=BINDINGS),
-        Flag(("--binding-args",), "words for mpiexec that bind the ranks, as one text, instead of --bind", str),
-        Flag(("--as-horovod",), "`import horovod` in the ranks finds the workbench"),
+        Flag(("--binding-args",), "arguments for mpiexec that bind the ranks, as one text, instead of --bind", str),
+        Flag(("--as-horovod",), "`import horovod` in the ranks imports the workbench"),
     ],
     "elastic": [
-        Flag(("--min-np", "--min-num-proc"), "the job goes on while there are so many ranks (default: -np)", int),
-        Flag(("--max-np", "--max-num-proc"), "and takes so many at most (default: as many as there are slots)", int),
-        *_numbers(int, reset_limit="so often the ranks may change; then the job ends (default: any number)"),
-        *_numbers(float, elastic_timeout="seconds that it waits for enough ranks (default: 600)"),
         Flag(
-            ("--blacklist-cooldown-range",), "seconds that a host rests after a failure (default: 1 60)", int, count=2
+            ("--min-np", "--min-num-proc"), "the job continues while at least this many ranks live (default: -np)", int
+        ),
+        Flag(("--max-np", "--max-num-proc"), "and has at most this many ranks (default: the number of slots)", int),
+        *_numbers(int, reset_limit="the job ends after this many changes of its ranks (default: no limit)"),
+        *_numbers(float, elastic_timeout="seconds to wait for enough ranks (default: 600)"),
+        Flag(
+            ("--blacklist-cooldown-range",),
+            "seconds that a host is not used after a failure (default: 1 60)",
+            int,
+            count=2,
         ),
     ],
     "hosts": [
         Flag(("-p", "--ssh-port"), "sshd's port on the other hosts", int),
-        Flag(("-i", "--ssh-identity-file"), "the private key for them", str),
-        Flag(("--sync",), "copy this folder to the other hosts first, by rsync, without what .gitignore names"),
-        Flag(("--network-interface", "--network-interfaces"), "eth0,… by one of which the hosts reach each other", str),
+        Flag(("-i", "--ssh-identity-file"), "the private key for the other hosts", str),
+        Flag(
+            ("--sync",), "first copy this folder to the other hosts, by rsync, without the files that .gitignore names"
+        ),
+        Flag(("--network-interface", "--network-interfaces"), "eth0,… the interfaces that may connect the hosts", str),
     ],
     "output": [
-        Flag(("--output-dir", "--output-filename"), "folder for rank.N/stdout and rank.N/stderr, as well", str),
+        Flag(("--output-dir", "--output-filename"), "also write rank.N/stdout and rank.N/stderr in this folder", str),
         Flag(("-prefix-timestamp", "--prefix-output-with-timestamp"), "begin each line with the time"),
-        Flag(("--log-level",), "what the runtime reports", str, choices=LEVELS),
+        Flag(("--log-level",), "level of the runtime's messages", str, choices=LEVELS),
         *_pair(
             "--log-without-timestamp",
             "--log-with-timestamp",
             "log_without_timestamp",
-            "no time in the runtime's reports",
+            "no time in the runtime's messages",
         ),
-        Flag(("--verbose",), "say what is started, and how"),
+        Flag(("--verbose",), "print what is started, and how"),
     ],
     "faults": [
-        Flag(("--chaos",), "seed=7,kills=20,… ranks fail by plan: kills, stops, delays, cuts, states=…, at=…", str),
+        Flag(
+            ("--chaos",),
+            "seed=7,kills=20,… make ranks fail on purpose: kills, stops, delays, cuts, states=…, at=…",
+            str,
+        ),
     ],
     "tuning": [
         *_numbers(float, fusion_threshold_mb="tensors are packed together up to this size; 0: no fusion"),
-        *_numbers(float, cycle_time_ms="how long an announcement waits when more gradients are known to come"),
+        *_numbers(float, cycle_time_ms="how long an announcement waits if more gradients are expected"),
         *_numbers(int, cache_capacity="names whose negotiation is remembered; 0: none"),
         *_switches(hierarchical_allreduce="reduce within hosts first", hierarchical_allgather="gather likewise"),
         *_switches(torus_allreduce="reduce along rows and columns of ranks"),
         Flag(("--autotune",), "find threshold and cycle time while training"),
-        *_numbers(str, autotune_log_file="what autotune tried, as CSV"),
+        *_numbers(str, autotune_log_file="write autotune's trials to this file, as CSV"),
         *_numbers(int, autotune_warmup_samples="samples to forget", autotune_steps_per_sample="steps in a sample"),
-        *_numbers(int, autotune_bayes_opt_max_samples="samples until it settles"),
+        *_numbers(int, autotune_bayes_opt_max_samples="number of samples until it stops"),
         *_numbers(float, autotune_gaussian_process_noise="noise of the samples, 0 to 1"),
     ],
     "timeline": [
         *_numbers(str, timeline_filename="trace of all tensors, for chrome://tracing"),
-        *_switches(timeline_mark_cycles="mark the engine's rounds in it"),
+        *_switches(timeline_mark_cycles="mark the engine's rounds in the timeline"),
     ],
     "stall check": [
         *_pair(
@@ -161,16 +172,16 @@ GROUPS: dict[str, list[Flag]] = {
             "no_stall_check",
             "do not report tensors that some ranks have not submitted",
         ),
-        *_numbers(float, stall_check_warning_time_seconds="report after so long"),
-        *_numbers(float, stall_check_shutdown_time_seconds="end the job after so long; 0: never"),
+        *_numbers(float, stall_check_warning_time_seconds="report after this many seconds"),
+        *_numbers(float, stall_check_shutdown_time_seconds="end the job after this many seconds; 0: never"),
     ],
     "library": [
         *_numbers(int, num_nccl_streams="streams on each GPU", gloo_timeout_seconds="deadline of Gloo's transfers"),
         *_switches(mpi_threads_disable="initialise MPI for one thread"),
     ],
-    "accepted for horovodrun's sake": [
+    "accepted for compatibility with horovodrun": [
         *_idle(bool, disable_cache="start-up checks are not cached", jsrun="for LSF", tcp="for Spectrum MPI"),
-        *_idle(str, thread_affinity="a rank's threads share the cores that --bind gives it"),
+        *_idle(str, thread_affinity="a rank's threads share the cores of --bind"),
     ],
 }
 FLAGS = [flag for flags in GROUPS.values() for flag in flags]
@@ -205,7 +216,11 @@ def add_to(parser: argparse.ArgumentParser, all_shown: bool = False) -> None:
         group = parser.add_argument_group(title)
         for flag in flags:
             flag.add_to(group, all_shown or flag.target in _OFTEN)
-    parser.add_argument("--config-file", metavar="FILE", help="options as YAML, as for horovodrun; typed ones win")
+    parser.add_argument(
+        "--config-file",
+        metavar="FILE",
+        help="options as YAML, as for horovodrun; options on the command line have priority",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
 
 
@@ -290,7 +305,7 @@ def warnings(args: argparse.Namespace) -> list[str]:
         if flag.idle:
             lines.append(f"{flag.names[-1]} has no effect here: {flag.help}.")
         elif flag.target in VARIABLES and not has_effect(flag.target):
-            lines.append(f"{flag.names[-1]} sets {VARIABLES[flag.target][0]}, which nothing here reads yet.")
+            lines.append(f"{flag.names[-1]} sets {VARIABLES[flag.target][0]}, which is not used here yet.")
     if args.gloo and binding_words(args):
         lines.append("--binding-args has no effect here: without mpiexec there is --bind.")
     return lines

@@ -26,23 +26,23 @@ def add(commands: Any) -> None:
     """Add the three commands."""
     demo = commands.add_parser(
         "demo",
-        help="the first lesson on two ranks, in a minute: its table and proofs",
-        description="Runs the first lesson from top to bottom. Exit code 0: every cell ran, and every proof was shown.",
+        help="run the first lesson on two ranks, in a minute: its table and checks",
+        description="Runs the first lesson from top to bottom. Exit code 0: every cell ran, and every check succeeded.",
     )
-    demo.add_argument("--output", type=Path, default=None, help="where the executed notebook goes")
+    demo.add_argument("--output", type=Path, default=None, help="where to write the executed notebook")
     demo.set_defaults(handle=_demo)
     lab = commands.add_parser(
         "lab",
-        help="JupyterLab with the lessons, for this machine and you alone",
-        description=f"Opens JupyterLab on a copy of the lessons in ./{_FOLDER}, or on a clone's own. It listens on "
-        "loopback, asks for its token, and its kernels talk over sockets in a folder of yours.",
+        help="open JupyterLab with the lessons, only for you on this machine",
+        description=f"Opens JupyterLab with a copy of the lessons in ./{_FOLDER}, or with the lessons of a clone. It "
+        "listens on loopback, asks for its token, and its kernels communicate over sockets in your own folder.",
     )
     lab.add_argument("command", nargs=argparse.REMAINDER, metavar="…", help="further options for jupyter lab")
     lab.set_defaults(handle=_lab)
     lessons = commands.add_parser(
         "lessons",
-        help="copy lessons and exercises into a folder of yours",
-        description="Copies notebooks/ and exercises/. A file that is there already stays as it is.",
+        help="copy lessons and exercises into a folder",
+        description="Copies notebooks/ and exercises/. Existing files are not changed.",
     )
     lessons.add_argument("folder", type=Path, metavar="COPY_TO")
     lessons.set_defaults(handle=_lessons)

@@ -29,21 +29,21 @@ if TYPE_CHECKING:
     from workbench.launch.start.starters import JobSpec
 
 _RUN = """\
-Starts N ranks of a command on this machine: with mpiexec where there is one that fits mpi4py, otherwise one by one.
-Each line that a rank prints comes with its rank, [1]<stdout>: before it. When one rank fails, all end; the exit code is
-that of the rank that failed first. The ranks' standard input is empty."""
+Starts N ranks of a command on this machine: with mpiexec if one matches mpi4py, otherwise one by one. Each line of
+output begins with its rank, [1]<stdout>:. When one rank fails, all are ended; the exit code is that of the first rank
+that failed. The ranks' standard input is empty."""
 DESCRIPTION = "Learn, teach and use distributed deep learning."
 EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py
   workbench explain MissingRanksError
-`workbench COMMAND --help` says more. Exit code: 0 well, 1 a failure, 2 mistyped; of `run`, the failed rank's."""
+`workbench COMMAND --help` shows details. Exit code: 0 success, 1 failure, 2 wrong usage; `run`: the failed rank's."""
 _EXAMPLES = """\
 examples:
   workbench run -np 4 python train.py --epochs 3
   workbench run -np 2 --as-horovod python horovod_script.py
   workbench run -np 2 --gloo -- python -m package.train
-`workbench run --help-all` shows all options: tuning, timeline, stall check, and what horovodrun has besides."""
+`workbench run --help-all` shows all options: tuning, timeline, stall check, and the other options of horovodrun."""
 
 
 _TAKE_OPTIONS = ("--sbatch", "--mpi-args", "--binding-args")  # of another program, as one text
@@ -78,18 +78,20 @@ def parser(all_shown: bool = False) -> Parser:
     grade.add(commands, _seconds)
     doctor = commands.add_parser(
         "doctor",
-        help="try what a job needs here: MPI, ranks that talk, GPUs",
-        description="Prints a line for each check: ✓ well, ! a warning, ✗ a failure, each with what to do about it. "
+        help="test what a job needs here: MPI, communication of ranks, GPUs",
+        description="Prints a line for each check: ✓ success, ! a warning, ✗ a failure, each with what to do about it. "
         "The exit code is 0 if there is no failure.",
     )
-    doctor.add_argument("-H", "--hosts", default="", help="a,b,… try these hosts instead, and how fast they connect")
-    doctor.add_argument("--hostfile", default="", help="the same, from a file")
+    doctor.add_argument(
+        "-H", "--hosts", default="", help="a,b,… test these hosts instead, and measure the links between them"
+    )
+    doctor.add_argument("--hostfile", default="", help="the same, read from a file")
     doctor.add_argument("-p", "--ssh-port", type=int, default=0, help="sshd's port there")
-    doctor.add_argument("-i", "--ssh-identity-file", default="", help="the private key for them")
-    doctor.add_argument("--network-interface", default="", help="eth0,… by one of which they reach each other")
+    doctor.add_argument("-i", "--ssh-identity-file", default="", help="the private key for the other hosts")
+    doctor.add_argument("--network-interface", default="", help="eth0,… the interfaces that may connect the hosts")
     doctor.set_defaults(handle=_doctor)
     about.add(commands, parser)
-    check = commands.add_parser("check-build", help="the frameworks and libraries that can be used")
+    check = commands.add_parser("check-build", help="show the frameworks and libraries that can be used")
     check.set_defaults(handle=_check_build)
     return top
 
@@ -102,21 +104,26 @@ def _add_slurm(commands: Any) -> None:
         "reservation and modules come from workbench.toml, if there is one.",
         usage="workbench slurm [options] FILE COMMAND …",
     )
-    slurm.add_argument("file", metavar="FILE", help="the script: it is written anew")
+    slurm.add_argument("file", metavar="FILE", help="the script; an existing one is replaced")
     numbers = {
         "nodes": (1, "nodes"),
         "tasks-per-node": (1, "ranks on each"),
-        "gpus-per-node": (0, "GPUs of each node: its ranks see all of them"),
-        "gpus-per-task": (0, "GPUs that each rank sees alone, which then exchange nothing directly (P2P, CUDA IPC)"),
+        "gpus-per-node": (0, "GPUs of each node; its ranks see all of them"),
+        "gpus-per-task": (
+            0,
+            "GPUs of each rank; it sees only these, so GPUs exchange nothing directly (P2P, CUDA IPC)",
+        ),
         "cpus-per-task": (0, "cores of each rank"),
     }
     for name, (default, text) in numbers.items():
         slurm.add_argument(f"--{name}", type=int, default=default, metavar="N", help=text)
-    slurm.add_argument("--time", default="", metavar="TIME", help="limit of the job: 30:00 is half an hour")
+    slurm.add_argument("--time", default="", metavar="TIME", help="time limit of the job: 30:00 is half an hour")
     slurm.add_argument("--name", default="workbench", help="of the job")
-    slurm.add_argument("--output", default="workbench-%j.out", metavar="FILE", help="what it writes; %%j: its number")
+    slurm.add_argument(
+        "--output", default="workbench-%j.out", metavar="FILE", help="file for its output; %%j: its number"
+    )
     slurm.add_argument("--sbatch", default="", metavar="TEXT", help="further options of sbatch, as one text")
-    slurm.add_argument("--submit", action="store_true", help="submit it, and follow it to its end")
+    slurm.add_argument("--submit", action="store_true", help="submit it, and show its output until it ends")
     slurm.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: python train.py …")
     slurm.set_defaults(handle=_slurm)
 
@@ -125,7 +132,7 @@ def _seconds(text: str) -> float:
     with contextlib.suppress(ValueError):
         if 0 < float(text) < 1e6:
             return float(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -231,8 +238,8 @@ def _slurm(args: argparse.Namespace) -> int:
         raise LaunchError("A job has at least 1 node with 1 task, and no number is negative.")
     if args.gpus_per_task:
         log(
-            "--gpus-per-task: each rank sees its own GPU alone, so GPUs of a host exchange nothing directly (P2P, CUDA "
-            f"IPC). --gpus-per-node {args.gpus_per_task * args.tasks_per_node} gives as many and lets them."
+            "--gpus-per-task: each rank sees only its own GPU, so GPUs of a host exchange nothing directly (P2P, CUDA "
+            f"IPC). --gpus-per-node {args.gpus_per_task * args.tasks_per_node} gives as many GPUs and allows it."
         )
     names = ("nodes", "tasks_per_node", "gpus_per_node", "gpus_per_task", "cpus_per_task", "time", "name", "output")
     wanted = batch.Wanted(**{name: getattr(args, name) for name in names}, options=shlex.split(args.sbatch))
@@ -308,7 +315,7 @@ def _targets(args: argparse.Namespace) -> tuple[int, list[Target]]:
     targets = find_hosts(args.hosts or "", args.hostfile or "", args.num_proc, ssh, script, slots)
     n = args.num_proc if args.num_proc is not None else sum(target.slots for target in targets)
     if n < 1:
-        raise LaunchError("How many ranks? Say so with -np N, at least 1.")
+        raise LaunchError("How many ranks? Give -np N, at least 1.")
     return n, targets
 
 

@@ -64,14 +64,14 @@ def up(
 ) -> Cluster:
     """Start ``n`` ranks as ipyparallel engines, engine id = rank, and make ``%px`` ready.
 
-    A healthy cluster that is up already, of the same size, hosts and GPUs, is returned as it is; any other is
-    stopped first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads, and cores of its own where
-    the machine is free: ``WORKBENCH_BIND``, see :mod:`workbench.launch.start.binding`.
+    If a healthy cluster of the same size, hosts and GPUs is already running, it is returned; any other is stopped
+    first. More ranks than cores work. Each rank gets ``max(1, cores // n)`` threads, and its own cores if the machine
+    is free: ``WORKBENCH_BIND``, see :mod:`workbench.launch.start.binding`.
 
     On several hosts the engines are ranks as ``workbench run -H`` starts them, after the same rehearsal: hosts are
-    reached by ssh without a prompt, the notebook's folder must be on all of them, and what is wrong is named with its
-    host before anything starts. They talk over TCP; ``WORKBENCH_BACKEND=mpi`` has MPI's launcher start them, and only
-    then ``MPI.COMM_WORLD`` has all of them. What the notebook sends to engines, and they to it, is encrypted.
+    reached by ssh without a prompt, the notebook's folder must be on all of them, and a problem is named with its host
+    before anything starts. They communicate over TCP; ``WORKBENCH_BACKEND=mpi`` has MPI's launcher start them, and only
+    then ``MPI.COMM_WORLD`` has all of them. All messages between the notebook and the engines are encrypted.
 
     Args:
         n: how many ranks; by default the hosts' slots; here what ``workbench.toml`` says (``launch/site.py``), else 2.
@@ -109,7 +109,7 @@ def up(
         (None, None)
     """
     if config.launch().size > 1:
-        raise LaunchError("This process is a rank of a job itself. Call cluster.up() in the notebook, without %%px.")
+        raise LaunchError("This process is a rank of a job. Call cluster.up() in the notebook, without %%px.")
     log = speaker(quiet)
     place = places.find(places.Wish(n, hosts, slurm, ray, k8s, gpus, mpiexec, min_np), site.read(), log, release)
     for old in list(RUNNING):
@@ -148,7 +148,7 @@ def down() -> None:
 
 
 def release() -> None:
-    """Stop the cluster, and give the hosts back that Slurm or Ray has given to this kernel; without any, do nothing.
+    """Stop the cluster, and release the hosts that Slurm or Ray has reserved for this kernel; without any, do nothing.
 
     Raises:
         LaunchError: as :meth:`Cluster.down`, or Slurm does not answer.

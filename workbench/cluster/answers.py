@@ -1,4 +1,4 @@
-"""What engines answer when they are asked, and what stands for an answer that does not come."""
+"""The answers of engines, and the value that replaces a missing answer."""
 
 from __future__ import annotations
 

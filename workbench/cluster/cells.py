@@ -1,7 +1,7 @@
 """One bad cell, one message: what ``%px`` shows when a cell fails on some ranks.
 
 ipyparallel shows a traceback for each engine. Here the rank whose own mistake it was comes first, with its traceback;
-ranks that only waited for it get a line each. The magics themselves come and go with the cluster.
+ranks that only waited for it get a line each. The cluster defines the magics, and removes them when it ends.
 """
 
 from __future__ import annotations

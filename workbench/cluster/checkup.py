@@ -1,4 +1,4 @@
-"""``doctor()`` for a notebook: as ``workbench doctor``, but the cluster that runs is asked, if there is one."""
+"""``doctor()`` for a notebook: like ``workbench doctor``, but it checks the running cluster, if there is one."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Checkup:
 
 
 def doctor() -> Checkup:
-    """Print a line for each thing that must be right here, with what to do about what is not.
+    """Print a line for each check of this machine, with what to do about a failure.
 
-    With a cluster running its engines are asked: does each answer, is it the rank of its number, which GPU has it?
+    If a cluster is running, its engines are checked: does each answer, is its rank its id, which GPU does it use?
     Without one, two temporary ranks are started and run an allreduce.
 
     Raises:

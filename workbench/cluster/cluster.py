@@ -104,12 +104,13 @@ class Cluster:
         self._stop()
 
     def rescue(self, timeout_s: float = 60.0, quiet: bool = False) -> None:
-        """Bring a broken or blocked set back to n healthy engines whose job works, and say what was done.
+        """Restore n healthy engines whose job works, and say what was done.
 
         1. Engines that are busy are interrupted, as by Ctrl-C.
         2. All of them prove by collectives that their job works. If not, they begin it again, without process sets.
-        3. If one is gone, does not answer, or that did not help, all are started anew, for an MPI job cannot take in a
-           new rank; the variables on the engines are lost. Each starts where it was, or elsewhere if its host is gone.
+        3. If an engine is gone, does not answer, or this did not help, all are started again, because a new rank cannot
+           join an MPI job; the variables on the engines are lost. Each starts where it was, or elsewhere if its host is
+           gone.
 
         Raises:
             LaunchError: the cluster was stopped, no host is left, its Slurm job has ended, or as :func:`up`.

@@ -9,8 +9,8 @@
 
 1. Agents and rehearsal are those of ``workbench run -H``, see :mod:`workbench.launch.hosts`.
 2. The file with the controller's address and keys goes to each agent by its standard input.
-3. A thread hears the agents. When a host is lost it tells the hub, which else would wait for heartbeats, so what was
-   awaited from there becomes an error.
+3. A thread listens to the agents. When a host is lost, it notifies the hub, which otherwise would wait for heartbeats.
+   So requests to that host end with an error.
 """
 
 from __future__ import annotations

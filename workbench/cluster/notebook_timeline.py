@@ -18,17 +18,17 @@ from workbench.runtime.trace.recorder import Snapshot
 
 
 def timeline(last: int = 20, timeout_s: float = 10.0) -> Picture:
-    """Draw the last collectives of every rank: compute, negotiation, the wait for whom, packing, transfer, unpacking.
+    """Draw the last collectives of every rank: compute, negotiation, waiting for a rank, packing, transfer, unpacking.
 
     On ranks (``%%px``, mpiexec) it is a collective: all call it, and each gets the picture. In a kernel with a running
-    cluster it asks the engines, which must be idle. It looks back only; what is in flight is not shown.
+    cluster it asks the engines, which must be idle. It shows only finished collectives.
 
     Ranks of one machine share a clock, so bars at the same horizontal position are simultaneous, to 1 µs.
     Ranks of other machines are aligned on the arrival of the same responses, which is exact to the spread of the
     network's delay, about 0.1 ms. A wait ends when rank 0 has received the last rank's announcement.
 
     Args:
-        last: how many batches; tensors that travelled together are one. At most 512 are remembered.
+        last: how many batches; tensors that were sent together are one batch. At most 512 are stored.
         timeout_s: in the kernel: how long the engines have to answer.
 
     Raises:

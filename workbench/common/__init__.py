@@ -1,1 +1,1 @@
-"""What every part may import: words for numbers and ranks, columns, pauses, JUnit's XML. Imports nothing of ours."""
+"""What every folder may import: texts for numbers and ranks, columns, pauses, JUnit's XML. Imports nothing of ours."""

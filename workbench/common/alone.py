@@ -1,4 +1,4 @@
-"""A newcomer to a notebook's job is alone, as long as it runs the cells that the others have run before it came."""
+"""A new engine in a notebook's job is alone while it runs the cells that the others ran before it started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pauses between two looks at something that nobody announces."""
+"""Pauses between two polls of something that sends no notification."""
 
 from __future__ import annotations
 

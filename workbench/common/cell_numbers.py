@@ -172,7 +172,7 @@ class WaitNotice:
             run = "run another cell" if len(found) > 1 else "runs another cell"
             print(
                 f"workbench: {self._function} waits until every rank calls it. {rank_list(found).capitalize()} {run}, "
-                "sent apart from this one.",
+                "which was sent separately.",
                 file=sys.stderr,
                 flush=True,
             )

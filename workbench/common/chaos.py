@@ -162,16 +162,18 @@ def parse(text: str, ranks: int | None = None, record: str = "") -> Chaos:
             named.append(_fault(value))
         elif name not in ("seed", *(f"{act}s" for act in ACTS), "states", "ranks"):
             words = ", ".join(["seed", *(f"{act}s" for act in ACTS), "states"])
-            raise ValueError(f"--chaos: {name!r} is no word of it: {words} and at are.")
+            raise ValueError(f"--chaos: {name!r} is not known: {words} and at are.")
         elif name in found:
-            raise ValueError(f"--chaos: {name} is there twice. Say it once.")
+            raise ValueError(f"--chaos: {name} is given twice. Give it once.")
         else:
             found[name] = value
     counts = {act: _number(f"{act}s", found[f"{act}s"]) for act in ACTS if f"{act}s" in found}
     if not named and not sum(counts.values()):
         raise ValueError(f"--chaos {text}: there is no fault in it. {_EXAMPLE}.")
     if sum(counts.values()) > _MOST:
-        raise ValueError(f"--chaos: {sum(counts.values())} faults are more than the {_MOST} of a plan. Ask for fewer.")
+        raise ValueError(
+            f"--chaos: {sum(counts.values())} faults are too many: a plan has at most {_MOST}. Ask for fewer."
+        )
     states = tuple(map(_state, found["states"].split("+"))) if "states" in found else STATES
     if ranks is None:
         ranks = max(1, _number("ranks", found.get("ranks", "1")))
@@ -189,7 +191,7 @@ def _state(text: str) -> str:
     name = text.strip().replace("-", " ")
     if name not in STATES:
         states = ", ".join(state.replace(" ", "-") for state in STATES)
-        raise ValueError(f"--chaos: {text!r} is no state of a rank: {states} are.")
+        raise ValueError(f"--chaos: {text!r} is not a state of a rank. The states are {states}.")
     return name
 
 

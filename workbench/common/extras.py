@@ -1,4 +1,4 @@
-"""Packages that are not needed by all: who misses one is told what to install."""
+"""Optional packages: if one is missing, the error says what to install."""
 
 from __future__ import annotations
 

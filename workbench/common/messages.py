@@ -82,7 +82,7 @@ class Decoder:
             self.before = bytes(self._open[: begin if begin >= 0 else _LONGEST])
             if begin < 0:
                 if len(self._open) > _LONGEST:
-                    raise MessageError(f"more than {_LONGEST} bytes that are no message: {self.before[:80]!r}")
+                    raise MessageError(f"more than {_LONGEST} bytes that are not a message: {self.before[:80]!r}")
                 return None
             self._begun = True
             del self._open[:begin]
@@ -105,7 +105,7 @@ class Decoder:
 def _parsed(line: bytes) -> dict[str, Any]:
     try:
         if not line.startswith(MARK):
-            raise ValueError("it does not begin like one")
+            raise ValueError("it does not begin like a message")
         head = json.loads(line[len(MARK) :])
         if not isinstance(head, dict) or not isinstance(head.get("kind"), str):
             raise ValueError("it has no kind")

@@ -1,7 +1,7 @@
-"""Whose turn it is to run a loop: its own thread's, or for a moment that of a thread which waits for what it does.
+"""Which thread runs a loop: its own thread, or for a moment a thread that waits for the loop's result.
 
 To hand work to a sleeping thread and to get the answer takes two wake-ups, some 30 µs each. A thread that would only
-wait can do the work itself. So the loop's thread rests while such threads come shortly one after the other.
+wait can do the work itself. So the loop's thread pauses while such threads follow each other quickly.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which thread does the engine's work, and what a thread does that waits for it: the null implementations.
+"""Which thread does the engine's work, and what a waiting thread does meanwhile: the null implementations.
 
-The engine's own thread does it, and who waits only waits. ``runtime/steady/caller_runs.py`` lets the waiting thread
-do it; ``runtime/faults/blocked_threads.py`` finds out who waits for whom.
+Here the engine's own thread does the work, and a waiting thread only waits. ``runtime/steady/caller_runs.py`` lets the
+waiting thread do it; ``runtime/faults/blocked_threads.py`` finds out which thread waits for which.
 """
 
 from __future__ import annotations

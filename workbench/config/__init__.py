@@ -1,4 +1,4 @@
-"""Settings, and what launchers say: the only reader of environment variables."""
+"""Settings, and the variables of launchers: the only code that reads environment variables."""
 
 from workbench.config.launchers import (
     Launch,

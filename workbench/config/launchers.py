@@ -1,4 +1,4 @@
-"""What launchers say to the processes that they start, in environment variables: who it is, among how many, where."""
+"""The environment variables that launchers set for their processes: the rank, the number of ranks, the host."""
 
 from __future__ import annotations
 
@@ -267,5 +267,5 @@ def ports(env: Mapping[str, str] | None = None) -> tuple[int, int]:
     found = re.fullmatch(r"(\d{1,5})-(\d{1,5})", text)
     low, high = (int(found[1]), int(found[2])) if found else (0, 0)
     if not 0 < low <= high < 1 << 16:
-        raise LaunchError(f"WORKBENCH_PORTS={text!r} is no range of ports: write it as 40000-40100.")
+        raise LaunchError(f"WORKBENCH_PORTS={text!r} is not a range of ports: write it as 40000-40100.")
     return low, high

@@ -1,4 +1,4 @@
-"""Settings, and other things that environment variables say to this process, except who it is in a job.
+"""Settings, and other environment variables of this process, except its rank in a job.
 
 Each field of :class:`Settings` can be set by ``WORKBENCH_<FIELD IN CAPITALS>``; where Horovod has a
 variable for the same thing, that one is read too, and ``WORKBENCH_*`` wins. The table
@@ -309,8 +309,8 @@ def secret(env: Mapping[str, str] | None = None) -> bytes:
     said = env.get("WORKBENCH_SECRET", "").strip().encode()
     if 0 < len(said) < 16:
         raise LaunchError(
-            f"WORKBENCH_SECRET has {len(said)} characters and could be guessed: 16 are the least. "
-            "Set it to a random text, the same for all ranks: openssl rand -hex 16"
+            f"WORKBENCH_SECRET has {len(said)} characters and could be guessed: at least 16 are needed. Set "
+            "it to a random text, the same for all ranks: openssl rand -hex 16"
         )
     return said
 

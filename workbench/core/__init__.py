@@ -1,1 +1,1 @@
-"""How a tensor travels: from a submitted request to a finished handle."""
+"""The path of a tensor: from a submitted request to a finished handle."""

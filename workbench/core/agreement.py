@@ -1,4 +1,4 @@
-"""Do the ranks agree about a tensor? If so, what do all of them do; if not, what does each one say.
+"""Do the ranks agree about a tensor? If they do, the response; if not, an error with the value of each rank.
 
 Pure functions of the requests of all ranks. ``runtime/faults/disagreement.py`` finds better words for what differs.
 """

@@ -2,7 +2,7 @@
 
 A *bucket* is one array in the backend's memory (:mod:`workbench.training.memory`). Each gradient is a view of a part
 of it, so a bucket is reduced as one tensor, under one name, without being packed or unpacked. In the first step there
-are none: the order in which gradients become ready is seen then, and the buckets follow it.
+are no buckets: it records the order in which gradients become ready, and the buckets use this order.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """Who is ready? Do the ranks agree? A pure state machine: events in, decisions out, no I/O, no clock.
 
-Ranks submit tensors in any order. The coordinator, on rank 0, counts for each name who has announced it; when all
-ranks of its process set have, it decides what they do, and all ranks do what is decided in one order. So no rank
-ever enters the data plane alone, and a name that stays incomplete has a culprit: the rank that has not come.
+Ranks submit tensors in any order. The coordinator, on rank 0, counts for each name who has announced it; when all ranks
+of its process set have announced it, the coordinator decides what they do, and all ranks execute the decisions in the
+same order. So no rank ever enters the data plane alone, and the cause of a name that stays incomplete is known: the
+rank that has not announced it.
 
-What becomes of a name. A group's names, and those that share a group with one that fails, go the way together.
+The states of a name. The names of a group change together; if one fails, all fail.
 
 ================== ===================================== ================================================
 state              event                                 next state
@@ -24,8 +25,8 @@ failed             ``Announce`` from before it was read  failed: the entry ended
 ``Broke`` and ``Blocked`` say that a name cannot become complete (``supervision``), ``Done`` that the next one may begin
 (``priority``). :meth:`CountingCoordinator.validate` says what holds between two events.
 
-This is all that a job needs. What makes a steady step cheap wraps it (``runtime/steady/``), and so does what finds out
-that a rank can never come (``runtime/faults/supervision.py``).
+A job needs nothing else. Accelerations of steady steps wrap it (``runtime/steady/``), and so does the detection of
+ranks that can never announce (``runtime/faults/supervision.py``).
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ Error = tuple[str, str]
 Respond = Callable[[dict[int, Request]], Response]
 Veto = Callable[[Key, Collection[int]], Error | None]
 JOIN: Key = (0, "join.join")
-"""Under this name ranks join, see :func:`workbench.job.api.join`: it waits as any other name does."""
+"""The name under which ranks join, see :func:`workbench.job.api.join`: it waits like any other name."""
 
 
 @dataclass(slots=True)
 class Waiting:
-    """A name that some ranks have announced and others have not: since when, and who."""
+    """A name that some ranks have announced and others have not: since when, and by which ranks."""
 
     since: float
     requests: dict[int, Request] = field(default_factory=dict)
@@ -56,8 +57,8 @@ class Waiting:
 class WaitingNames(dict[Key, Waiting]):
     """All names that wait.
 
-    Who has joined is no state of its own: it is who waits in :data:`JOIN`. So it ends when that wait ends, however
-    it ends.
+    The joined ranks are those that wait in :data:`JOIN`; no other state holds them. So they are no longer joined when
+    that wait ends, for any reason.
 
     Args:
         members: the ranks of each process set; kept up to date by its owner.
@@ -77,7 +78,7 @@ class WaitingNames(dict[Key, Waiting]):
 
     @property
     def joined(self) -> Collection[int]:
-        """Ranks without further data, in the order of their coming."""
+        """Ranks without further data, in the order in which they joined."""
         join = self.get(JOIN)
         return join.requests if join else ()
 
@@ -86,7 +87,7 @@ class WaitingNames(dict[Key, Waiting]):
         return [rank for rank in self.joined if rank in self._members.get(process_set, ())]
 
     def missing(self, key: Key) -> list[int]:
-        """The ranks that have not announced a name, and are waited for."""
+        """The missing ranks: they have not announced a name, and others wait for them."""
         present, excused = self[key].requests, () if key == JOIN else self.joined
         return [rank for rank in self._members.get(key[0], ()) if rank not in present and rank not in excused]
 
@@ -322,14 +323,14 @@ class CountingCoordinator:
         """When all ranks have left, they are told so, and close the data plane together."""
         if len(self._left) < self.size:
             return []
-        error = ("ShutDownError", "Not all ranks were there any more to end the job together.")
+        error = ("ShutDownError", "Some ranks were already gone when the job ended.")
         return [Response("", Kind.SHUTDOWN, error=() if all(self._left.values()) else error)]
 
     # --- a name never becomes complete --------------------------------------------------------------
 
     def _empty(self, process_set: int) -> list[Response]:
         """Errors for what still waits in a set that is about to be removed."""
-        text = "The process set was removed while {!r} waited in it. Remove a set when nothing is in flight any more."
+        text = "The process set was removed while {!r} was in flight in it. First wait for all its tensors."
         keys = [key for key in self.waiting if key[0] == process_set]
         failed = ((key, ("CollectiveError", text.format(key[1]))) for key in keys)
         return [item for key, error in failed if key in self.waiting for item in self._fail(key, error)]

@@ -8,15 +8,16 @@
 
 The steps, and why they come in this order:
 
-1. *Announce* what was submitted, and wait: a rank alone in the data plane would meet nobody there.
-2. *Receive* what rank 0 has decided. It alone decides the order, for ranks submit in different orders.
-3. *Plan* what travels in one buffer. That follows from the decision alone, so it is the same on every rank.
+1. *Announce* what was submitted, and wait: a rank that enters the data plane alone would wait there.
+2. *Receive* what rank 0 has decided. Only rank 0 decides the order, because ranks submit in different orders.
+3. *Plan* what is sent in one buffer. The plan depends only on the decision, so it is the same on every rank.
 4. *Execute* batch by batch, on one thread: two collectives at once could receive each other's messages.
-5. *Free the name, then finish the handle*: whoever waits may submit the same name at once.
-6. *Check* last whether the job has ended: what was decided before its end is done by then.
+5. *Free the name, then finish the handle*: the waiting thread may submit the same name immediately.
+6. *Check* last whether the job has ended: everything that was decided before its end is then done.
 
-One thread at a time does this work, and touches the backend after ``init()``: the engine's own, which sleeps until
-something is submitted or a decision comes; with ``runtime/steady/caller_runs.py`` also one that waits for a result.
+One thread at a time does this work, and uses the backend after ``init()``. It is the engine's own thread, which sleeps
+until a tensor is submitted or a decision comes; with ``runtime/steady/caller_runs.py`` a thread that waits for a result
+may do it.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _LOOK_S = 0.1
 
 
 def anybody(entries: list[Entry]) -> None:
-    """A gate that is open."""
+    """Let every submission pass: the default of :attr:`Engine.gate`."""
 
 
 class Engine(threading.Thread):
@@ -52,13 +53,13 @@ class Engine(threading.Thread):
         sets: the backend of each process set.
         settings: the same on every rank.
         announcer: makes announcements of entries, and responses of decisions; an acceleration (``runtime/steady/``).
-        batching: what is announced together; an acceleration, too.
-        observer: is told what happens (``runtime/trace/``).
+        batching: decides what is announced together; an acceleration, too.
+        observer: gets notice of what happens (``runtime/trace/``).
         runner: which thread does the engine's work, and how it is woken.
 
     Attributes:
-        gate: asked by each thread that submits, before anything is taken; it may raise.
-        observer: may be exchanged for one that tells the old one as well.
+        gate: called by each thread that submits, before anything is accepted; it may raise.
+        observer: may be replaced by one that also notifies the old one.
         failures: how many collectives and cells have failed, the same on every rank.
         failed_here: how many of this rank's own tensors have ended with an error.
         given_up: how many of this rank's notebook cells have raised, as far as rank 0 has told all ranks.
@@ -66,7 +67,7 @@ class Engine(threading.Thread):
         settled: is nothing in flight?
         names: of what is in flight.
         begin: called first on the engine's thread, where callbacks run.
-        left: set when the engine has ended, in whatever way.
+        left: set when the engine has ended, for any reason.
     """
 
     def __init__(
@@ -105,11 +106,11 @@ class Engine(threading.Thread):
     # --- any thread ---------------------------------------------------------------------------------
 
     def submit(self, entries: list[Entry], at_once: bool = False) -> None:
-        """Hand tensors over, all or none; their handles finish later.
+        """Submit tensors, all or none; their handles finish later.
 
         Args:
             entries: see :meth:`PendingTable.add`.
-            at_once: announce them now, and not together with what may come next.
+            at_once: announce them now, and not together with the next tensors.
         """
         self.gate(entries)
         self.waits.submits(self.ident)
@@ -141,7 +142,7 @@ class Engine(threading.Thread):
 
         Args:
             timeout_s: how long to wait for the others.
-            in_vain: is there a rank that cannot come, so that waiting is useless? Asked amid the wait.
+            in_vain: is there a rank that cannot come, so waiting is useless? Called during the wait.
         """
         self.report(Left(self._control.rank))
         until = time.monotonic() + timeout_s
@@ -155,7 +156,7 @@ class Engine(threading.Thread):
     # --- this thread --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Announce what is new, do what is decided, until the job ends."""
+        """Announce new tensors and execute decisions, until the job ends."""
         self.begin()
         try:
             while self._running:
@@ -177,24 +178,24 @@ class Engine(threading.Thread):
             self.left.set()
 
     def one_round(self, longest_s: float, spin_s: float | None) -> None:
-        """Announce what there is, wait for messages for so long at most, obey."""
+        """Announce new tensors, wait for messages for at most ``longest_s``, execute the decisions."""
         for decision in self._control.receive(min(self._announce(), longest_s), spin_s):
             self._obey(decision)
         self.waits.look(time.monotonic())
         self._check()
 
     def tick(self) -> None:
-        """Called by a backend amid a long wait: stay alive for the others, and break off when the job has ended.
+        """Called by a backend during a long wait: send heartbeats, and stop the wait when the job has ended.
 
         Raises:
-            CollectiveError: a rank was lost, or this one left, so what the backend waits for will not come.
+            CollectiveError: a rank was lost, or this one left, so the message that the backend waits for will not come.
         """
         if not self._batching.held:
             self._send_events()
         self._control.pump()
         self._check()
         if not self._running:
-            raise ShutDownError("This rank has left the job amid a collective.")
+            raise ShutDownError("This rank has left the job during a collective.")
 
     def _check(self, error: CollectiveError | None = None) -> None:
         error = error or (self._control.hopeless() if self._running else None)
@@ -202,7 +203,7 @@ class Engine(threading.Thread):
             raise error
 
     def _announce(self) -> float:
-        """Send what is new, or hold it back a moment; return how long to sleep."""
+        """Send new announcements, or hold them back a moment; return how long to sleep."""
         self._batching.open = False  # before draining: who submits from here on wakes us
         if self._batching.add(self._pending.drain(), time.monotonic()):
             return self._batching.window_s

@@ -1,6 +1,6 @@
 """What a response means for the arrays of this rank: one function per verb, called by the engine.
 
-An entry is None where this rank has nothing of that name; it then contributes zeros and gets nothing.
+An entry is None if this rank has no tensor of that name; it then contributes zeros and gets nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tensor fusion: small tensors travel together in one buffer.
+"""Tensor fusion: small tensors are sent together in one buffer.
 
 A message costs a latency α and a time per byte; many small messages pay α many times. So responses
 that became ready together are packed into a *batch*, reduced at once, and unpacked.
@@ -60,11 +60,11 @@ def plan(responses: Iterable[Response], threshold_bytes: int) -> list[Batch]:
 
 
 def layout(batch: Batch, align: int = 1) -> tuple[list[slice], int]:
-    """Where each tensor lies in the buffer, one behind the other, and the length of all; counted in elements.
+    """The slice of each tensor in the buffer, one after another, and the total length, in elements.
 
     Args:
         batch: tensors of one dtype.
-        align: each tensor begins at a multiple of so many bytes.
+        align: each tensor begins at a multiple of this number of bytes.
 
     Example:
         >>> batch = [Response(f"grad{i}", Kind.ALLREDUCE, "float32", (3,)) for i in range(2)]

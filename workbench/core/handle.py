@@ -1,4 +1,4 @@
-"""A handle: the promise of a result, held by the caller and finished by the engine."""
+"""A handle: the future of a result. The caller holds it, and the engine finishes it."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ def _nothing() -> None:
 
 
 class Handle:
-    """The promise of one collective's result.
+    """The future of one collective's result.
 
     Attributes:
         owner: finishes it.
         request: what was submitted.
-        joins: has the waiting thread's GPU stream wait for the result.
+        joins: makes the waiting thread's GPU stream wait for the result.
 
     Example:
         >>> handle = Handle("allreduce.x")

@@ -1,7 +1,7 @@
-"""What ranks say to each other about tensors.
+"""The messages about tensors between the ranks and rank 0.
 
 A rank sends *events* to rank 0: :class:`Announce` above all. Rank 0 decides, and sends each :class:`Decision` to every
-rank. ``runtime/control/codec.py`` makes bytes of both.
+rank. ``runtime/control/codec.py`` encodes both.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ class Request:
         prescale, postscale: factors applied before and after the reduction.
         process_set: id of the ranks that take part; 0 is all of them.
         splits: rows for each rank, for alltoall; the members, for a new process set.
-        group, group_size: tensors of one group start together or not at all. Two ranks' groups have one name only
-            if they have the same members.
+        group, group_size: tensors of one group start together or not at all. Groups of two ranks have the same name
+            only if they have the same members.
         absent: this rank has no data (a parameter without a gradient): it contributes zeros.
         offset: of the array in this rank's shared memory; -1 if it is not there.
-        priority: 0 for most. A negative one may wait while others are moved, and the highest of those goes first.
-        user: which object submits it, where another one has used the name before; see ``requests.OrderOfUse``. After a
-            cell that failed also the steps that it has made.
+        priority: 0 for most. Tensors with a negative priority may wait for others; of these the highest goes first.
+        user: which object submits it, if another object has used the name before; see ``requests.OrderOfUse``. After a
+            failed cell also the number of its steps.
     """
 
     name: str
@@ -72,17 +72,18 @@ class Response:
     Args:
         root: the sending rank (broadcast), the last rank to come (join), the new id (process sets), or the rank whose
             cell has failed.
-        rows: first dimensions by rank (allgather, reducescatter), the matrix of splits, row by row of the
-            sender (alltoall), or the members (process sets).
+        rows: first dimensions by rank (allgather, reducescatter), the matrix of splits with a row for each sender
+            (alltoall), or the members (process sets).
         offsets: the requests' ``offset``, in the order of the ranks; empty where one of them is -1.
         all_absent: no rank has data, so nothing moves and every handle finishes with ``None``.
-        joined: ranks that took no part, for they had joined. Where one has an entry of this name by now, it belongs
-            to the next collective.
+        joined: ranks without data here, because they had called ``join()``. If such a rank has an entry of this name
+            now, it belongs to the next collective.
         error: (class name, text), or empty when all is well.
         priority: the highest of the requests'.
-        cache_id: this number stands for the response from now on; None: none does. ``cached``: it is all that is sent.
-        requests: by rank, what this answers; on rank 0 alone.
-        result: the elements of a small tensor's result, where they came with the response.
+        cache_id: the number that identifies this response from now on; None: there is none. ``cached``: only the
+            number is sent.
+        requests: the requests that this answers, by rank; only on rank 0.
+        result: the elements of a small tensor's result, if they came with the response.
     """
 
     name: str
@@ -117,12 +118,12 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What one message of rank 0 says: the same to every rank. It counts as false where there is nothing to do.
+    """The content of one message of rank 0, the same for every rank. It is false if there is nothing to do.
 
     Args:
         number: of the message; later ones have higher numbers.
-        items: what all ranks do, in order: responses; on the wire a cache id for each that the ranks know.
-        results: of small tensors, by their index in ``items``; no bytes are left to move for these.
+        items: what all ranks do, in order: responses; on the wire a cache id for each response that the ranks know.
+        results: of small tensors, by their index in ``items``; nothing else is sent for these.
         evicted: cache ids that are void from now on.
     """
 
@@ -170,7 +171,7 @@ class Raised(Event):
     """``rank`` raised an exception.
 
     Args:
-        final: its process ends with it (a script); else a cell failed.
+        final: its process ends with it (a script); otherwise a cell failed.
         failures: of a cell, as that of :class:`workbench.runtime.events.Began`.
     """
 
@@ -181,14 +182,14 @@ class Raised(Event):
 
 @dataclass(frozen=True, slots=True)
 class Left(Event):
-    """``rank`` called shutdown() or its process ends. Not ``clean``: its data plane has ended without the others."""
+    """``rank`` called shutdown() or its process ends. ``clean``: its data plane has ended with the others."""
 
     clean: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Event):
-    """``rank``, which is 0, has done the next of those responses that have a priority."""
+    """``rank``, which is 0, has finished the next response that has a priority."""
 
 
 @dataclass(frozen=True, slots=True)

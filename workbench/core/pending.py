@@ -83,8 +83,8 @@ class PendingTable:
             keys = [entry.request.key for entry in entries]
             name = next(key[1] for i, key in enumerate(keys) if key in in_flight or key in keys[:i])
             raise DuplicateNameError(
-                f"{name!r} is in flight already on this rank: a name can be used again only after its handle is "
-                "done. Wait for the first one, or give the second another name."
+                f"{name!r} is already in flight on this rank: a name can be used again only after its handle is done. "
+                "Wait for the first tensor, or give the second one another name."
             )
 
     def report(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""What the engine needs of others, and for the accelerations the null implementation, with which all verbs work."""
+"""The parts that the engine uses. For each acceleration there is a null implementation: all verbs work with it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from workbench.errors import CollectiveError
 
 
 class Control(Protocol):
-    """A rank's end of the control plane: ``runtime/control/client.py``. For the engine's thread, but for ``wake``."""
+    """A rank's end of the control plane: ``runtime/control/client.py``. For the engine's thread, except ``wake``."""
 
     rank: int
     seen: int  # number of the last decision that was handed out
@@ -21,41 +21,41 @@ class Control(Protocol):
         """Send one event to rank 0; never blocks."""
 
     def receive(self, timeout_s: float, spin_s: float | None = None) -> list[Decision]:
-        """Wait for decisions, a wake-up or ``timeout_s``; return those that came, in order.
+        """Wait for decisions, a wake-up or ``timeout_s``; return the received decisions, in order.
 
         Args:
-            timeout_s: so long at most.
-            spin_s: None on the engine's thread. Else a caller's waits: so long it asks before it sleeps.
+            timeout_s: the longest wait.
+            spin_s: None on the engine's thread. On a caller's thread: how long it polls before it sleeps.
         """
 
     def wake(self) -> None:
         """End :meth:`receive` early; from any thread."""
 
     def pump(self) -> None:
-        """Take what is there without waiting, and show a sign of life if one is due."""
+        """Read all messages without waiting, and send a heartbeat if one is due."""
 
     def hopeless(self) -> CollectiveError | None:
-        """The error that ended the job: a reason to break off every wait."""
+        """The error that ended the job: every wait must stop."""
 
     def verdict(self) -> CollectiveError | None:
-        """As :meth:`hopeless`, after the data plane broke: waits a moment for rank 0's word."""
+        """Like :meth:`hopeless`, after the data plane failed: waits a moment for rank 0's answer."""
 
     def close(self) -> None:
-        """Give everything back; what was sent still arrives."""
+        """Free all resources; messages that were sent still arrive."""
 
 
 class Announcer(Protocol):
     """How tensors are announced, and decisions read."""
 
     def announce(self, entries: list[Entry], seen: int) -> Announce:
-        """What to tell rank 0 about these, after reading decision ``seen``."""
+        """The announcement of these entries, after reading decision ``seen``."""
 
     def read(self, decision: Decision) -> list[Response]:
         """What this rank has to do, in order."""
 
 
 class PlainAnnouncer:
-    """Requests and responses, in full."""
+    """Complete requests and responses."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -69,22 +69,22 @@ class PlainAnnouncer:
 
 
 class Batching(Protocol):
-    """When entries and events are told to rank 0, and which of them together."""
+    """When entries and events are sent to rank 0, and which of them together."""
 
     held: list[Entry | Event]
-    flush_now: bool  # somebody waits; set by any thread
-    open: bool  # more may come, and the engine looks again by itself
+    flush_now: bool  # a thread waits; set by any thread
+    open: bool  # more may come, and the engine looks again without a wake-up
     window_s: float
 
     def add(self, fresh: list[Entry | Event], now: float) -> bool:
-        """Take these in; True if more may come within ``window_s``."""
+        """Add these; True if more may come within ``window_s``."""
 
     def take(self) -> list[list[Entry] | Event]:
-        """All of it, in order, to be told now; entries that follow each other are announced together."""
+        """Everything that is held, in order, to be sent now; consecutive entries are announced together."""
 
 
 class AtOnce:
-    """Everything is told as soon as the engine sees it."""
+    """Everything is sent as soon as the engine sees it."""
 
     window_s = 0.0
 
@@ -113,7 +113,7 @@ class AtOnce:
 
 
 class Observer:
-    """Is told what the engine does, and changes nothing; this one takes no note. See ``runtime/trace/timeline.py``."""
+    """Gets notice of what the engine does; this one ignores it. See ``runtime/trace/timeline.py``."""
 
     def announces(self, entries: Sequence[Entry]) -> None:
         """These are about to be announced."""
@@ -129,5 +129,5 @@ class Observer:
         return nullcontext()
 
     def activity(self, batch: list[Response], what: str) -> AbstractContextManager[None]:
-        """Within the block this is done to these tensors."""
+        """Within the block ``what`` is done to these tensors."""
         return nullcontext()

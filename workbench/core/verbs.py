@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Kind(str, Enum):
-    """What a request or response is about: a verb or, in the last four, an order of rank 0 to all ranks."""
+    """What a request or response is about: a verb or, for the last four, a command of rank 0 to all ranks."""
 
     ALLREDUCE = "allreduce"
     ALLGATHER = "allgather"
@@ -22,13 +22,13 @@ class Kind(str, Enum):
     ADD_SET = "add_process_set"
     REMOVE_SET = "remove_process_set"
     SHUTDOWN = "shutdown"
-    STACKS = "stacks"  # rank 0 wants to know where every rank's main thread stands
+    STACKS = "stacks"  # rank 0 asks for the stack of every rank's main thread
     RENUMBER = "renumber"  # a cell has failed: the ranks number unnamed tensors from 0 again
     TUNE = "tune"  # autotune has chosen other settings
 
 
 class ReduceOp(str, Enum):
-    """How values of different ranks become one. ``AVERAGE`` is the sum divided by the number of ranks."""
+    """How values of different ranks are combined. ``AVERAGE`` is the sum divided by the number of ranks."""
 
     AVERAGE = "average"
     SUM = "sum"
@@ -54,13 +54,13 @@ class Verb:
     Args:
         moves: it moves data; else it has neither dtype nor shape.
         reduces: it has an op and factors, in which all ranks must agree.
-        rooted: one rank sends or receives; all must mean the same one.
-        by_rows: the first dimension is divided among the ranks, or put together from theirs, so there must be one.
-            The results of the others have the tensor's shape.
+        rooted: one rank sends or receives; all ranks must name the same one.
+        by_rows: the first dimension is divided among the ranks, or concatenated from all ranks, so there must be one.
+            For the other verbs the result has the tensor's shape.
         ragged: the ranks' first dimensions may differ.
-        splits: each rank says how many rows go to whom, and learns how many came from whom.
-        eager: a small tensor's values may travel inside the announcement, ``runtime/steady/eager.py``.
-        without_joined: it goes on without ranks that have joined, whose part is zeros.
+        splits: each rank says how many rows it sends to each rank, and learns how many it receives from each.
+        eager: a small tensor's values may be sent inside the announcement, ``runtime/steady/eager.py``.
+        without_joined: it works without ranks that have joined; zeros replace their data.
     """
 
     moves: bool = True
@@ -89,9 +89,10 @@ VERBS = {
 
 
 def forms(kind: Kind) -> tuple[str, ...]:
-    """The names of a verb's functions, where a framework's tensors allow each of them.
+    """The names of a verb's functions, if a framework's tensors allow all of them.
 
-    In place works a verb whose result has the tensor's shape. What has a root, or splits for each tensor, has no group.
+    A verb works in place only if its result has the tensor's shape. A verb with a root, or with splits for each tensor,
+    has no grouped form.
 
     Example:
         >>> forms(Kind.BROADCAST)

@@ -1,4 +1,4 @@
-"""Two real data sets that fit a lesson: small enough for a laptop, and never made up.
+"""Two real data sets for lessons: small enough for a laptop, and not generated.
 
 =====================  =======================  =========  ======================================
 call                   images                   classes    where it comes from

@@ -26,7 +26,7 @@ class Data:
         name: what the set is called.
         train_x: images, float32 in [0, 1], shape (n, channels, height, width).
         train_y: the number of each image's class, int64, shape (n,).
-        test_x: images that no model has seen in training.
+        test_x: images that are not used for training.
         test_y: their classes.
         classes: the classes' names; ``classes[train_y[i]]`` is image ``i``'s.
 
@@ -77,7 +77,7 @@ class Data:
             n_test: how many test images; None keeps all.
 
         Returns:
-            A set with arrays of its own, so that the memory of the large set can be freed.
+            A set with its own arrays, so the memory of the large set can be freed.
 
         Raises:
             ValueError: more than there are, or fewer than one.
@@ -88,8 +88,8 @@ class Data:
     def shard(self, rank: int, size: int, *, seed: int = 0, shuffle: bool = False, uneven: Uneven = "pad") -> Data:
         """One rank's part, fixed for the whole training.
 
-        A :class:`~workbench.data.sampler.ShardedSampler` deals the samples anew in every epoch and is
-        the better choice where all ranks can hold the whole set.
+        A :class:`~workbench.data.sampler.ShardedSampler` distributes the samples again in every epoch and is the better
+        choice if all ranks can hold the whole set.
 
         The test images are dealt with ``"keep"``, whatever ``uneven`` says: each counts exactly once. Average
         the ranks' accuracies weighted by their numbers of test images.

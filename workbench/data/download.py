@@ -1,9 +1,9 @@
-"""Fetch a file from the internet once, though many ranks ask for it at the same time.
+"""Download a file from the internet once, even if many ranks ask for it at the same time.
 
-1. Who has the lock of the folder downloads; the others wait, with a deadline, and then find the file.
+1. The rank that has the lock of the folder downloads; the others wait, with a deadline, and then find the file.
    The operating system frees the lock of a process that dies.
-2. The download goes into a file of its own beside the target, is checked there, and gets the target's
-   name in one step. So a file under the target's name is always whole.
+2. The download is written to a separate file next to the target, is checked there, and is renamed in one step. So a
+   file with the target's name is always complete.
 
 The lock saves traffic, the rename makes it right: on a file system without locks every rank downloads,
 and the last one wins with the same content.

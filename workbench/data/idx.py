@@ -66,7 +66,7 @@ def unpack(path: Path | str) -> bytes:
         return gzip.decompress(raw)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(
-            f"{path} is damaged: its {len(raw):,} bytes cannot be unpacked ({error}). Get the file anew."
+            f"{path} is damaged: its {len(raw):,} bytes cannot be unpacked ({error}). Download the file again."
         ) from error
 
 
@@ -89,7 +89,7 @@ def parse(content: bytes, name: str = "the content") -> NDArray[Any]:
     if len(content) - start != expected:
         raise ValueError(
             f"{name} is damaged: after its header, shape {shape} of {dtype.itemsize}-byte numbers needs "
-            f"{expected:,} bytes, but there are {len(content) - start:,}. Get the file anew."
+            f"{expected:,} bytes, but there are {len(content) - start:,}. Download the file again."
         )
     return np.frombuffer(content, dtype, offset=start).reshape(shape).astype(dtype.newbyteorder("="))
 
@@ -102,5 +102,7 @@ def _header(content: bytes, name: str) -> tuple[np.dtype[Any], tuple[int, ...]]:
         )
     n_dimensions = content[3]
     if len(content) < 4 + 4 * n_dimensions:
-        raise ValueError(f"{name} is damaged: it ends inside its header, after {len(content)} bytes. Get it anew.")
+        raise ValueError(
+            f"{name} is damaged: it ends inside its header, after {len(content)} bytes. Download it again."
+        )
     return np.dtype(DTYPES[content[2]]), struct.unpack_from(f">{n_dimensions}I", content, 4)

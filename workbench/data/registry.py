@@ -67,7 +67,7 @@ class ComputeService:
     ) -> None:
         if dispatchers < 1 or workers_per_dispatcher < 1:
             raise ValueError(
-                f"There is at least one dispatcher and worker, not {dispatchers}, {workers_per_dispatcher}."
+                f"At least one dispatcher and one worker are needed, not {dispatchers} and {workers_per_dispatcher}."
             )
         self._dispatchers: list[str | None] = [None] * dispatchers
         self._workers: list[set[int]] = [set() for _ in range(dispatchers)]
@@ -102,7 +102,7 @@ class ComputeService:
             # Horovod's clients give seconds.
             if not self._changed.wait_for(ready, float(question.get("timeout", 0))) and missing:
                 raise TimeoutException(
-                    f"Timed out waiting for {missing}. Did it start? If it only takes long: --timeout."
+                    f"Timed out waiting for {missing}. Did it start? If it is only slow, give more time: --timeout."
                 )
             return self._ended if what == "ended" else self._dispatchers[number]
 
@@ -239,7 +239,7 @@ class ComputeClient:
             body = answers.body(_read(sock))
         if not body or body[:_NONCE] != nonce:
             raise ConnectionError(
-                f"What answers at {self._addresses} is not this data service: is the config file its own?"
+                f"The program at {self._addresses} is not this data service: is this its config file?"
             )
         reply = json.loads(body[_NONCE:])
         if "error" in reply:
@@ -270,8 +270,8 @@ class ComputeClient:
                 failed = error
         file = f"config file {self._file}" if self._file else "config"
         raise ConnectionError(
-            f"No data service answers at {self._addresses} ({failed}). It has ended, or the {file} is of an earlier "
-            "one: delete the file, start the compute job, and read the file that it writes."
+            f"No data service answers at {self._addresses} ({failed}). It has ended, or the {file} belongs to an "
+            "earlier one: delete the file, start the compute job, and read the file that it writes."
         ) from failed
 
 

@@ -8,7 +8,7 @@ every ``size``-th of it, from place ``r`` on::
     rank 1       2     4     3              the others three: the uneven end
     rank 2         9     1     6
 
-So the shards are disjoint and complete, and nobody had to ask anybody. Two mistakes break this, both
+So the shards are disjoint and complete, without communication. Two mistakes break this, both
 without any error message: a seed that differs between the ranks (their orders no longer fit together),
 and an epoch that never changes (every epoch sees the same order).
 
@@ -245,7 +245,7 @@ def _check_place(rank: int, size: int) -> None:
     _check_whole("size", size, 1)
     _check_whole("rank", rank, 0)
     if rank >= size:
-        raise ValueError(f"rank={rank} does not exist among size={size} ranks: they are counted 0 to {size - 1}.")
+        raise ValueError(f"rank={rank} does not exist among size={size} ranks: they are numbered 0 to {size - 1}.")
 
 
 def _check_whole(name: str, value: int, least: int) -> None:

@@ -145,8 +145,8 @@ def fashion_mnist(cache: Path | str | None = None, *, download: bool = True, tim
     """Fashion-MNIST: 60,000 + 10,000 pictures of clothes, 28x28 pixels, 256 grey levels.
 
     Each of its four files is looked for in the folder ``fashion-mnist`` of the cache, then in Debian's
-    package ``dataset-fashion-mnist``, and is else downloaded into the cache (31 MB). Whichever it is, its
-    content is compared with the published one. All ranks may call this at once; one of them downloads.
+    package ``dataset-fashion-mnist``, and is otherwise downloaded into the cache (31 MB). In each case its content is
+    compared with the published one. All ranks may call this at once; one of them downloads.
 
     The arrays take 220 MB per process; ``.limit()`` gives most of it back.
 
@@ -162,7 +162,7 @@ def fashion_mnist(cache: Path | str | None = None, *, download: bool = True, tim
         Images of shape (n, 1, 28, 28), the grey level divided by 255.
 
     Raises:
-        DataNotFoundError: it is nowhere; the text says three ways to get it.
+        DataNotFoundError: it was not found; the text says three ways to get it.
         ValueError: a file is damaged; the text says which, and what to do.
 
     Example:

@@ -41,7 +41,7 @@ def python(version: Sequence[int], path: str) -> Finding:
     if tuple(version[:2]) >= PYTHON:
         return Finding(Severity.OK, "Python", text)
     wanted = ".".join(map(str, PYTHON))
-    return Finding(Severity.FAILURE, "Python", text, f"Take {wanted} or newer: make setup PYTHON=python{wanted}.")
+    return Finding(Severity.FAILURE, "Python", text, f"Use {wanted} or newer: make setup PYTHON=python{wanted}.")
 
 
 def library(vendor: str, problem: str = "") -> Finding:
@@ -61,14 +61,14 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
     """
     install = mpi.INSTALL.get(vendor, mpi.MPI_EXTRA)
     if not found:
-        text = f"there is none beside {sys.executable} nor on PATH"
+        text = f"there is none next to {sys.executable} or on PATH"
         return Finding(
             Severity.WARNING, "mpiexec", text, f"{_WITHOUT} {install}, or load your site's MPI module first."
         )
     right = [each for each in found if _fits(each, vendor)]
     faults = "; ".join(_fault(each, vendor) for each in found if each not in right)
     if not right:
-        cure = f"Run {install}, or build mpi4py anew with the MPI that you want."
+        cure = f"Run {install}, or build mpi4py again with the MPI that you want."
         return Finding(Severity.FAILURE, "mpiexec", faults, cure)
     if faults:
         text = f"workbench run takes {right[0].path}: {right[0].vendor}, as well; but {faults}"
@@ -80,7 +80,7 @@ def mpiexec(found: Sequence[Mpiexec], vendor: str) -> Finding:
         return Finding(Severity.WARNING, "mpiexec", text, cure)
     text = f"{' and '.join(each.path for each in right)}: {right[0].vendor}, as well"
     if right[0].vendor == "MPICH":  # workbench run has another launcher
-        text += "; typed by itself, it listens on all addresses"
+        text += "; if you start it yourself, it listens on all addresses"
     return Finding(Severity.OK, "mpiexec", text)
 
 
@@ -136,7 +136,7 @@ def disk(name: str, path: str, free_bytes: int, writable: bool = True) -> Findin
     if free_bytes < FULL_BYTES:
         return Finding(Severity.FAILURE, name, text, f"Delete what is not needed, or {move}.")
     if free_bytes < SCARCE_BYTES:
-        return Finding(Severity.WARNING, name, text, f"It fills up soon: delete what is not needed, or {move}.")
+        return Finding(Severity.WARNING, name, text, f"It is almost full: delete what is not needed, or {move}.")
     return Finding(Severity.OK, name, text)
 
 
@@ -147,9 +147,9 @@ def shared_memory(free_bytes: int | None) -> Finding:
     if free_bytes is None:
         return Finding(Severity.OK, "/dev/shm", "none on this system")
     fit = count(most_ranks(free_bytes), "rank")
-    text = f"{_size(free_bytes)} free: room for {fit} of MPI"
+    text = f"{_size(free_bytes)} free: space for {fit} of MPI"
     if free_bytes < SHM_BYTES:
-        cure = f"Remove files that dead ranks left there. {CURE}"
+        cure = f"Remove files of dead ranks there. {CURE}"
         return Finding(Severity.WARNING, "/dev/shm", text, cure)
     return Finding(Severity.OK, "/dev/shm", text)
 

@@ -49,7 +49,7 @@ def examine(ask: Ask | None = None) -> Iterator[Finding]:
         LaunchError: this process is a rank itself.
     """
     if config.launch().size > 1:
-        raise LaunchError("This process is a rank of a job itself. Call the doctor where there is no job yet.")
+        raise LaunchError("This process is a rank of a job. Call the doctor in a process that is not a rank.")
     yield diagnosis.python(sys.version_info[:3], sys.executable)
     yield from diagnosis.packages(probes.versions(), probes.NEEDED)
     vendor, problem = probes.library()

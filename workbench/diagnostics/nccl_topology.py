@@ -94,7 +94,7 @@ def parse(text: str) -> GpuTopology:
         cards = {numbers[bus]: _card(numbers[bus], gpu, numbers) for bus, gpu in places}
         nets = {net.attrib["name"]: _net(net) for net in root.iter("net")}
     except (ElementTree.ParseError, KeyError, ValueError) as error:
-        raise LaunchError(f"What NCCL wrote is no topology that is understood here: {error!r}.") from error
+        raise LaunchError(f"The topology that NCCL wrote cannot be read: {error!r}.") from error
     return GpuTopology(tuple(cards[number] for number in sorted(cards)), tuple(nets.values()))
 
 
@@ -134,7 +134,7 @@ def describe(topology: GpuTopology) -> list[Finding]:
 
 def _nvlink(cards: Sequence[GpuCard]) -> str:
     if not any(card.links for card in cards):
-        return "none; the GPUs talk over PCIe" if len(cards) > 1 else "none"
+        return "none; the GPUs communicate over PCIe" if len(cards) > 1 else "none"
     pairs = {f"{one.number}–{two.number}": _between(one, two) for one, two in combinations(cards, 2)}
     parts = [f"GPU {', '.join(same)}: {count(links, 'link')}" for links, same in _same(pairs) if links]
     others = {str(card.number): _elsewhere(card) for card in cards}

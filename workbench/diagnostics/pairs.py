@@ -54,7 +54,7 @@ def examine_hosts(targets: Sequence[Target], networks: Sequence[str] = ()) -> It
         LaunchError: the rehearsal fails, or a pair cannot be measured.
     """
     if len(targets) < 2:
-        raise LaunchError("Name two hosts at least, whose ways to each other are measured: --hosts a,b")
+        raise LaunchError("Name at least two hosts, whose links are measured: --hosts a,b")
     processes = ProcessTree(os.environ)
     connections = Connections(targets, processes, os.getcwd())
     ports = config.ports(os.environ)
@@ -66,7 +66,7 @@ def examine_hosts(targets: Sequence[Target], networks: Sequence[str] = ()) -> It
         names = [endpoint.name for endpoint in endpoints]
         pairs = sample(names)
         if len(names) > _ALL:
-            yield f"  {len(names)} hosts have {len(names) * (len(names) - 1)} pairs; a random {len(pairs)} are measured"
+            yield f"  {len(names)} hosts have {len(names) * (len(names) - 1)} pairs; {len(pairs)} random are tested"
         places = {endpoint.name: endpoint for endpoint in endpoints}
         speeds = {(one, other): _measure(connections, one, places[other], ports) for one, other in pairs}
     finally:
@@ -103,7 +103,7 @@ def _ask(connections: Connections, host: str, message: Message, answer: str, way
         fields = failures[host].fields
         why = fields.get("what") or fields.get("text", "")
         raise LaunchError(
-            f"The way from {host}{way} could not be measured: {why}. Try once more; if it stays, look at its cable."
+            f"The link from {host}{way} could not be measured: {why}. Try again; if it fails again, check its cable."
             if way
             else f"{host} opened no port for a measurement: {why}."
         )
@@ -180,8 +180,8 @@ def slowest(speeds: Mapping[Pair, Speed]) -> list[str]:
     if speed.megabytes_per_s >= median / 2:
         return []
     return [
-        f"! {' → '.join(pair)} is the slowest: {speed.megabytes_per_s:.0f} MB/s, and the median is {median:.0f}. "
-        "Look at the cable, port and speed of both."
+        f"! {' → '.join(pair)} is the slowest: {speed.megabytes_per_s:.0f} MB/s, and the median is {median:.0f}. Check "
+        "the cable, port and speed of both."
     ]
 
 

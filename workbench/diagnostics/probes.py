@@ -58,7 +58,7 @@ def loopback() -> str:
             server.settimeout(_TIMEOUT_S)
             with socket.create_connection(server.getsockname(), _TIMEOUT_S) as client, server.accept()[0] as other:
                 client.sendall(b"?")
-                return "" if other.recv(1) == b"?" else "what was sent did not arrive"
+                return "" if other.recv(1) == b"?" else "the message did not arrive"
     except OSError as error:
         return str(error)
 

@@ -72,7 +72,7 @@ def ranks(found: Sequence[RankReport], n: int, problem: str = "", test: str = ""
     if not problem and [(each.rank, each.size) for each in found] != [(rank, n) for rank in range(n)]:
         problem = f"not one job of {count(n, 'rank')}, but " + _who(found)
     elif not problem and wrong:
-        problem = f"an allreduce went wrong: {', '.join(wrong)}; {right:g} is right"
+        problem = f"an allreduce gave a wrong sum: {', '.join(wrong)}; {right:g} is right"
     if problem:
         return Finding(Severity.FAILURE, "ranks", problem, cure)
     ids = ", ".join(str(each.rank) for each in found)
@@ -90,7 +90,7 @@ def engines(answers: Mapping[int, RankReport | None], n: int, timeout_s: float) 
     found = {engine: rank for engine, rank in answers.items() if rank is not None}
     if any((rank.rank, rank.size) != (engine, n) for engine, rank in found.items()):
         text = f"engine ids and ranks differ: {_who(list(found.values()))}"
-        return Finding(Severity.FAILURE, "engines", text, "Start them anew: cluster.down(), then cluster.up().")
+        return Finding(Severity.FAILURE, "engines", text, "Start them again: cluster.down(), then cluster.up().")
     return Finding(Severity.OK, "engines", f"all {n} answer; engine id = MPI rank, size {n}")
 
 
@@ -161,7 +161,7 @@ def _gpus(machine: Sequence[tuple[str, str]], found: Sequence[RankReport]) -> Fi
         [kinds, *(f"{numbered(these, 'rank')}: {at.get(uuid, uuid)}" for uuid, these in users.items() if these)]
     )
     if found and all(rank.hidden for rank in found):
-        cure = "Training runs on the CPU. Unless that is meant, unset it, and leave gpus=0 out."
+        cure = "Training runs on the CPU. If you do not want that, unset it, and leave gpus=0 out."
         return Finding(Severity.WARNING, "GPUs", f"{kinds}, but CUDA_VISIBLE_DEVICES hides them from all ranks", cure)
     if found and not any(users.values()):
         cure = (
@@ -170,7 +170,7 @@ def _gpus(machine: Sequence[tuple[str, str]], found: Sequence[RankReport]) -> Fi
         return Finding(Severity.WARNING, "GPUs", f"{kinds}, but no rank sees one", cure)
     pinned = bool(found) and all(len(rank.gpus) == 1 for rank in found)
     if any(len(these) > 1 for these in users.values()):
-        take = "" if pinned else ", and let each take its own: torch.cuda.set_device(hvd.local_rank())"
+        take = "" if pinned else ", and let each use its own: torch.cuda.set_device(hvd.local_rank())"
         return Finding(Severity.WARNING, "GPUs", f"{text}; ranks share a GPU", f"Start one rank for each GPU{take}.")
     if pinned and len(names) > 1:
         text += "; each rank sees its own alone"

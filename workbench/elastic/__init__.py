@@ -1,4 +1,4 @@
-"""Go on after a failure: what is trained is kept in a *state*, committed now and then, and restored when needed.
+"""Continue after a failure: a *state* holds what is trained. It is committed regularly, and restored when needed.
 
 ::
 
@@ -8,11 +8,11 @@
             ...                      │         └── HostsUpdatedInterrupt, raised by a commit ───────┤
             state.commit()           └── on_reset ◄── shutdown() and init(): a new job begins ◄─────┘
 
-What leads where:
+The steps:
 
 1. A :class:`~workbench.errors.CollectiveError` reaches the ranks that the failed collective concerns. They restore
    their last commit and leave the job to begin a new one. That ends the waits of all others: they get
-   ``ShutDownError``, a CollectiveError too, and come along. After the sync, rank 0's state is everybody's.
+   ``ShutDownError``, a CollectiveError too, and do the same. After the sync, all ranks have rank 0's state.
 2. ``RankFailedError`` and ``PeerLostError`` (:data:`LASTING`) say that a rank is not to come again. In an elastic job
    (``workbench run --min-np``) the others begin the next *epoch* without it. A world of fixed size cannot begin anew,
    so whoever gets one restores the last commit and raises the error at once.
@@ -60,7 +60,7 @@ RESET_LIMIT = 10
 def restart() -> None:
     """Leave the job and begin a new one: with the same ranks, or in an elastic job the next epoch.
 
-    Process sets are registered again, as far as there are their ranks.
+    Process sets are registered again, if all their ranks exist.
     """
     sets = registered()
     api.leave()
@@ -85,7 +85,7 @@ def run_fn(
     Args:
         func: takes the state first; called again after every reset, so it goes on from what the state says.
         reset: leaves the job and begins a new one.
-        reset_limit: give up after so many resets with no commit between them; None for never.
+        reset_limit: fail after this many resets without a commit between them; None for never.
         lasting: errors that are raised again after the restore, without a reset; by default :func:`lasting_errors`.
         notifications: where news of hosts come from.
         own_errors: a context manager that turns a framework's exceptions back into ours.
@@ -175,10 +175,10 @@ def run(
     Args:
         func: takes a :class:`State` first.
         reset_limit: see :func:`run_fn`.
-        exact: the weights' bits do not depend on how many ranks there are, nor on who dies when. PyTorch only; the
+        exact: the weights' bits do not depend on the number of ranks or on failures. PyTorch only; the
             training function goes through ``state.shards()`` in each step. See :mod:`workbench.torch.elastic.exact`.
         shards: in exact mode, how many logical shards the ranks share; by default the job's most ranks (``--max-np``),
-            or else as many as there are ranks. Ranks beyond it have no shard, and only help to add.
+            or else as many as there are ranks. Further ranks have no shard, and only help with the sum.
         seed: in exact mode, of all random numbers that are drawn in a shard.
 
     Raises:

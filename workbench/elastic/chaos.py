@@ -28,16 +28,16 @@ def chaos(
 ) -> Iterator[None]:
     """Within the block ranks fail at named protocol states, as with ``workbench run --chaos``. All ranks call it.
 
-    The same seed and the same number of ranks give the same plan. Each fault is said in one line on standard error,
-    with the words that repeat it alone. In a job that is not elastic the first kill ends the job for all: the others
-    get a PeerLostError that names the rank, and in a notebook ``engines.rescue()`` brings it back.
+    The same seed and the same number of ranks give the same plan. Each fault prints one line on standard error, with
+    the option that repeats only this fault. In a job that is not elastic the first kill ends the job for all: the
+    others get a PeerLostError that names the rank, and in a notebook ``engines.rescue()`` brings it back.
 
     Args:
         seed: of the plan.
-        kills: so many ranks end by SIGKILL.
+        kills: this many ranks end by SIGKILL.
         stops: … are stopped (SIGSTOP) for 1 s.
         delays: … are delayed for 0.25 s.
-        cuts: … lose their connection to rank 0; where it is rank 0's turn, all others do.
+        cuts: … lose their connection to rank 0; if rank 0 is chosen, all others do.
         states: where: see :mod:`workbench.common.chaos`.
         at: single faults, ``act:state:rank:nth``; they come first.
 

@@ -59,7 +59,7 @@ _LOG = logging.getLogger("workbench")
 _ADVICE = {
     errno.ENOSPC: "Make room there, or keep fewer checkpoints.",
     errno.EDQUOT: "Your quota is used up: delete something, or keep fewer checkpoints.",
-    errno.ENOENT: "The folder is gone: make it again, or mount what it was on.",
+    errno.ENOENT: "The folder is gone: create it again, or mount its file system.",
     errno.EACCES: "Give this user the right to write there.",
     errno.EPERM: "Give this user the right to write there.",
     errno.EROFS: "The file system is read-only: mount it writable, or give another folder.",
@@ -84,12 +84,12 @@ class Notice:
 
 
 class Checkpoints:
-    """Writes one state's checkpoints and finds them again; made by :meth:`workbench.elastic.State.checkpoint`.
+    """Writes and finds the checkpoints of one state; made by :meth:`workbench.elastic.State.checkpoint`.
 
     Args:
         folder: all ranks see the same one. It is made if it is missing.
         every: how many commits from one checkpoint to the next.
-        keep: how many whole ones are kept.
+        keep: how many complete ones are kept.
         kinds: the arrays that the state may hold.
         patience_s: how long rank 0 waits for other ranks' parts, from when they last grew.
 
@@ -167,7 +167,7 @@ class Checkpoints:
         """
         problem = self._problem
         if problem and problem != self._warned:
-            _LOG.warning("checkpoint: %s Training goes on; the last whole checkpoint stays.", problem)
+            _LOG.warning("checkpoint: %s Training continues; the last complete checkpoint is kept.", problem)
         self._warned = problem
         if notice.problem:
             raise CheckpointError(notice.problem)
@@ -272,7 +272,7 @@ class Checkpoints:
             return None
         values, manifest = found
         self.newest = manifest["number"]
-        _LOG.info("checkpoint: going on from %s", directory_of(self.folder, manifest["number"]))
+        _LOG.info("checkpoint: continuing from %s", directory_of(self.folder, manifest["number"]))
         return values
 
     def refuse_unless_plain(self, values: Mapping[str, Any]) -> None:
@@ -290,16 +290,16 @@ def newest_complete(folder: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str,
     finished = complete(folder)
     for number in reversed(numbers(folder)):
         if number not in finished:
-            _LOG.warning("checkpoint: %s was never finished: it is left out.", directory_of(folder, number))
+            _LOG.warning("checkpoint: %s is incomplete: it is skipped.", directory_of(folder, number))
             continue
         try:
             return read_complete(directory_of(folder, number), kinds)
         except DamagedError as error:
-            _LOG.warning("checkpoint: %s The one before it is taken.", error)
+            _LOG.warning("checkpoint: %s The previous one is used.", error)
             wrong.append(str(error))
     if wrong:
         raise CheckpointError(
-            f"No checkpoint in {folder} is whole. To begin anew, give another folder. " + " ".join(wrong)
+            f"No checkpoint in {folder} is complete. To begin from the start, give another folder. " + " ".join(wrong)
         )
     return None
 

@@ -179,7 +179,7 @@ def read_header(path: Path) -> tuple[dict[str, Any], str, int]:
         prelude = file.read(_PRELUDE)
         length = int.from_bytes(prelude[8:16], "little")
         if prelude[:8] != _MAGIC or length > os.fstat(file.fileno()).st_size:
-            raise DamagedError(path, "does not begin as a part of a checkpoint does.")
+            raise DamagedError(path, "does not begin like a part of a checkpoint.")
         head = file.read(length)
     if _hash(head) != prelude[16:]:
         raise DamagedError(path, "has a damaged header.")
@@ -249,7 +249,7 @@ def read_complete(directory: Path, kinds: Sequence[ArrayKind]) -> tuple[dict[str
     except DamagedError:
         raise
     except Exception as error:  # whatever an array's kind raises: nothing can be made of these bytes
-        raise DamagedError(directory / MANIFEST, f"makes no sense: {type(error).__name__}: {error}.") from error
+        raise DamagedError(directory / MANIFEST, f"cannot be understood: {type(error).__name__}: {error}.") from error
 
 
 def _buffers(directory: Path, manifest: dict[str, Any]) -> list[Bytes]:
@@ -261,7 +261,7 @@ def _buffers(directory: Path, manifest: dict[str, Any]) -> list[Bytes]:
         if not path.exists():
             raise DamagedError(path, "is missing.")
         if path.stat().st_size != file["bytes"]:
-            raise DamagedError(path, f"has {path.stat().st_size} bytes and not {file['bytes']}.")
+            raise DamagedError(path, f"has {path.stat().st_size} bytes instead of {file['bytes']}.")
     lengths = [about["nbytes"] for about in manifest["arrays"]]
     reached = [0] * len(lengths)
     for array, start, stop, *_ in sorted(manifest["pieces"]):
@@ -277,7 +277,7 @@ def _read_part(directory: Path, file: dict[str, Any], rows: list[Any], data: lis
     """Read and check a part's header and pieces."""
     path = directory / file["name"]
     if read_header(path)[1] != file["header"]:
-        raise DamagedError(path, "is of another checkpoint.")
+        raise DamagedError(path, "belongs to another checkpoint.")
     with open(path, "rb") as opened:
         for array, start, stop, _, offset, claimed in rows:
             opened.seek(offset)

@@ -79,7 +79,7 @@ class FolderLock:
             except OSError as error:
                 if error.errno in _UNSUPPORTED:
                     logging.getLogger("workbench").warning(
-                        "checkpoint: %s cannot be locked (%s): let no second job write there.", self._path, error
+                        "checkpoint: %s cannot be locked (%s): do not let a second job write there.", self._path, error
                     )
                     return
                 if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):

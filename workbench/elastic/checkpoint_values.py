@@ -31,9 +31,9 @@ _DICTS: dict[str, Callable[[Any], Any]] = {
     "Counter": lambda pairs: Counter(dict(pairs)),
 }
 _ADVICE = (
-    "A checkpoint keeps None, numbers, texts, bytes, lists, tuples, sets, dicts, dense arrays and tensors, and, of "
-    "models, optimizers and the like, what their state_dict() makes of these. Keep the value outside of the state, or "
-    "give it in one of these forms."
+    "A checkpoint keeps None, numbers, texts, bytes, lists, tuples, sets, dicts, dense arrays and tensors, and the "
+    "state_dict() of models, optimizers and similar objects. Keep the value outside of the state, or give it in one "
+    "of these forms."
 )
 
 

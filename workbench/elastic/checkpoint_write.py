@@ -154,7 +154,7 @@ def _put_together(
             offset += stop - start
         size = (directory / part).stat().st_size
         if size != offset:
-            raise CheckpointError(f"{directory / part} has {size} bytes and not {offset}.")
+            raise CheckpointError(f"{directory / part} has {size} bytes instead of {offset}.")
         files.append({"name": part, "bytes": size, "header": digest})
 
     for rank in range(attempt.size):

@@ -39,7 +39,7 @@ class HostUpdate(IntFlag):
 
 
 class State:
-    """What survives a reset. A subclass says how to save, restore and sync it.
+    """The state that survives a reset. A subclass defines how to save, restore and sync it.
 
     Args:
         bcast_object: gives rank 0's object to every rank.
@@ -142,16 +142,16 @@ class State:
         return self._bcast_object((before, latest, update, notice))  # type: ignore[no-any-return]
 
     def checkpoint(self, folder: str | os.PathLike[str], every: int = 1, keep: int = 2) -> Checkpoints:
-        """Write commits to ``folder``, beside the training; and go on from the newest there, if there is any.
+        """Write commits to ``folder`` during the training, and continue from the newest one there, if any.
 
-        Every rank calls it, before the training function. What is there is read at the first sync, by rank 0, so any
-        number of ranks goes on from what any number has written. Details: :mod:`workbench.elastic.checkpoint`.
+        Every rank calls it, before the training function. Rank 0 reads it at the first sync, so any number of ranks can
+        continue from a checkpoint of any number. Details: :mod:`workbench.elastic.checkpoint`.
 
         Args:
             folder: all ranks see the same one. A training has one of its own.
             every: how many commits from one checkpoint to the next. A commit while one is still being written does not
                 wait: the first commit after that is written.
-            keep: how many whole checkpoints are kept. While one is written, there is room for one more.
+            keep: how many complete checkpoints are kept. While one is written, space for one more is needed.
 
         Returns:
             What writes: ``newest`` is the number of the last whole one, ``wait()`` waits for what is being written.
@@ -231,8 +231,8 @@ class State:
             except Exception as error:  # noqa: BLE001 - what a framework's load_state_dict() raises
                 wrong = [f"{type(error).__name__}: {error}"]
         raise CheckpointError(
-            f"The checkpoint in {checkpoints.folder} is of another training: {'; '.join(wrong[:5])}. Give this one a "
-            "folder of its own."
+            f"The checkpoint in {checkpoints.folder} belongs to another training: {'; '.join(wrong[:5])}. Give this "
+            "training its own folder."
         )
 
     def _notice(self, leaving: bool, last: bool = False) -> Notice | None:
@@ -285,11 +285,11 @@ class State:
         raise NotImplementedError
 
     def sync(self) -> None:
-        """Give every rank what rank 0 has now, and save it."""
+        """Give every rank the present values of rank 0, and save them."""
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Fit what depends on rank and size to the new job."""
+        """Adapt everything that depends on rank and size to the new job."""
 
     def _begin_exact(self, shards: int | None, seed: int) -> None:
         """Train so that the bits do not depend on the number of ranks; see :mod:`workbench.elastic.exact`.
@@ -358,7 +358,7 @@ class ObjectState(State):
         """Make attributes of them, unless one would hide a method."""
         taken = [name for name in values if name not in self._may_be_hidden and hasattr(self, name)]
         if taken:
-            raise ValueError(f"{taken[0]!r} is a name of {type(self).__name__} itself: give the attribute another one.")
+            raise ValueError(f"{taken[0]!r} is used by {type(self).__name__} itself: give the attribute another name.")
         self._set(values)
 
     def _values(self) -> dict[str, Any]:

@@ -113,8 +113,8 @@ def connected(invitation: Invitation, until: float) -> ExecutorChannel:
         sock, session = connect(invitation.address, invitation.port, key, min(until, time.monotonic() + HANDSHAKE_S))
     except OSError as error:
         raise LaunchError(
-            f"{socket.gethostname()} does not reach the launcher at {where}: {error}. Does a firewall keep it away? "
-            "WORKBENCH_PORTS, set where the job is started, says which ports are used."
+            f"{socket.gethostname()} does not reach the launcher at {where}: {error}. Does a firewall block it? Set "
+            "WORKBENCH_PORTS where the job is started, to choose the ports."
         ) from None
     return ExecutorChannel(sock, session, listened=False)
 

@@ -158,8 +158,8 @@ class Switchboard:
                     raise LaunchError(why)
                 if (left_s := until - time.monotonic()) <= 0:
                     raise LaunchError(
-                        f"{there} of {count(n, 'executor')} had started after {timeout_s:g} s. Has the cluster so many "
-                        f"free slots? start_timeout= gives it more time."
+                        f"{there} of {count(n, 'executor')} had started after {timeout_s:g} s. Does the cluster have "
+                        "so many free slots? start_timeout= gives it more time."
                     )
                 self._changed.wait(min(left_s, _LOOK_S))
 

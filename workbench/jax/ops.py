@@ -183,7 +183,9 @@ def _outputs(call: Call, inputs: Sequence[Spec]) -> list[Spec]:
     members = call.process_set.size() or 1
     if call.verb.splits:
         if call.splits is not None:
-            raise UnsupportedTensorError("Within jit alltoall() takes no splits: nobody can know how many rows come.")
+            raise UnsupportedTensorError(
+                "Within jit alltoall() takes no splits: the number of received rows is not known."
+            )
         return [*zip([*dtypes, "int32"], [*shapes, (members,)], strict=True)]  # as many rows come as go
     if call.verb.ragged:
         made = [(shape[0] * members, *shape[1:]) if shape else shape for shape in shapes]  # type: ignore[operator]
@@ -195,8 +197,8 @@ def _checked(arrays: Sequence[Array], expected: Sequence[Spec]) -> list[Array]:
     for array, (_, shape) in zip(arrays, expected, strict=True):
         if array.shape != shape:
             raise MismatchError(
-                f"Within jit all ranks must have equally many rows: {shape} was to come of it, and {array.shape} came. "
-                "Pad to one length, or call the collective outside of jit."
+                f"Within jit all ranks must have equally many rows: the result must have shape {shape}, but has "
+                f"{array.shape}. Pad to one length, or call the collective outside of jit."
             )
     return list(arrays)
 

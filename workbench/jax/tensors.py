@@ -34,7 +34,7 @@ Compression = Casts.casting(
 )
 
 _THREADS = (
-    "Ranks that are threads share one JAX, whose compiled functions call the host one after the other: they would wait "
+    "Ranks that are threads share one JAX, whose compiled functions call the host one after another: they would wait "
     "for each other. Call collectives outside of jit there, or use processes: workbench run -np 2 python train.py."
 )
 _UNKNOWN = (

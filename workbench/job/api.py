@@ -155,7 +155,7 @@ def is_initialized() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Record what happens to each tensor, from now on, as a Chrome trace; rank 0 writes the file.
+    """From now on record what happens to each tensor, as a Chrome trace; rank 0 writes the file.
 
     Args:
         file_path: a new file on rank 0's machine.

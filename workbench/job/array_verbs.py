@@ -363,7 +363,7 @@ def _must_be_writable(array: Any) -> None:
     elif not array.flags.c_contiguous:
         why = f"one of strides {array.strides}"
     elif isinstance(array, np.ndarray) and not (array.flags.writeable and array.dtype.isnative):
-        why = "one of another byte order" if array.flags.writeable else "one that is read-only"
+        why = "one with another byte order" if array.flags.writeable else "one that is read-only"
     else:
         return
     raise UnsupportedTensorError(

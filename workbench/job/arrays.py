@@ -35,7 +35,7 @@ def given(array: Any) -> tuple[Array, dict[str, Any]]:
         )
     if array.device.id != gpu.index:
         raise UnsupportedTensorError(
-            f"The array lies on GPU {array.device.id}, but rank {HOLDER.get().rank} reduces on GPU {gpu.index}, by its "
+            f"The array is on GPU {array.device.id}, but rank {HOLDER.get().rank} reduces on GPU {gpu.index}, by its "
             f"local rank. Call cupy.cuda.Device({gpu.index}).use() before arrays are made."
         )
     contiguous = array if array.flags.c_contiguous else array.copy(order="C")
@@ -59,8 +59,8 @@ def plain(array: Any) -> Array:
         )
     if isinstance(array, np.ndarray) and type(array).__array_ufunc__ is not np.ndarray.__array_ufunc__:
         raise UnsupportedTensorError(
-            f"A {type(array).__name__} cannot be sent: its arithmetic is not numpy's, as that of values with a unit, "
-            "and would be lost. Send np.asarray(array) if the values mean the same on all ranks."
+            f"A {type(array).__name__} cannot be sent: it has its own arithmetic (for example units), which would be "
+            "lost. Send np.asarray(array) if the values mean the same on all ranks."
         )
     made = np.asarray(array, order="C")
     return made if made.dtype.isnative else made.astype(made.dtype.newbyteorder("="))

@@ -82,8 +82,8 @@ def _refuse_beside_another() -> None:
     """
     if any(each.name == "workbench-engine" and not isinstance(each, Engine) for each in threading.enumerate()):
         raise LaunchError(
-            "init(): this process is in a job already, which goes on in threads that nothing reaches: workbench was "
-            f"deleted from sys.modules and imported anew, but the job stayed. {after_a_loss()}"
+            "init(): this process is already in a job, which still runs in threads that cannot be reached: workbench "
+            f"was deleted from sys.modules and imported again, but the job was not ended. {after_a_loss()}"
         )
 
 
@@ -111,7 +111,7 @@ def fitting(sets: Sequence[ProcessSet], bootstrap: Bootstrap) -> tuple[list[Proc
     absent = [one for one in sets if one not in there]
     for one in absent:
         if one.ranks and max(one.ranks) >= bootstrap.size:
-            log.warning("elastic: the process set %s has to wait: there are %d ranks now.", one.ranks, bootstrap.size)
+            log.warning("elastic: the process set %s must wait: the job has size %d now.", one.ranks, bootstrap.size)
     return there, absent
 
 

@@ -16,7 +16,7 @@ from workbench.job.process_sets import ProcessSet, global_process_set
 def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
-    """The root's object on every rank; anything that cloudpickle takes, functions and classes of a notebook too.
+    """The root's object on every rank; anything that cloudpickle accepts, also functions and classes of a notebook.
 
     Args:
         obj: looked at on the root only.

@@ -24,7 +24,7 @@ NOT_REGISTERED = "{} is not registered. Call add_process_set() on every rank fir
 
 
 class ProcessSet:
-    """Some of the ranks. It holds no more than their numbers; which sets there are is known to the job.
+    """Some of the ranks. The object holds only their numbers; the job knows which sets exist.
 
     Args:
         ranks_or_comm: global ranks, or an mpi4py communicator whose members are meant.
@@ -51,7 +51,7 @@ class ProcessSet:
             self._ranks = tuple(sorted({operator.index(rank) for rank in ranks_or_comm}))
         except TypeError:
             raise ValueError(
-                f"A process set is made of ranks, or of an MPI communicator, not {ranks_or_comm!r}."
+                f"A process set is made from ranks, or from an MPI communicator, not from {ranks_or_comm!r}."
             ) from None
 
     @property
@@ -63,7 +63,9 @@ class ProcessSet:
 
     @process_set_id.setter
     def process_set_id(self, value: int | None) -> None:
-        raise ValueError("The job numbers process sets itself: give this one to init() or to add_process_set().")
+        raise ValueError(
+            "The job chooses the number of a process set: pass this set to init() or to add_process_set()."
+        )
 
     @property
     def ranks(self) -> list[int] | None:

@@ -82,12 +82,12 @@ def _refused(kind: Kind, name: str, dtype: str) -> str:
     known = ", ".join(sorted(verb(kind).dtypes))
     text = f"{name!r}: {kind.value} does not take dtype {dtype}. Convert it to one of {known}."
     *most, last = sorted(other.value for other, one in VERBS.items() if one.moves and not one.reduces)
-    return f"{text} As it is, {', '.join(most)} and {last} take it." if dtype in MOVED else text
+    return f"{text} Without conversion, {', '.join(most)} and {last} take it." if dtype in MOVED else text
 
 
 def _check_adasum(kind: Kind, name: str, dtype: str, n: int) -> None:
     if kind is not Kind.ALLREDUCE or "float" not in dtype:
-        raise UnsupportedTensorError(f"{name!r}: Adasum goes with allreduce of floating-point tensors only.")
+        raise UnsupportedTensorError(f"{name!r}: Adasum works only with allreduce of floating-point tensors.")
     if n & (n - 1):
         raise NotImplementedError(f"Running Adasum with non-power of 2 ranks is not supported yet; there are {n}.")
 
@@ -100,8 +100,8 @@ def _splits(name: str, shape: tuple[int, ...], splits: Sequence[int] | None, n: 
     rows = tuple(int(part) for part in splits)
     if len(rows) != n or min(rows) < 0 or sum(rows) != shape[0]:
         raise ValueError(
-            f"{name!r}: splits {list(rows)} do not fit {shape[0]} rows and {n} ranks: give {n} numbers, none negative, "
-            "that add up to the number of rows."
+            f"{name!r}: splits {list(rows)} do not match {shape[0]} rows and {n} ranks: give {n} numbers, none "
+            "negative, whose sum is the number of rows."
         )
     return rows
 

@@ -111,7 +111,7 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):  # type: ignore[mi
         if not steps and params.get("samples") and params.get("batch_size"):  # Keras 2 in a graph of TensorFlow 1
             steps = params["samples"] // params["batch_size"]
         if not steps:
-            raise ValueError(f"{type(self).__name__} cannot find out the number of steps: give it steps_per_epoch=.")
+            raise ValueError(f"{type(self).__name__} does not know the number of steps: give it steps_per_epoch=.")
         return int(steps)
 
     def on_epoch_begin(self, epoch: int, logs: Logs = None) -> None:

@@ -146,8 +146,8 @@ def broadcast_global_variables(root_rank: int) -> None:
             return
     raise RuntimeError(
         "broadcast_global_variables() does not support eager execution: there is no list of global variables. Use "
-        f"callbacks.BroadcastGlobalVariablesCallback({root_rank}) in fit(), or "
-        f"broadcast_variables(model.weights, {root_rank}) in a loop of your own."
+        f"callbacks.BroadcastGlobalVariablesCallback({root_rank}) in fit(), or broadcast_variables(model.weights, "
+        f"{root_rank}) in your own loop."
     )
 
 

@@ -28,7 +28,8 @@ _SKIP = "skip_gradients_aggregation=True"
 _OTHERS = (
     "apply_gradients() got other gradients than the {count} that this optimizer has reduced before and that were not "
     "applied, so it cannot tell whether these are reduced. If they are made of reduced ones, by clipping for instance, "
-    "pass {flag}. If they are new, because a step was given up, call apply_gradients() once more: now it will reduce."
+    "pass {flag}. If they are new, because a step was abandoned, call apply_gradients() once more: now it will "
+    "reduce them."
 )
 
 

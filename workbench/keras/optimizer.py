@@ -17,8 +17,8 @@ from workbench.training.compression import Compressor
 
 _HINTS = {
     False: "For optimizers of tf_keras set TF_USE_LEGACY_KERAS=1 before anything is imported; without that variable "
-    "`keras` is meant.",
-    True: "TF_USE_LEGACY_KERAS=1 is set, so `tf_keras` is meant: take optimizers from it (tf.keras or tf_keras) "
+    "`keras` is used.",
+    True: "TF_USE_LEGACY_KERAS=1 is set, so `tf_keras` is used: take optimizers from it (tf.keras or tf_keras) "
     "or unset that variable before anything is imported to train with `keras`.",
 }
 

@@ -36,7 +36,7 @@ def with_chaos(text: str | None, task: JobSpec, elastic: bool, log: Callable[[st
         plan = chaos.plan()
         log(f"chaos: {count(len(plan), 'fault')}, planned for {count(task.n, 'rank')}; the same again: --chaos {text}")
         if chaos.kills and not elastic:
-            log("chaos: this job is not elastic, so the first kill ends it; with --min-np it goes on without the rank.")
+            log("chaos: this job is not elastic, so the first kill ends it; with --min-np it continues without it.")
         try:
             yield dataclasses.replace(task, env={**task.env, "WORKBENCH_CHAOS": chaos.text})
         finally:
@@ -48,8 +48,8 @@ def _why(fault: Fault) -> str:
     """What the next fault waited for: those behind it had no chance."""
     only = ", and only optimizers of torch pass it" if fault.state == STEP else ""
     return (
-        f"; the next would have been {fault.words}, but rank {fault.rank} did not pass {fault.state!r} {fault.nth} "
-        f"time(s) after the last fault{only}. Faults behind it had no chance: leave this state out with states="
+        f"; the next would have been {fault.words}, but rank {fault.rank} did not reach {fault.state!r} {fault.nth} "
+        f"time(s) after the last fault{only}. So later faults could not happen: leave this state out with states="
     )
 
 

@@ -130,7 +130,7 @@ def run(
     least, most = _either(min_num_proc=min_num_proc, min_np=min_np), _either(max_num_proc=max_num_proc, max_np=max_np)
     n = _either(np=np, num_proc=num_proc) or least or 1
     if config.launch().size > 1:
-        raise LaunchError("This process is a rank of a job itself. Call run() where there is no job yet.")
+        raise LaunchError("This process is a rank of a job. Call run() in a process that is not a rank.")
     ssh = Ssh(ssh_port or 0, ssh_identity_file or "")
     targets = find_hosts(hosts or "", hostfile or "", n, ssh, host_discovery_script or "", slots or 1)
     networks = list(network_interfaces or filter(None, (network_interface or "").split(",")))
@@ -149,7 +149,7 @@ def run(
     folder = output_dir or output_filename or ""
     if (least, most, host_discovery_script) != (None, None, None):
         if timeout_s is not None:
-            raise ValueError("timeout_s: an elastic job has no deadline of its own. See elastic_timeout.")
+            raise ValueError("timeout_s: an elastic job has no such deadline. See elastic_timeout.")
         words = Namespace(
             num_proc=n,
             min_num_proc=least,
@@ -212,7 +212,7 @@ def _either(**names: int | None) -> int | None:
     given = {name: number for name, number in names.items() if number is not None}
     if len(set(given.values())) > 1:
         both = " and ".join(f"{name}={number}" for name, number in given.items())
-        raise ValueError(f"{both} say the same thing: give one of them.")
+        raise ValueError(f"{both} mean the same: give one of them.")
     for name, number in given.items():
         if number < 1:
             raise ValueError(f"{name}={number}: a job has at least 1 rank.")

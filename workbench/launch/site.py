@@ -81,7 +81,7 @@ def find(folder: Path, named: str = "") -> Path | None:
     if named:
         path = Path(named).expanduser()
         if not path.is_file():
-            raise LaunchError(f"WORKBENCH_SITE={named!r} is no file. Set it to a {NAME}, or unset it.")
+            raise LaunchError(f"WORKBENCH_SITE={named!r} is not a file. Set it to a {NAME}, or unset it.")
         return path
     folder = folder.resolve()
     return next((one / NAME for one in (folder, *folder.parents) if (one / NAME).is_file()), None)
@@ -105,7 +105,7 @@ def parse(text: str, path: str = NAME) -> Site:
     except tomllib.TOMLDecodeError as error:
         raise LaunchError(f"{path} is not TOML: {error}.") from None
     if unknown := sorted(found.keys() - set(_KEYS)):
-        raise LaunchError(f"{path}: {unknown[0]} is no key of it. There are: {', '.join(_KEYS)}.")
+        raise LaunchError(f"{path}: {unknown[0]} is not a known key. The keys are: {', '.join(_KEYS)}.")
     return Site(**{key: _checked(path, key, value) for key, value in found.items()}, path=path)
 
 

@@ -75,8 +75,8 @@ def sync(targets: Sequence[Target], folder: str, log: Callable[[str], None], ver
     """
     if any(isinstance(target.shell, Srun) for target in targets):
         raise LaunchError(
-            "--sync copies by ssh, and the hosts of a Slurm job are reached by srun: leave it out. They share their "
-            "folders as a rule; where they do not, sbcast copies a file to all of them."
+            "--sync copies by ssh, and the hosts of a Slurm job are reached by srun: leave it out. They usually share "
+            "their folders; otherwise sbcast copies a file to all of them."
         )
     if any(isinstance(target.shell, Relay) for target in targets):
         raise LaunchError(
@@ -89,7 +89,7 @@ def sync(targets: Sequence[Target], folder: str, log: Callable[[str], None], ver
         return
     _check(folder)
     if _takes_in_again(Path(folder, ".gitignore")):
-        log("--sync: rsync does not know .gitignore's lines that begin with !, so what they name is not copied.")
+        log("--sync: rsync does not know .gitignore's lines that begin with !, so files that they name are not copied.")
     for name, copied in _copy(others, folder).items():
         for line in copied.lines(name, verbose):
             log(line)
@@ -158,7 +158,7 @@ def copied(text: str) -> Copied:
 _SAYS = (
     (r"No space left on device|Disk quota exceeded", "its disk is full", "Make room there for {folder}"),
     (r"mkdir: .*(Permission denied|Read-only)", "this user may not make {folder} there", "Make it, or start elsewhere"),
-    (r"mkdir: ", "{folder} cannot be made there", "Is a file in the way? Make the folder by hand"),
+    (r"mkdir: ", "{folder} cannot be made there", "Does a file with this name exist? Create the folder by hand"),
     (r"Permission denied \(13\)|Read-only file system", "this user may not write in {folder} there", "chown it there"),
     (r"rsync: (command )?not found", "there is no rsync", "Install it there: apt-get install rsync"),
     (r"timeout in data send/receive", f"it took nothing for {_SILENCE_S} s", "Is it up, or its file system slow?"),
@@ -168,7 +168,7 @@ _SAYS = (
 def why(host: str, code: int | None, text: str, folder: str, ssh: Ssh) -> str:
     """Why rsync has failed and what to do, from its exit code (None: it had not ended) and from what it wrote."""
     if code is None:
-        return f"the copy had not ended after {_LIMIT_S:g} s. Name what is large and no code in .gitignore."
+        return f"the copy had not ended after {_LIMIT_S:g} s. Name large files that are not code in .gitignore."
     for sign, what, cure in _SAYS:
         if re.search(sign, text):
             return f"{what}. {cure}.".format(folder=folder)

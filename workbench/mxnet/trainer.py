@@ -56,7 +56,9 @@ class DistributedTrainer(mx.gluon.Trainer):  # type: ignore[misc]  # untyped
         process_set: ProcessSet = global_process_set,
     ) -> None:
         if isinstance(optimizer, DistributedOptimizer):
-            warnings.warn("DistributedTrainer averages by itself, so it unwraps the optimizer.", stacklevel=2)
+            warnings.warn(
+                "DistributedTrainer averages the gradients itself, so it unwraps the optimizer.", stacklevel=2
+            )
             optimizer = optimizer.wrapped
         self._gradients = InPlaceAverage(gradient_predivide_factor, num_groups, process_set, compression, prefix)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)

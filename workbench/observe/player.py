@@ -41,7 +41,7 @@ def play(figure: Figure, seconds: float = SECONDS) -> Any:
         Ring allreduce on 3 ranks: in 2 steps each rank gets one complete chunk, in 2 more all
     """
     if not seconds > 0:
-        raise ValueError(f"A player needs some seconds from beginning to end, not {seconds}.")
+        raise ValueError(f"A player needs a positive number of seconds, not {seconds}.")
     if " data-begin=" not in figure.svg:
         raise ValueError(f"Nothing happens in this picture, so it cannot be played: {figure.alt}")
     try:

@@ -31,13 +31,13 @@ class AutotuneReport(Figure):
 
     def __init__(self, trials: Sequence[TunerTrial], choice: Choice, settled: str) -> None:
         self.trials, self.choice, self.settled = list(trials), choice, settled
-        said = settled or f"Autotune goes on; {choice} are tried now."
+        said = settled or f"Autotune is running; it tries {choice} now."
         lines = [f"{i}: {_described(one)}" for i, one in enumerate(self.trials, 1)]
         super().__init__(_svg(self.trials, choice, said), "\n".join([*lines, said]))
 
 
 def autotune_report() -> AutotuneReport:
-    """What autotune has tried so far, and why it has settled. Rank 0 knows it.
+    """The trials of autotune so far, and why it has stopped. Only rank 0 has it.
 
     Raises:
         LaunchError: this is another rank, or the job does not tune.
@@ -47,7 +47,7 @@ def autotune_report() -> AutotuneReport:
     if not context.settings.autotune:
         raise LaunchError("autotune_report(): this job does not tune. Set HOROVOD_AUTOTUNE=1 before init().")
     if context.tuner is None:
-        raise LaunchError(f"autotune_report(): this is rank {context.rank}. Call it on rank 0, which alone tunes.")
+        raise LaunchError(f"autotune_report(): this is rank {context.rank}. Call it on rank 0: only rank 0 tunes.")
     return AutotuneReport(context.tuner.trials, context.tuner.choice, context.tuner.settled)
 
 
@@ -59,7 +59,7 @@ def _described(trial: TunerTrial) -> str:
 def _svg(trials: Sequence[TunerTrial], choice: Choice, said: str) -> str:
     most = max((max(trial.score, trial.expected or 0.0) for trial in trials), default=0.0) or 1.0
     bottom = TOP + _HEIGHT
-    legend = "red: as is used now; dash: as simulated"
+    legend = "red: used now; dash: simulated"
     step = (WIDTH - LEFT - RIGHT) / max(1, len(trials))
     parts = [
         f'<line class="wbt-line" x1="{LEFT:g}" y1="{bottom:g}" x2="{WIDTH - RIGHT:g}" y2="{bottom:g}"/>',

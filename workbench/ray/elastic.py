@@ -154,7 +154,7 @@ class ElasticRayExecutor:
             DeadlineError: there are too few slots for ``elastic_timeout``.
         """
         if self._growing:
-            raise LaunchError("The job has its places already: call run().")
+            raise LaunchError("The job already has its resources: call run().")
         self._growing = Growing(self.settings, self.settings.discovery, self._takes, self._limits, self.env_vars)
 
     def run(self, worker_fn: Callable[[], Any], callbacks: Sequence[Callable[[Any], Any]] | None = None) -> list[Any]:
@@ -172,7 +172,7 @@ class ElasticRayExecutor:
             RankFailedError: no rank is left, or too few for too long.
         """
         if self._growing is None:
-            raise LaunchError("There are no places for ranks: call start() first. Each run() gives them back.")
+            raise LaunchError("There are no resources for ranks: call start() first. Each run() releases them.")
         try:
             with calling(callbacks or ()) as env:
                 return self._growing.run(worker_fn, env=env)

@@ -83,9 +83,9 @@ class ElasticAdapter:
     ) -> None:
         """See :meth:`workbench.ray.RayExecutor.start`."""
         if executable_cls or executable_args or executable_kwargs:
-            raise ValueError("executable_cls: the ranks of an elastic job come and go, so they keep no object.")
+            raise ValueError("executable_cls: the ranks of an elastic job may change, so they keep no object.")
         if self._growing:
-            raise LaunchError("The job has its places already. shutdown() gives them back.")
+            raise LaunchError("The job already has its resources. shutdown() releases them.")
         env = extra_env_vars or {}
         self._growing = Growing(self._settings, self._discovery, self._takes, self._limits, env)
 
@@ -98,7 +98,7 @@ class ElasticAdapter:
     ) -> list[Any]:
         """See :meth:`workbench.ray.RayExecutor.run`."""
         if self._growing is None:
-            raise LaunchError("There are no places for ranks: call start() first.")
+            raise LaunchError("There are no resources for ranks: call start() first.")
         with calling(callbacks or ()) as env:
             return self._growing.run(fn, args or (), kwargs, env)
 

@@ -34,7 +34,7 @@ def log(info_dict: Any) -> None:
         LaunchError: the driver is not reached.
     """
     if (where := config.log_server()) is None:
-        warnings.warn("ray_logger.log(): run() was called without callbacks, so nobody hears it.", stacklevel=2)
+        warnings.warn("ray_logger.log(): run() was called without callbacks, so the message is lost.", stacklevel=2)
         return
     address, port, secret = where
     channel = connected(Invitation(address, port, secret), time.monotonic() + _LIMIT_S)

@@ -189,7 +189,7 @@ class RayExecutor:
 
     def _fixed(self, name: str) -> StaticAdapter:
         if isinstance(self.adapter, ElasticAdapter):
-            raise NotImplementedError(f"{name}(): the ranks of an elastic job come and go. Use run().")
+            raise NotImplementedError(f"{name}(): the ranks of an elastic job may change. Use run().")
         return self.adapter
 
 

@@ -46,8 +46,8 @@ def create_placement_group(
         ray.util.remove_placement_group(group)
         raise DeadlineError(
             f"Ray has not placed {count(num_bundles, 'bundle')} of {_amounts(bundles[0])} each ({pg_strategy}) within "
-            f"{pg_timeout:g} s. {_what_there_is()} Ask for less, wait until others have ended, or add nodes; "
-            "placement_group_timeout_s gives a cluster that scales more time."
+            f"{pg_timeout:g} s. {_what_there_is()} Ask for less, wait until other jobs have ended, or add nodes; "
+            "placement_group_timeout_s gives a growing cluster more time."
         )
     return group, bundles
 

@@ -80,7 +80,7 @@ class Constants:
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not (isinstance(value, int | float) and 0 <= value <= 1 and (value or name == "common")):
-                raise ValueError(f"{name} is {value}: a part between 0 and 1 is needed.")
+                raise ValueError(f"{name} is {value}: a fraction between 0 and 1 is needed.")
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def fit_tcp_line(gain: float = 0.30, line: float = 0.85) -> float:
     """
     low, high = 0.05, line
     if not 0 <= gain <= rdma_gain("VGG-16", line, low):
-        raise ValueError(f"A gain of {gain:.0%} is out of reach: TCP would get less than {low:.0%} of the line.")
+        raise ValueError(f"A gain of {gain:.0%} is impossible: TCP would use less than {low:.0%} of the line.")
     while high - low > _CLOSE:
         middle = (low + high) / 2
         low, high = (middle, high) if rdma_gain("VGG-16", line, middle) > gain else (low, middle)

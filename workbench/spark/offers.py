@@ -133,7 +133,9 @@ def reason(error: BaseException) -> str:
     java: Callable[[], Any] | None = getattr(getattr(error, "java_exception", None), "getMessage", None)
     text = session.first_line(str(java()) if java else str(error) or type(error).__name__)
     if "No module named" in text:
-        text += ". The tasks' Python needs the packages of the driver's: PYSPARK_PYTHON, set on the driver, names it"
+        text += (
+            ". The tasks' Python needs the same packages as the driver's: set PYSPARK_PYTHON on the driver to choose it"
+        )
     return text.rstrip(". ")
 
 

@@ -45,8 +45,8 @@ Compression = Casts.casting(
 )
 
 _XLA = (
-    "XLA compiles this function (jit_compile=True), and what XLA compiles cannot talk to other ranks. Leave the "
-    "collective out of it: compile the model with jit_compile=False, or decorate only the parts without it."
+    "XLA compiles this function (jit_compile=True), and code compiled by XLA cannot communicate with other ranks. "
+    "Leave the collective out of it: compile the model with jit_compile=False, or decorate only the parts without it."
 )
 
 

@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 def split_at_buckets(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Any]:
-    """A backend for ``torch.compile``: gradients travel while the compiled backward still computes others.
+    """A backend for ``torch.compile``: gradients are sent while the compiled backward still computes others.
 
     The model is compiled in parts, each with the parameters of a bucket (``WORKBENCH_BUCKET_BYTES``). Without it, or
     something like ``block.compile()`` for the blocks of a model, training is right, too, but communication begins only

@@ -19,7 +19,7 @@ _LEAST_BYTES = 1 << 20  # of a weight: below, the copy costs less than a backwar
 
 
 def write_in_buckets(model: nn.Module, least_bytes: int = _LEAST_BYTES) -> nn.Module:
-    """Let the large linear layers of a model write their weights' gradients to the buckets by themselves.
+    """Let the large linear layers of a model write the gradients of their weights directly to the buckets.
 
     Their results and the model's ``state_dict()`` stay what they are. It helps a DistributedOptimizer whose
     ``zero_grad()`` sets gradients to None. Under autocast and ``torch.compile`` the layers work as before.

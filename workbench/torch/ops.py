@@ -216,7 +216,7 @@ def grouped_reducescatter_async(
 def sparse_allreduce_async(
     tensor: torch.Tensor, name: str | None, op: ReduceOp, process_set: ProcessSet = global_process_set
 ) -> Callable[[], torch.Tensor]:
-    """Reduce a sparse COO tensor: gather everybody's indices and values, and add up what falls on one place.
+    """Reduce a sparse COO tensor: gather the indices and values of all ranks, and add up values with the same index.
 
     Args:
         tensor: sparse; each rank has its own number of non-zeros.

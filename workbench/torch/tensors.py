@@ -132,7 +132,7 @@ def _gpu_of(tensor: torch.Tensor) -> Any:
     gpu = context.sets.gpu
     if gpu is not None and tensor.device.index != gpu.index:
         raise UnsupportedTensorError(
-            f"The tensor lies on GPU {tensor.device.index}, but rank {context.world.rank} reduces on GPU {gpu.index}, "
+            f"The tensor is on GPU {tensor.device.index}, but rank {context.world.rank} reduces on GPU {gpu.index}, "
             f"by its local rank. Call torch.cuda.set_device({gpu.index}) before tensors and models are made."
         )
     return gpu

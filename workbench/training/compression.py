@@ -82,7 +82,7 @@ class Compression:
             NotImplementedError: everywhere else.
         """
         raise NotImplementedError(
-            "Compression.powersgd is there for torch only (import workbench.torch). Use Compression.fp16, which halves "
+            "Compression.powersgd exists only for torch (import workbench.torch). Use Compression.fp16, which halves "
             "the bytes, or WORKBENCH_WIRE=float16, which does so between machines only."
         )
 

@@ -82,7 +82,7 @@ class GradientList:
         if op not in (Average, Sum, Adasum):
             raise ValueError(f"Gradients can be reduced with Average, Sum or Adasum, not {op.value}.")
         if predivide != 1.0 and op is not Average:
-            raise ValueError("gradient_predivide_factor goes with op=Average only.")
+            raise ValueError("gradient_predivide_factor works only with op=Average.")
         if passes < 1:
             raise ValueError(f"backward_passes_per_step={passes}: must be ≥ 1.")
         self._names, self._op, self._set, self._passes = list(names), op, process_set, passes
@@ -148,7 +148,7 @@ class GradientList:
         """Every rank's rows, one below the other: who adds them up has the sum."""
         if self._op is Adasum:
             raise NotImplementedError(
-                f"{name!r} is sparse, and Adasum is not defined for it: say sparse_as_dense=True."
+                f"{name!r} is sparse, and Adasum is not defined for it: give sparse_as_dense=True."
             )
         values, places = rows
         user = self._order.user(f"sparse.{name}", self._set) if self._order else ()

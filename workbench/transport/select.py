@@ -46,9 +46,9 @@ def find_ranks(launch: Launch, settings: Settings, comm: MPI.Intracomm | None = 
         if "mpi4py.MPI" in sys.modules:
             mpi_process().broken = True  # its end waits for nobody: the others may wait for it, in init()
         raise LaunchError(
-            f"init(): this process would train alone, but {sign}. Its environment has lost what the launcher said in "
-            "it: by os.environ.clear(), env -i, sudo, or a script that passes few variables on? Pass the whole "
-            "environment on (sudo -E). Where it is to be alone, start it with workbench run -np 1."
+            f"init(): this process would train alone, but {sign}. Its environment has lost the launcher's variables: "
+            "by os.environ.clear(), env -i, sudo, or a script that passes only few variables? Pass the whole "
+            "environment (sudo -E). If it shall be alone, start it with workbench run -np 1."
         )
     return found
 
@@ -93,7 +93,7 @@ def _flat(name: str, bootstrap: Bootstrap, settings: Settings) -> Backend:
     if name == "gloo" and not has("torch"):
         raise LaunchError(
             f"Gloo comes with torch, which is not installed in this Python: {cure('torch')}. Without "
-            "WORKBENCH_BACKEND=gloo (HOROVOD_CPU_OPERATIONS) the ranks talk over shared memory and TCP."
+            "WORKBENCH_BACKEND=gloo (HOROVOD_CPU_OPERATIONS) the ranks communicate over shared memory and TCP."
         )
     found: Backend = import_module(f"workbench.transport.host.{name}").connect(bootstrap, settings)
     return found

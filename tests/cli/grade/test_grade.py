@@ -142,7 +142,7 @@ def test_a_wrong_deadline_is_refused(seconds: str, capsys: pytest.CaptureFixture
     with pytest.raises(SystemExit) as caught:
         cli.main(["grade", "a.ipynb", "--deadline", seconds])
     assert caught.value.code == 2
-    assert "is no number of seconds" in capsys.readouterr().err
+    assert "is not a number of seconds" in capsys.readouterr().err
 
 
 def test_a_file_that_cannot_be_written_is_said_before_the_work(

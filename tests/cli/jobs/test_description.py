@@ -38,13 +38,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"memory": "0Gi"}, "memory is '0Gi'"),
     ({"time": "an hour"}, "time is 'an hour'"),
     ({"time": "0"}, "time is '0': a job without any time"),
-    ({"name": "My_Job"}, "'My_Job' is no name for a job"),
-    ({"name": "1st"}, "'1st' is no name for a job"),
-    ({"name": "a" * 55}, f"{'a' * 55}-worker-0, has 63 characters at most"),
-    ({"name": "a" * 50, "np": 100_001}, "has 63 characters at most"),
-    ({"env": {"1A": "b"}}, "env: '1A' is no name of a variable"),
-    ({"env": {"A": "b\0"}}, "command or env holds a null character"),
-    ({"command": ["a\0"]}, "command or env holds a null character"),
+    ({"name": "My_Job"}, "'My_Job' is not a valid name for a job"),
+    ({"name": "1st"}, "'1st' is not a valid name for a job"),
+    ({"name": "a" * 55}, f"{'a' * 55}-worker-0, may have at most 63 characters"),
+    ({"name": "a" * 50, "np": 100_001}, "may have at most 63 characters"),
+    ({"env": {"1A": "b"}}, "env: '1A' is not a valid name of a variable"),
+    ({"env": {"A": "b\0"}}, "command or env contains a null character"),
+    ({"command": ["a\0"]}, "command or env contains a null character"),
     ({"queue": "Team A"}, "queue is 'Team A'"),
     ({"priority": "hi!"}, "priority is 'hi!'"),
 ]
@@ -98,7 +98,7 @@ def test_fixed_engines_refuse_an_elastic_job() -> None:
     """A JobSet, a TrainJob and a batch script, and they name what is elastic; their forms are left out."""
     job = JobDescription(COMMAND, np=2, min_np=1, max_np=4, image="a:1")
     for make in (jobset.manifest, trainjob.manifest, slurm.script):
-        with pytest.raises(LaunchError, match="fixed number of ranks, and this job 1 to 4"):
+        with pytest.raises(LaunchError, match="fixed number of ranks, and this job has 1 to 4"):
             make(job)
     assert sorted(forms.lines(job)) == ["helm-values", "mpijob", "workbench run"]
 

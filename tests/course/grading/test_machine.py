@@ -211,7 +211,7 @@ def test_odd_files_and_names(tmp_path: Path) -> None:
     assert lines["twin/03.ipynb"] == "it is one file with kim/03.ipynb: whose is it?"
     assert lines["link.ipynb"].startswith("it is a link")
     assert lines["device.ipynb"].startswith("it is a link")
-    assert lines["pipe.ipynb"] == "it is no file"
+    assert lines["pipe.ipynb"] == "it is not a file"
     assert "x\\n  ✓ 03.ring_allreduce  3 of 3\\u202e.ipynb" in lines
     assert "'=1+1.ipynb" in lines
     assert "\\udcff.ipynb" in lines

@@ -101,7 +101,7 @@ def test_a_checkpoint_is_gone_on_from(n: int, rank: int, tmp_path: Path) -> None
     other = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
     stranger = hvd.elastic.KerasState(other, epoch=0)
     stranger.checkpoint(folder)
-    with pytest.raises(CheckpointError, match=r"of another training: model\[2\] .* is not of this model"):
+    with pytest.raises(CheckpointError, match=r"to another training: model\[2\] .* is not of this model"):
         stranger.sync()
 
 

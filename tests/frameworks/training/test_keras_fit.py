@@ -353,7 +353,7 @@ def test_a_step_more_than_another_rank_is_named_once(rank: int) -> None:
         if name == "again":
             hvd.broadcast_variables([weights, *optimizer.variables], 0)
         else:
-            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was broken off halfway"
+            torn = "rank 0: 4 steps\n  rank 1: 3 steps and one that was interrupted halfway"
             with pytest.raises(MismatchError, match=torn):
                 step()
         step()

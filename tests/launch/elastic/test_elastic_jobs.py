@@ -119,7 +119,7 @@ def test_all_die_at_once(start: Start) -> None:
         os.kill(pid, signal.SIGKILL)
     text = job.end(30)
     assert job.code == 128 + signal.SIGKILL, text
-    assert "were lost, and with them what was trained" in text
+    assert "were lost, and with them the trained state" in text
 
 
 def test_a_bug_of_the_script_ends_the_job(start: Start) -> None:
@@ -136,7 +136,7 @@ def test_a_worker_that_never_comes_is_given_up(start: Start, tmp_path: Path) -> 
     job.script.write_text("import sys; sys.exit(3)")
     text = job.end(60)
     assert job.code == 3, text
-    assert "localhost is given up" in text
+    assert "localhost is not used" in text
     # Where the machine is busy, the last two may be seen to end at one look.
     assert "Fewer than 2 ranks (--min-np) are left" in text or "No rank is left" in text
 
@@ -192,7 +192,7 @@ def test_a_script_that_fails_or_prints_nonsense_changes_nothing(start: Start, tm
     job = start("--min-np", "1", "--host-discovery-script", f"cat {hosts}", steps=400)
     job.wait_for("begins with 2 at 0")
     hosts.write_text("a b c d\n")
-    job.wait_for("printed what is no host.*stay as they were")
+    job.wait_for("printed a line that is not a host.*stay as they were")
     hosts.unlink()
     job.wait_for("No such file.*stay as they were")
     text = job.end()
@@ -212,7 +212,7 @@ def test_other_code_is_refused(start: Start) -> None:
     text = job.end()
     assert job.code == 0, text
     assert done(text) == ["500 500 [1, 2]"], text
-    assert "localhost is given up" in text
+    assert "localhost is not used" in text
 
 
 def test_the_limit_of_resets(start: Start) -> None:
@@ -273,7 +273,7 @@ def test_process_sets_live_on_where_their_ranks_do(start: Start) -> None:
     job.wait_for("epoch 2 begins with 2 ranks")
     time.sleep(0.3)
     job.kill(0)
-    job.wait_for("the process set .0, 1. has to wait: there are 1 ranks now")
+    job.wait_for("the process set .0, 1. must wait: the job has size 1 now")
     text = job.end()
     assert job.code == 0, text
     assert "600 600 [1, 2, 3]" in done(text), text

@@ -144,7 +144,7 @@ def test_who_leaves_hands_over_first() -> None:
     made.leave([0, 1])
     made.came(0, LIKE)
     assert made.came(1, LIKE) == []
-    assert "hand over" in made.why_waiting()
+    assert "that are being started" in made.why_waiting()
     out = made.came(2, LIKE)
     assert ranks(out) == {0: (0, 2), 2: (1, 2)}
     assert kinds(out) == [(1, "dismissed"), (0, "epoch"), (2, "epoch"), (0, "changed"), (2, "changed")]

@@ -142,11 +142,11 @@ def test_an_agent_that_is_told_nonsense_ends(data: bytes, agent: Agent) -> None:
     ("kind", "fields", "said"),
     [
         ("destroy", {}, "cannot do 'destroy'"),
-        ("listen", {}, "listen makes no sense: KeyError('address')"),
+        ("listen", {}, "listen cannot be understood: KeyError('address')"),
         ("listen", {"address": "10.99.99.99", "low": 0, "high": 0}, "no port is free at 10.99.99.99"),
-        ("reach", {"places": {"a": 5}, "limit_s": 1}, "reach makes no sense"),
-        ("start", {"silence_s": "long"}, "start makes no sense: ValueError"),
-        ("start", {"silence_s": 60}, "start makes no sense: KeyError('ranks')"),
+        ("reach", {"places": {"a": 5}, "limit_s": 1}, "reach cannot be understood"),
+        ("start", {"silence_s": "long"}, "start cannot be understood: ValueError"),
+        ("start", {"silence_s": 60}, "start cannot be understood: KeyError('ranks')"),
         ("signal", {"rank": 0, "number": 9}, "no ranks have been started here"),
     ],
 )

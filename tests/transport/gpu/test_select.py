@@ -26,7 +26,7 @@ from workbench.transport.gpu.select import GpusSeen, Operations, choose, see
 from workbench.transport.host.threads import ThreadBootstrap
 
 OLD, NEW = 22809, 23004
-THREADS = "threads of one process share a GPU, and its default stream, where one would wait behind another"
+THREADS = "threads of one process share a GPU, and its default stream, where one would wait for another"
 SHARING = ("NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS")
 
 
@@ -180,7 +180,7 @@ REFUSALS = {
     "an MPI that cannot": (
         [seen("xy")] * 2,
         "mpi",
-        "WORKBENCH_GPU_OPERATIONS=mpi, but this MPI does not say that it takes the memory of GPUs.",
+        "WORKBENCH_GPU_OPERATIONS=mpi, but this MPI does not say that it accepts GPU memory.",
     ),
 }
 

@@ -508,7 +508,7 @@ def test_an_array_on_another_ranks_gpu() -> None:
         return text
 
     for me, text in enumerate(run(2, rank)[0]):
-        assert text.startswith(f"The array lies on GPU {1 - me}, but rank {me} reduces on GPU {me}")
+        assert text.startswith(f"The array is on GPU {1 - me}, but rank {me} reduces on GPU {me}")
         assert "cupy.cuda.Device(" in text
 
 

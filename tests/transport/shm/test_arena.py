@@ -86,7 +86,7 @@ def test_memory_is_taken_when_written_to_and_given_back_when_freed(arena: OwnAre
 
 def test_there_is_an_end(arena: OwnArena) -> None:
     """More than the machine has is a MemoryError, and what is there can still be had."""
-    with pytest.raises(MemoryError, match=r"No \d+ bytes of shared memory in a row"):
+    with pytest.raises(MemoryError, match=r"No \d+ contiguous bytes of shared memory"):
         arena.allocate(arena.size)
     assert len(arena.allocate(arena.size - RESERVED)) == arena.size - RESERVED
 

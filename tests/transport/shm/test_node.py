@@ -157,4 +157,4 @@ def test_who_meets_a_rank_that_has_given_up_is_told() -> None:
             return str(error)
         return "met"
 
-    assert nodes(2, run, timeout_s=0.3) == ["gave up", "local rank 0 has given up this collective"]
+    assert nodes(2, run, timeout_s=0.3) == ["gave up", "local rank 0 has left this collective"]

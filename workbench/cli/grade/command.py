@@ -15,10 +15,10 @@ from workbench.cli.grade.submissions import notebooks, read_all
 from workbench.launch.ranks.output import log
 
 _ABOUT = """\
-Reads all notebooks, then runs the cells of each without engines, in a process of its own, and judges the exercises that
-it defines from another one. What loops, crashes or ends the process costs its own cell or exercise only. Prints a
-table; the exit code is 0 if everything could be judged, whatever the marks. What learners' code can still do, and what
-it cannot, is in instructors/guide.md."""
+Reads all notebooks. Then it runs the cells of each notebook without engines, in its own process, and judges the
+exercises from another process. If code loops, crashes or ends the process, only its own cell or exercise fails. Prints
+a table; the exit code is 0 if everything could be judged; the marks do not matter. instructors/guide.md says what
+learners' code can still do, and what it cannot."""
 
 
 def add(commands: Any, seconds: Callable[[str], float]) -> None:
@@ -34,9 +34,9 @@ def add(commands: Any, seconds: Callable[[str], float]) -> None:
         description=_ABOUT,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    top.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of them")
-    top.add_argument("--csv", metavar="FILE", help="write a line per exercise, after each notebook")
-    top.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite per notebook")
+    top.add_argument("files", nargs="+", metavar="FILE", help="a notebook, or a folder of notebooks")
+    top.add_argument("--csv", metavar="FILE", help="write a line for each exercise, after each notebook")
+    top.add_argument("--junit", metavar="FILE", help="write JUnit's XML, a testsuite for each notebook")
     each = "seconds for one notebook (default: 300)"
     top.add_argument("--deadline", type=seconds, default=300.0, metavar="SECONDS", help=each)
     each = "seconds for one statement of a cell, and for one exercise (default: 30)"
@@ -45,7 +45,9 @@ def add(commands: Any, seconds: Callable[[str], float]) -> None:
     top.add_argument("--processes", type=_whole, default=256, metavar="N", help="it may start (default: 256)")
     each = "run the code in bubblewrap: no network, no other files, no other processes"
     top.add_argument("--sandbox", action="store_true", help=each)
-    top.add_argument("--as-root", action="store_true", help="run the code as root, in a container to be thrown away")
+    top.add_argument(
+        "--as-root", action="store_true", help="run the code as root; only in a container that you delete afterwards"
+    )
     top.set_defaults(handle=run)
 
 
@@ -90,8 +92,9 @@ def run(args: argparse.Namespace) -> int:
     open_to = list(dict.fromkeys(notebook.unbounded for notebook in graded if notebook.unbounded))
     if open_to:
         log(
-            f"Not confined: {'; '.join(open_to)}. So a notebook may have changed another's marks, or this package: "
-            "trust these marks as far as you trust who handed in. With --sandbox it cannot. See instructors/guide.md."
+            f"Not confined: {'; '.join(open_to)}. So a notebook may have changed the marks of another one, or this "
+            "package: trust these marks only if you trust the learners. With --sandbox it "
+            "cannot. See instructors/guide.md."
         )
     return int(not all(notebook.complete for notebook in graded))
 

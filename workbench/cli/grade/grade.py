@@ -68,7 +68,7 @@ class Grading:
         self._stops: dict[int, int] = {}
         self._at: list[Any] = []  # the judge's position; empty before the first
         self._since = 0.0
-        self._why = f"the notebook's {how.deadline_s:g} s were over before"
+        self._why = f"the notebook reached its limit of {how.deadline_s:g} s before"
         self._over = bool(submission.problem)
 
     def run(self) -> NotebookResult:
@@ -176,7 +176,7 @@ def check_installed() -> None:
     if find_spec(_COURSE) is None:
         raise LaunchError(
             f"workbench grade runs the exercises of {_COURSE}, which is not installed here. "
-            "Grade where the whole package is: pip install it from a checkout."
+            "Grade where the whole package is installed: pip install it from a checkout."
         )
 
 
@@ -188,9 +188,9 @@ def check_user(as_root: bool) -> None:
     """
     if os.geteuid() == 0 and not as_root:
         raise LaunchError(
-            "workbench grade runs learners' code, and you are root: an account that may change every file, end every "
-            "process and ignore most limits. Grade under an account that owns nothing else. In a container that is "
-            "thrown away afterwards, say --as-root."
+            "workbench grade runs learners' code, and you are root: this account may change every file, end every "
+            "process and ignore most limits. Grade under an account that owns nothing else. In a container that you "
+            "delete afterwards, pass --as-root."
         )
 
 

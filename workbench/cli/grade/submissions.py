@@ -37,12 +37,14 @@ def read(path: str) -> Submission:
     file = Path(path)
     try:
         if file.is_symlink():
-            return Submission(path, problem="it is a link, maybe to somebody else's: hand in the file itself")
+            return Submission(
+                path, problem="it is a link, maybe to the file of another learner: hand in the file itself"
+            )
         if file.is_dir():
             return Submission(path, problem="there is no notebook in this folder")
         if not file.is_file():  # a pipe or a device would never end
             os.stat(file)
-            return Submission(path, problem="it is no file")
+            return Submission(path, problem="it is not a file")
         with open(path, "rb", opener=_not_waiting) as opened:
             text = opened.read(MOST_BYTES + 1)
         return Submission(path, tuple(code_cells(text)))

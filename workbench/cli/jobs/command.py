@@ -12,14 +12,14 @@ from workbench.cli.jobs.description import JobDescription
 from workbench.errors import LaunchError
 
 _TEXT = """\
-Writes a job for an operator of Kubernetes, or the values of the chart deploy/kubernetes/workbench:
+Writes a job for an operator of Kubernetes, or values for the chart deploy/kubernetes/workbench:
 
   mpijob        Kubeflow's MPI operator; fixed or elastic
   trainjob      Kubeflow's Trainer, by its runtime torch-distributed
   jobset        JobSet, with torchrun in each pod
   helm-values   helm install NAME deploy/kubernetes/workbench -f FILE; fixed or elastic
 
-The image is that of deploy/container. Nothing is sent to a cluster: kubectl apply -f FILE does that."""
+Build the image from deploy/container. Nothing is sent to a cluster: kubectl apply -f FILE does that."""
 _EXAMPLES = """\
 examples:
   workbench k8s mpijob --np 4 --gpus 1 --image registry.example/workbench:1 -- python train.py | kubectl apply -f -
@@ -31,30 +31,33 @@ _NUMBERS = {
     "slots": (1, "ranks of each pod"),
     "gpus": (0, "GPUs of each rank"),
     "cpus": (1, "cores of each rank"),
-    "min-np": (0, "elastic: the job goes on with so few ranks"),
-    "max-np": (0, "elastic: and takes so many"),
+    "min-np": (0, "elastic: the least number of ranks"),
+    "max-np": (0, "elastic: the largest number of ranks"),
 }
 _WORDS = {
-    "name": ("workbench", "of the job, and so of its pods"),
-    "image": ("", "of the containers, with a tag or digest"),
+    "name": ("workbench", "name of the job, and of its pods"),
+    "image": ("", "image of the containers, with a tag or digest"),
     "memory": ("2Gi", "of each rank"),
-    "time": ("", "limit of the job: 30:00 is half an hour"),
+    "time": ("", "time limit of the job: 30:00 is half an hour"),
     "queue": ("", "of Kueue"),
     "priority": ("", "a PriorityClass"),
-    "namespace": ("", "by default that of kubectl"),
-    "shm-size": ("", "of a worker's /dev/shm, a part of its memory; by default 1Gi, or all its memory if that is less"),
-    "ssh-secret": ("", "for helm-values: a Secret with the job's private key; by default the chart makes one"),
+    "namespace": ("", "namespace (default: that of kubectl)"),
+    "shm-size": (
+        "",
+        "size of a worker's /dev/shm, a part of its memory (default: 1Gi, or all its memory if that is less)",
+    ),
+    "ssh-secret": ("", "for helm-values: a Secret with the job's private key (default: the chart creates one)"),
 }
 
 _PAIRS = {
     "env": "a variable of the ranks",
-    "node-selector": "a label of the nodes that pods may be on",
+    "node-selector": "a label that nodes of the pods must have",
     "annotation": "of the workers' pods",
 }
 _LISTS = {
     "toleration": ("KEY=VALUE:EFFECT", "of a taint; KEY:EFFECT or KEY for any value"),
     "volume": ("CLAIM:PATH", "of all pods; also configmap/NAME:PATH, secret/NAME:PATH, and :ro at the end"),
-    "pull-secret": ("NAME", "a Secret with which the image is pulled"),
+    "pull-secret": ("NAME", "a Secret for pulling the image"),
 }
 
 
@@ -82,14 +85,16 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(f"--{name}", type=int, default=number, metavar="N", help=f"{text} (default: {number})")
     for name, (word, text) in _WORDS.items():
         parser.add_argument(f"--{name}", default=word, metavar="TEXT", help=text)
-    parser.add_argument("--ttl", type=int, metavar="SECONDS", help="delete the job so long after its end")
+    parser.add_argument("--ttl", type=int, metavar="SECONDS", help="delete the job this long after its end")
     for name, text in _PAIRS.items():
         parser.add_argument(
             f"--{name}", action="append", default=[], metavar="NAME=TEXT", help=f"{text}; may be repeated"
         )
     for name, (form, text) in _LISTS.items():
         parser.add_argument(f"--{name}", action="append", default=[], metavar=form, help=f"{text}; may be repeated")
-    parser.add_argument("--output", metavar="FILE", help="write it there, anew; by default it is printed")
+    parser.add_argument(
+        "--output", metavar="FILE", help="write to this file, and replace it if it exists (default: print)"
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help="what each rank runs: -- python train.py …")
 
 

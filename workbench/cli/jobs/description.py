@@ -108,8 +108,8 @@ class JobDescription:
         longest = f"{self.name}-worker-{self.most_workers - 1}"
         if not _LABEL.fullmatch(self.name) or len(longest) > _LABEL_LENGTH:
             raise LaunchError(
-                f"{self.name!r} is no name for a job. Letters a to z, digits and - make one, with a letter first, and "
-                f"the name of its last pod, {longest}, has {_LABEL_LENGTH} characters at most."
+                f"{self.name!r} is not a valid name for a job. Use letters a to z, digits and -, with a letter first; "
+                f"the name of its last pod, {longest}, may have at most {_LABEL_LENGTH} characters."
             )
 
     @property
@@ -158,15 +158,17 @@ def _check_words(job: JobDescription) -> None:
         raise LaunchError(f"memory is {job.memory!r}, but must be a number with a unit: 500Mi, 2Gi.")
     for name in job.env:
         if not _VARIABLE.fullmatch(name):
-            raise LaunchError(f"env: {name!r} is no name of a variable: letters, digits and _, with no digit first.")
+            raise LaunchError(
+                f"env: {name!r} is not a valid name of a variable: use letters, digits and _, with no digit first."
+            )
     if job.queue and not _QUEUE.fullmatch(job.queue):
-        raise LaunchError(f"queue is {job.queue!r}, but must have letters, digits, -, _ and . alone, at most 63.")
+        raise LaunchError(f"queue is {job.queue!r}, but may have only letters, digits, -, _ and ., at most 63.")
     for name in ("priority", "namespace", "ssh_secret"):
         value = getattr(job, name)
         if value and not _SUBDOMAIN.fullmatch(value):
             raise LaunchError(f"{name} is {value!r}, but must have letters a to z, digits, - and . alone.")
     if any("\0" in word for word in [*job.command, *job.env.values()]):
-        raise LaunchError("command or env holds a null character, which no process can be given.")
+        raise LaunchError("command or env contains a null character, which cannot be passed to a process.")
 
 
 def _check_pods(job: JobDescription) -> None:
@@ -183,7 +185,7 @@ def _check_pods(job: JobDescription) -> None:
         toleration(each)
     places = [volume(each)["path"] for each in job.volumes]
     if twice := [place for place in places if places.count(place) > 1]:
-        raise LaunchError(f"volumes: two are at {twice[0]}. Each has a place of its own.")
+        raise LaunchError(f"volumes: two are at {twice[0]}. Mount each at a different path.")
     _check_shm(job)
 
 

@@ -67,8 +67,8 @@ def fixed_size(job: JobDescription, kind: str) -> None:
     """
     if job.is_elastic:
         raise LaunchError(
-            f"A {kind} has a fixed number of ranks, and this job {job.min_np} to {job.max_np}. For an elastic one take "
-            "mpijob or helm-values."
+            f"A {kind} has a fixed number of ranks, and this job has {job.min_np} to {job.max_np}. For an elastic job "
+            "use mpijob or helm-values."
         )
 
 

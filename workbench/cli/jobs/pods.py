@@ -50,11 +50,11 @@ def image(job: JobDescription) -> str:
         raise LaunchError("Pods need an image: build deploy/container, push it, and name it with --image.")
     found = _IMAGE.fullmatch(job.image)
     if not found:
-        raise LaunchError(f"{job.image!r} is no name of an image: registry.example/workbench:2, for one.")
+        raise LaunchError(f"{job.image!r} is not the name of an image. Example: registry.example/workbench:2.")
     if not found["digest"] and found["tag"] in (None, "latest"):
         raise LaunchError(
-            f"{job.image!r} says not which build of the image: one that a worker pulls later may differ from the "
-            "others'. Name a tag other than latest, or a digest."
+            f"{job.image!r} does not say which build of the image: a worker that pulls it later may get a different "
+            "one. Name a tag other than latest, or a digest."
         )
     return job.image
 

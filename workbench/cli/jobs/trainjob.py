@@ -32,12 +32,10 @@ def manifest(job: JobDescription) -> dict[str, Any]:
     if job.priority:
         raise LaunchError(
             f"priority is {job.priority!r}, but a TrainJob's pods have the priority class of the runtime {_RUNTIME}. "
-            "Leave it out, or take mpijob or jobset."
+            "Leave it out, or use mpijob or jobset."
         )
     if job.ttl is not None:
-        raise LaunchError(
-            f"ttl is {job.ttl}, but a TrainJob has no such field. Leave it out, or take mpijob or jobset."
-        )
+        raise LaunchError(f"ttl is {job.ttl}, but a TrainJob has no such field. Leave it out, or use mpijob or jobset.")
     pods.no_torchrun_variables(job)
     limit = seconds(job.time)
     trainer = {

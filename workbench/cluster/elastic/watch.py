@@ -173,7 +173,7 @@ class Watch(threading.Thread):
             self.on_due()
 
     def _have_trouble(self, error: Exception) -> None:
-        text = f"workbench: the watch over the engines had trouble: {error!r}"
+        text = f"workbench: watching the engines failed: {error!r}"
         if text != self._trouble:
             self._trouble = text
             self._notify_people(text)
@@ -239,7 +239,7 @@ class Watch(threading.Thread):
         if begun:
             self.changes.append(MembershipChange(time.time_ns(), begun))
         if begun and self._members.heirless:
-            self._notify_people("those that had what was trained are lost; the others begin with what they have")
+            self._notify_people("all engines with trained state are lost; the others begin with their own state")
 
 
 def name_of(worker: int) -> str:

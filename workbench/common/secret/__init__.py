@@ -1,1 +1,1 @@
-"""Who knows a job's secret, and who is a stranger."""
+"""Which connections know a job's secret, and which are strangers'."""

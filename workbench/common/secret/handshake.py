@@ -1,6 +1,6 @@
-"""Two ends of a TCP connection show each other that they know a job's secret, without saying it.
+"""The two ends of a TCP connection prove to each other that they know a job's secret, without sending it.
 
-Who has connected and not shown it yet may be a stranger: of these there are a few at once, each for a short time.
+A connection without a proof may be a stranger's: only a few of these are open at once, each for a short time.
 """
 
 from __future__ import annotations

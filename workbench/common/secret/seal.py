@@ -1,9 +1,9 @@
-"""Messages that only those who know the job's secret can make.
+"""Messages that only a process that knows the job's secret can make.
 
 Strangers may reach the control plane's port. So every message begins with a keyed hash (BLAKE2b, 16 bytes)
-under the job's secret, which travels over the launcher's own channel and never over this one. The hash also
-covers the direction, the rank and a number that only grows, so a recorded message cannot be played back.
-Whatever does not verify is dropped before a byte of it is decoded.
+under the job's secret, which is sent over the launcher's own channel and never over this one. The hash also
+covers the direction, the rank and a number that only grows, so a recorded message cannot be replayed. A message that is
+not verified is dropped before a byte of it is decoded.
 
 Between processes of one user on one machine the system itself says who is at the other end of a connection. There only
 a connection's first message is sealed.

@@ -1,1 +1,1 @@
-"""What the core asks of memory and network; `transport/` implements it."""
+"""The protocols for memory and network that the core uses; `transport/` implements them."""

@@ -1,10 +1,10 @@
-"""The protocols of the data plane. ``Link`` (rank, size, sendrecv) stands beside the algorithms that use it.
+"""The protocols of the data plane. ``Link`` (rank, size, sendrecv) is defined with the algorithms that use it.
 
 A :class:`Backend` connects some ranks. It is composed of three parts, each a small protocol with a null implementation:
 
 - :class:`Collectives`: the five verbs that the engine executes. Null: over ``host/single.py``, one rank.
-- :class:`SharedMemory`: memory that ranks reach of each other. Null: ``PrivateMemory`` of ``memory.py``.
-- :class:`Lifecycle`: ticks amid waits, process sets, the end. Null: over ``host/single.py``, nothing to end.
+- :class:`SharedMemory`: memory of each rank that the others can access. Null: ``PrivateMemory`` of ``memory.py``.
+- :class:`Lifecycle`: ticks during waits, process sets, the end. Null: over ``host/single.py``, nothing to end.
 """
 
 from __future__ import annotations

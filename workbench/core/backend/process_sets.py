@@ -72,7 +72,7 @@ class SetTable:
             if self._on_gpu:  # first: it may move what it has by the host's backend
                 self._on_gpu[0].life.close(clean)
         except Exception:
-            logging.getLogger("workbench").exception("The backend for GPUs did not come to its end.")
+            logging.getLogger("workbench").exception("The backend for GPUs did not close.")
         self._backends[0].life.close(clean)
 
     def add(self, set_id: int, ranks: Sequence[int]) -> None:

@@ -274,7 +274,7 @@ class Membership:
         if not came:
             return ""
         if all(self._workers[each].leaving for each in came):
-            return "those that leave hand over to ranks that are being started"
+            return "leaving ranks wait for ranks that are being started"
         if waits := self.awaited():
             named = ", ".join(f"worker {each} (rank {self.ranks.index(each)})" for each in waits)
             return f"{named} has not left epoch {self.epoch} yet"
@@ -282,7 +282,7 @@ class Membership:
             return f"{count(len(boots), 'worker')} of {len(self._workers)} did not call init() yet"
         if len(came) < self.least:
             return f"{count(len(came), 'worker')} of at least {self.least} (min-np)"
-        return "" if not self._members() else "the others train, and take newcomers in at their next commit"
+        return "" if not self._members() else "the others train, and new ranks join at their next commit"
 
     # --- what follows ---------------------------------------------------------------------------------
 
@@ -366,7 +366,7 @@ class Membership:
         out: Out = []
         for worker in workers:
             del self._workers[worker]
-            out.append((worker, Message("dismissed", {"why": "the job goes on without it"})))
+            out.append((worker, Message("dismissed", {"why": "the job continues without it"})))
         return out
 
     def _begin(self, workers: list[int]) -> Out:

@@ -110,13 +110,13 @@ class ElasticRun:
         if self._failure or (self._last and not self._finished and not ending.asked):
             worker, how = self._last or (None, "")
             words = self._printer.last_words(worker) if worker is not None else ""
-            text = self._failure or f"No rank is left. The last one: {how}."
+            text = self._failure or f"No rank is left. The last one {how}."
             code = ending.exit_code(worker) if worker in ending.codes else 1
             text += f" Its last words:\n{words}" if words else ""
             return Outcome(code or 1, worker, text, ending.asked, files=self._workers.files)
         text = f"The job was ended by {signal_name(ending.asked)}." if ending.asked else ""
         if self._members.left and not ending.asked:
-            text = "All ranks have left the job, on SIGTERM or because their hosts went, each after a commit."
+            text = "All ranks have left the job after a commit, because of SIGTERM or because their hosts left."
             return Outcome(128 + SIGTERM, None, text)
         files, ranks = self._workers.files, dict(self._finished)
         return Outcome(ending.exit_code(None), None, text, ending.asked, files=files, ranks=ranks)
@@ -165,7 +165,7 @@ class ElasticRun:
         if found is not None:
             elsewhere = [host for host, _ in found if not self._workers.takes(host)]
             if elsewhere:
-                self._log(f"{', '.join(elsewhere)}: the job began on this machine alone, and stays there.")
+                self._log(f"{', '.join(elsewhere)}: the job began only on this machine, and stays there.")
             gone = self._slots.found({host: slots for host, slots in found if host not in elsewhere})
             if gone:
                 self._log(f"{count(len(gone), 'worker')} will leave at the next commit: the hosts have fewer slots.")
@@ -216,13 +216,13 @@ class ElasticRun:
         if not why:
             self._log(f"{who} was lost: {how}. {count(len(self._members.alive()), 'worker')} left.")
         if host and self._slots.hosts[host].given_up:
-            self._log(f"{host} is given up: its workers end before they belong to the job.")
+            self._log(f"{host} is not used: its workers are ended before they join the job.")
         if code > 0 and self._finished:
             self._fail(f"{who} failed after others had finished: {how}.", now)
         elif belonged and self._members.left and not self._finished:
             self._fail(
-                f"All ranks of epoch {self._members.epoch} were lost, and with them what was trained; the last was "
-                f"{who}: {how}. Start the job again: it goes on from its newest checkpoint, if it wrote any.",
+                f"All ranks of epoch {self._members.epoch} were lost, and with them the trained state; the last was "
+                f"{who}: {how}. Start the job again: it continues from its newest checkpoint, if there is one.",
                 now,
             )
 
@@ -247,7 +247,9 @@ class ElasticRun:
         if epoch > 1:
             self._log(f"epoch {epoch} begins with {count(len(self._members.ranks), 'rank')}.")
         if epoch and self._members.heirless:
-            self._log("those that had what was trained are lost: the others read the newest checkpoint, or begin anew.")
+            self._log(
+                "all ranks with trained state are lost: the others read the newest checkpoint, or begin from the start."
+            )
         if epoch and self._limits.resets is not None and epoch - 1 > self._limits.resets:
             self._fail(RESET_LIMIT.format(self._limits.resets), time.monotonic())
 
@@ -272,7 +274,7 @@ class ElasticRun:
         if self._short_since is not None and not self._failure and now - self._short_since > limits.timeout_s:
             self._fail(f"The job waited longer than {limits.timeout_s:g} s (--elastic-timeout): {why}.", now)
         elif not self._failure and len(self._members.alive()) < limits.least and not self._slots.may_start():
-            self._fail(f"Fewer than {limits.least} ranks (--min-np) are left, and no host takes another.", now)
+            self._fail(f"Fewer than {limits.least} ranks (--min-np) are left, and no host can start another.", now)
 
     def _kill_silent(self, worker: int) -> None:
         """A stopped process is killed, so that the others can go on."""

@@ -254,8 +254,8 @@ class WorkersOnHosts:
             if open_already and open_already.endpoint.address != endpoint.address:
                 raise LaunchError(
                     f"The hosts would need another network for {', '.join(target.name for target in targets)}: "
-                    f"{endpoint.name} is used by its address {open_already.endpoint.address} already, and now "
-                    f"{endpoint.address} would be needed. Say which with --network-interface."
+                    f"{endpoint.name} is already used by its address {open_already.endpoint.address}, and now "
+                    f"{endpoint.address} would be needed. Choose one with --network-interface."
                 )
         return {endpoint.name: endpoint for endpoint in endpoints}
 

@@ -128,7 +128,7 @@ class Agent:
             except (LaunchError, OSError) as error:
                 self._send("failed", doing=message.kind, text=str(error))
             except (KeyError, TypeError, ValueError) as error:
-                self._send("failed", doing=message.kind, text=f"{message.kind} makes no sense: {error!r}")
+                self._send("failed", doing=message.kind, text=f"{message.kind} cannot be understood: {error!r}")
 
     def _send(self, kind: str, data: bytes = b"", **fields: Any) -> None:
         write(self._answer, Message(kind, fields, data))

@@ -168,7 +168,7 @@ class Connections:
         self.early += early
         for name in questions.keys() - answers.keys() - failures.keys():
             what = f"{self._state(name)}, and did not answer within {limit_s:.0f} s"
-            cure = "Is it overloaded, its file system slow, an MTU on the way too small? More time: --start-timeout"
+            cure = "Is it overloaded, its file system slow, or an MTU too small? --start-timeout gives more time"
             failures[name] = Message(GONE, {"what": what, "cure": cure})
         return answers, failures
 
@@ -176,8 +176,8 @@ class Connections:
         """How far an agent has come, as a sentence about its host begins."""
         connection = self._open[name]
         if connection.pid:
-            return "it is at work"
-        return "it is starting Python" if connection.coming else "it is being connected to"
+            return "it is working"
+        return "it is starting Python" if connection.coming else "it is connecting"
 
     def close(self) -> None:
         """Close all pipes; an agent that still runs takes it as the end."""
@@ -201,7 +201,7 @@ class Connections:
             found = list(connection.decoder.feed(data))
         except MessageError as error:
             self._drop(connection)
-            return [Message(GONE, {"what": f"what came from it was {error}", "cure": "Does its login shell print?"})]
+            return [Message(GONE, {"what": f"it sent {error}", "cure": "Does its login shell print something?"})]
         connection.coming |= any(message.kind == COMING for message in found)
         found = [message for message in found if message.kind != COMING]
         for message in found:

@@ -110,7 +110,7 @@ def find_hosts(
             or Slurm does not answer.
     """
     if ssh and ssh.identity and not os.access(os.path.expanduser(ssh.identity), os.R_OK):
-        raise LaunchError(f"There is no key {ssh.identity} that can be read here (--ssh-identity-file).")
+        raise LaunchError(f"The key {ssh.identity} does not exist or cannot be read (--ssh-identity-file).")
     if sum(map(bool, (listed, file, script))) > 1:
         raise LaunchError("Name the hosts in one way: -H, --hostfile or --host-discovery-script.")
     if listed or file or script:
@@ -182,8 +182,8 @@ class RanksOnHosts:
         endpoints = self._endpoints or self.rehearse(log, verbose)
         if self._task.starter == "mpi" and ":" in endpoints[0].address and mpi.library_vendor() == "MPICH":
             raise LaunchError(
-                f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} have no network in "
-                "common but one of IPv6. Leave out --mpi: then the ranks use TCP, which knows both."
+                f"MPICH's launcher needs IPv4, and {', '.join(each.name for each in endpoints)} share only an IPv6 "
+                "network. Leave out --mpi: then the ranks use TCP, which supports both."
             )
         folder = str(Path(tempfile.gettempdir()) / f"{job_folder.BEGINS}{secrets.token_hex(8)}")
         answers, failures = self._connections.ask(self._orders(endpoints, folder), "starting", self._limit_s)

@@ -34,7 +34,9 @@ _LEAST_BYTES = 64 << 20  # for temporary files, and for shared memory
 _CLOCKS_S = 30.0
 _MOST_LINES = 12
 # What to do where a host fails in a step, by the answer that did not come.
-_CURES = {"listening": "Widen the range: WORKBENCH_PORTS=40000-40100. See who listens there: ss -ltnp."}
+_CURES = {
+    "listening": "Use a larger range: WORKBENCH_PORTS=40000-40100. This shows which programs listen there: ss -ltnp."
+}
 LOOPBACK = ("lo", "127.0.0.1")
 
 
@@ -183,13 +185,16 @@ class _Rehearsal:
             for other, why in message.fields["found"].items():
                 if why:
                     address, port, _ = doors[other]
-                    cure = f"A firewall? Let {name} in there; WORKBENCH_PORTS=40000-40100 says at which ports"
+                    cure = f"A firewall? Allow {name} there; WORKBENCH_PORTS=40000-40100 limits the ports"
                     if SMALL_ONLY in why:
                         cure = (
-                            f"Give {places[other][0]} the MTU of the whole way (ping -M do -s 1472 {address}; ip link)"
+                            f"Give {places[other][0]} the MTU of the whole route (ping -M do -s 1472 {address}; ip "
+                            f"link)"
                         )
                     what = f"{name} cannot connect to it, at {address} port {port} ({places[other][0]}): {why}"
-                    self._problems.append(HostProblem(other, what, f"{cure}, --network-interface by which network."))
+                    self._problems.append(
+                        HostProblem(other, what, f"{cure}, and --network-interface chooses the network.")
+                    )
         self._ask(dict.fromkeys(self._names, Message("close", {})), "closed")
         return [Endpoint(name, *places[name], (its["port"], its["spare"])) for name, its in listening.items()]
 
@@ -256,7 +261,7 @@ def way_back(connections: Connections, endpoints: Sequence[Endpoint], ports: tup
             return endpoint.address  # this machine is one of the hosts, and the others have reached it
     address = source(endpoints[0].address if len(endpoints) > 1 else _resolved(endpoints[0].name))
     if not address:
-        raise LaunchError(f"There is no way from this machine to {endpoints[0].name}, at {endpoints[0].address}.")
+        raise LaunchError(f"There is no route from this machine to {endpoints[0].name}, at {endpoints[0].address}.")
     port = Port(address, *ports)
     places = {"here": PortAddress(address, port.number, port.word)}
     questions = {endpoint.name: Message("reach", {"places": places, "limit_s": _REACH_S}) for endpoint in endpoints}
@@ -267,8 +272,8 @@ def way_back(connections: Connections, endpoints: Sequence[Endpoint], ports: tup
     for name, why in said.items():
         if why:
             raise LaunchError(
-                f"{name}: it cannot connect to this machine, at {address} port {port.number}: {why}. A firewall? Let "
-                f"{name} in here; WORKBENCH_PORTS=40000-40100 says at which ports."
+                f"{name}: it cannot connect to this machine, at {address} port {port.number}: {why}. A firewall? Allow "
+                f"{name} here; WORKBENCH_PORTS=40000-40100 limits the ports."
             )
     return address
 
@@ -305,7 +310,7 @@ def differences(facts: Mapping[str, Any]) -> list[HostProblem]:
         for folder, free in each["space"].items():
             if free < _LEAST_BYTES:
                 what = f"{folder} is full: {free >> 20} MiB are free, and {_LEAST_BYTES >> 20} are needed"
-                cure = "Delete what is old there"
+                cure = "Delete old files there"
                 cure += ", or give a container more: --shm-size 1g." if folder == "/dev/shm" else "."
                 problems.append(HostProblem(name, what, cure))
     return problems
@@ -323,8 +328,8 @@ def suspicions(facts: Mapping[str, Any], ranks: Mapping[str, int]) -> list[str]:
         if abs(its["clock"]) > _CLOCKS_S:
             lines.append(
                 f"{name}: its clock is {abs(its['clock']):.0f} s {'ahead of' if its['clock'] > 0 else 'behind'} this "
-                "one's: certificates may count as expired, and times of files and logs cannot be compared. "
-                "Start an NTP client there."
+                "one's: certificates may seem expired, and times of files and logs cannot be compared. Start an NTP "
+                "client there."
             )
         if (other := seen.setdefault(its["host"], name)) != name:
             lines.append(
@@ -412,7 +417,7 @@ def _one_facing(
 def _nowhere(name: str, listed: Sequence[tuple[Any, ...]], networks: Sequence[str]) -> HostProblem:
     has = ", ".join(f"{interface} {address}" for interface, address, _ in listed) or "none"
     among = f" among {', '.join(networks)}" if networks else ""
-    what = f"no one interface{among} leads to all other hosts (it has {has})"
+    what = f"no single interface{among} reaches all other hosts (it has {has})"
     return HostProblem(name, what, "Connect the hosts by one network, or name its interface: --network-interface.")
 
 

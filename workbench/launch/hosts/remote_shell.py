@@ -165,8 +165,8 @@ def agent_script(folder: str) -> str:
 _SSH_SAYS = (
     (
         "IDENTIFICATION HAS CHANGED",
-        "its host key has changed: it was installed anew, or another machine answers",
-        "Ask its administrator; if it was installed anew, forget the old key: ssh-keygen -R {known}",
+        "its host key has changed: it was installed again, or another machine answers",
+        "Ask its administrator; if it was installed again, remove the old key: ssh-keygen -R {known}",
     ),
     (
         "Host key verification failed",
@@ -177,24 +177,28 @@ _SSH_SAYS = (
     ("Too many authentication failures", "it accepts no key of this user", "Name the right one: --ssh-identity-file"),
     ("Could not resolve hostname", "there is no host of this name", "Is it spelled as in DNS or /etc/hosts?"),
     ("Connection refused", "no sshd listens there", "Start it, or name its port: --ssh-port"),
-    ("timed out", "it does not answer", "Is it up, and on this network? Does a firewall keep ssh away, or an MTU?"),
-    ("No route to host", "there is no way to it", "Is it up, and on this network?"),
-    ("Network is unreachable", "there is no way to it", "Is it on this network?"),
+    (
+        "timed out",
+        "it does not answer",
+        "Is it up, and on this network? Does a firewall block ssh, or is an MTU wrong?",
+    ),
+    ("No route to host", "there is no route to it", "Is it up, and on this network?"),
+    ("Network is unreachable", "there is no route to it", "Is it on this network?"),
     ("No such file or directory", "ssh is not here", "Install it: apt-get install openssh-client"),
 )
 # What srun says, likewise.
 _SRUN_SAYS = (
     ("DUE TO TIME LIMIT", "Slurm's time limit of the job is over", "Ask for more: --time"),
-    ("CANCELLED", "Slurm has ended the job", "Who did, and why? sacct -o JobID,State,ExitCode"),
+    ("CANCELLED", "Slurm has ended the job", "This shows why: sacct -o JobID,State,ExitCode"),
     ("Invalid job id", "Slurm knows no such job", "Is it over? squeue --me"),
     ("Unable to confirm allocation", "Slurm knows no such job", "Is it over? squeue --me"),
-    ("Node failure", "Slurm says that it has failed", "Look at it: sinfo -N -l"),
+    ("Node failure", "Slurm says that it has failed", "Check it: sinfo -N -l"),
     ("Unable to contact slurm controller", "Slurm does not answer", "Does it run? scontrol ping"),
     ("No such file or directory", "srun is not here", "Load Slurm's module, or start where srun is"),
 )
 # And what the switchboard says.
 _RELAY_SAYS = (
-    ("no executor of", "no executor is left there", "Why did it end? The engine's own log of it says so"),
+    ("no executor of", "no executor is left there", "The engine's own log says why it ended"),
     ("the switchboard does not answer", "the job is over", "Start it again"),
 )
 
@@ -236,7 +240,7 @@ def explain(
             return meaning, cure.format(**words)
     if code == _SSH_FAILED and not text.strip():
         if isinstance(shell, Relay):
-            return "its executor is lost", "Was the task killed, or out of memory? The engine's own log of it says so"
+            return "its executor is lost", "Was the task killed, or out of memory? The engine's own log says why"
         return "the connection to it is lost", "Is it up, and on this network?"
     said = " ".join(re.sub(r"\s+", " ", line) for line in text.strip().splitlines()[-3:]) or "it said nothing"
     return f"{who} ended with exit code {code}: {said}", f"Does this work? {shlex.join(shell.trial(host))}"

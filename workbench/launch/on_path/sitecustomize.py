@@ -33,8 +33,8 @@ if TYPE_CHECKING:  # this runs at each start of Python
     from typing import NoReturn
 
 _ALONE = (
-    "workbench: this script has ended without init(): each of the {} ranks has run it alone, and sent nothing. "
-    "To train together, call init() at its start: import workbench.torch as hvd; hvd.init()"
+    "workbench: this script has ended without init(): each of the {} ranks has run it alone, without communication. To "
+    "train together, call init() at its start: import workbench.torch as hvd; hvd.init()"
 )
 _ALL_ENDED_WITHIN_S = 0.5
 _codes: list[object] = []  # of a SystemExit that nobody caught

@@ -189,7 +189,7 @@ class ProcessTree:
         if left:  # the watchdog keeps running, and tries again when this process ends
             raise LaunchError(
                 f"Processes {left} survived SIGKILL for {_STOP_TIMEOUT_S:.0f} s, so they hang in the operating system "
-                "(a device or a network disk). They are tried again when this process ends."
+                "(a device or a network disk). They get SIGKILL again when this process ends."
             )
         for process in (*self._processes.values(), *self._former):
             process.wait(_STOP_TIMEOUT_S)

@@ -30,7 +30,7 @@ _NOBODY = (
     "or a terminal. Set the value in the notebook, and give it to the engines: engines.view['name'] = value."
 )
 _PASSED_OVER = (
-    "breakpoint() was passed over: nobody can be asked what to do. It works in a %%px cell of a notebook or a terminal "
+    "breakpoint() was skipped: nobody can be asked what to do. It works in a %%px cell of a notebook or a terminal "
     "that runs in the foreground."
 )
 

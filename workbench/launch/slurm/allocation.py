@@ -92,8 +92,8 @@ class JobGpus:
         if visible and len(visible) < self._needed(ranks):
             raise LaunchError(
                 f"CUDA_VISIBLE_DEVICES={','.join(visible)} shows {count(len(visible), 'GPU')} to "
-                f"{count(ranks, 'rank')} of this host, which need {self._needed(ranks)}. In a Slurm job let Slurm "
-                "alone set it."
+                f"{count(ranks, 'rank')} of this host, which need {self._needed(ranks)}. In a Slurm job only Slurm "
+                "should set it."
             )
         firsts = [rank // self.tasks_per_gpu * self.per_task for rank in range(ranks)]
         return [",".join(visible[first : first + self.per_task]) for first in firsts] if self.per_task else []
@@ -115,8 +115,8 @@ class JobGpus:
         if short:
             raise LaunchError(
                 f"In this Slurm job {'; '.join(short)}. Ask Slurm for as many on each host, --gpus-per-node, or start "
-                "fewer ranks. Where ranks are to share a GPU: workbench run --gpus auto; where each is to see all GPUs "
-                "of its host: --gpus all."
+                "fewer ranks. To let ranks share a GPU: workbench run --gpus auto; to let each see all GPUs of its "
+                "host: --gpus all."
             )
 
     def _needed(self, ranks: int) -> int:

@@ -163,8 +163,8 @@ def look(number: str) -> tuple[str, str]:
         if reason in _NEVER:
             ask(["scancel", number])
             raise LaunchError(
-                f"Job {number} was cancelled, for it would wait for ever: {reason}. Does the partition have so many "
-                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows what there is."
+                f"Job {number} was cancelled, because it would wait forever: {reason}. Does the partition have so many "
+                "nodes, tasks and GPUs, for so long, and may this account use it? sinfo shows the partitions."
             )
     return state, words
 

@@ -119,7 +119,7 @@ def bind(n: int, way: str) -> Binding:
         'the launcher binds no rank to cores: --bind none'
     """
     if way not in config.BINDINGS:
-        raise LaunchError(f"WORKBENCH_BIND={way!r} is none of {', '.join(config.BINDINGS)}. Set it to one of these.")
+        raise LaunchError(f"WORKBENCH_BIND={way!r} is not one of {', '.join(config.BINDINGS)}. Set it to one of these.")
     asked = way in (CORE, NUMA)
     if way == NONE or n == 1:
         return Binding(why="--bind none" if way == NONE else "one rank has them all")
@@ -141,7 +141,9 @@ def bind(n: int, way: str) -> Binding:
     except BlockingIOError:
         return Binding(why="another job of yours is bound to these cores", notable=asked)
     except OSError as error:
-        return Binding(why=f"no lock can be had that would keep your other jobs off them ({error})", notable=asked)
+        return Binding(
+            why=f"the lock that keeps your other jobs away from them cannot be taken ({error})", notable=asked
+        )
 
 
 def shares(n: int, nodes: Sequence[Sequence[int]], way: str = CORE) -> tuple[tuple[int, ...], ...]:

@@ -170,7 +170,7 @@ def _choose(found: Sequence[Gpu], gpus: Asked) -> list[str]:
         return [uuid for uuid, _ in found[:few]]
     these = [word for word in map(str.strip, gpus.split(",")) if word] if isinstance(gpus, str) else gpus
     if not isinstance(these, Sequence) or not these:
-        raise _wrong(gpus, found, "Name some, or ask for 0 to use none.")
+        raise _wrong(gpus, found, "Name at least one, or give 0 to use none.")
     return [_named(found, word, gpus) for word in these]
 
 

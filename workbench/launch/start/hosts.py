@@ -86,11 +86,11 @@ def discover(script: str, slots: int = 1, limit_s: float = _DISCOVERY_S) -> Host
     except LaunchError as error:
         raise LaunchError(f"{name}: {str(error).rstrip('.')}. Is it executable, and its path right?") from None
     if code:
-        raise LaunchError(f"{name} ended with exit code {code}: {said or 'it said nothing'}. Run it by hand.")
+        raise LaunchError(f"{name} ended with exit code {code}: {said or 'it printed nothing'}. Run it by hand.")
     try:
         found = [_parse_one(line, slots) for line in map(str.strip, out.splitlines()) if line]
     except LaunchError as error:
-        raise LaunchError(f"{name} printed what is no host: {error}") from None
+        raise LaunchError(f"{name} printed a line that is not a host: {error}") from None
     if not found:
         raise LaunchError(f"{name} printed no host. It should print host:slots, one a line.")
     return found
@@ -124,13 +124,15 @@ def _parse_one(text: str, slots: int = 1, least: int = 0) -> tuple[str, int]:
     found = _LINE.fullmatch(text)
     if found is None:
         raise LaunchError(
-            f"{text[:200]!r} is no host: write name:slots, such as localhost:2 or [fd00::1]:2; in a file also "
+            f"{text[:200]!r} is not a host: write name:slots, such as localhost:2 or [fd00::1]:2; in a file also "
             "name slots=2 max_slots=4."
         )
     words = {name.replace("-", "_"): int(number) for name, number in _WORD.findall(found["words"])}
     number = int(found["slots"] or words.get("slots", min(slots, words.get("max_slots", slots))))
     if number < least:
-        raise LaunchError(f"{text[:200]!r} has {number} slots, so no rank can be there: leave it out, or give it some.")
+        raise LaunchError(
+            f"{text[:200]!r} has {number} slots, so no rank can start there: leave it out, or give it slots."
+        )
     return found["v6"] or found["bare"] or found["name"], number
 
 

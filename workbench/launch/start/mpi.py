@@ -171,11 +171,11 @@ def find_mpiexec(path: str = "") -> str:
     found = [path] if path else candidates()
     if not found:
         raise LaunchError(
-            f"No mpiexec beside {sys.executable} nor on PATH. Install one ({advice()}), or load your site's "
+            f"There is no mpiexec next to {sys.executable} or on PATH. Install one ({advice()}), or load your site's "
             "MPI module before you start Jupyter or workbench run. A notebook can name it: up(n, mpiexec=...)."
         )
     if path and not shutil.which(path):
-        raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or none.")
+        raise LaunchError(f"There is no program {path}. Give the full path of an mpiexec, or leave it out.")
     vendors = {}
     for each in found:
         try:

@@ -216,7 +216,7 @@ def _describe(ending: Ending, culprit: int | None, where: Callable[[int], str]) 
     if code == -signal.SIGBUS:
         free = shared_memory.free_bytes() or 0
         return (
-            f"{rank} was killed by SIGBUS, which ends the job: as a rule /dev/shm was full, of which "
+            f"{rank} was killed by SIGBUS, which ends the job: usually /dev/shm was full, of which "
             f"{free / 1e6:.0f} MB are free now. {shared_memory.CURE}"
         )
     return f"{rank} {how_it_ended(code)}, which ends the job."

@@ -107,7 +107,7 @@ def processes(task: JobSpec, folder: Path, log: Callable[[str], None]) -> list[P
             if task.starter == "mpi":
                 raise
             how = "Gloo" if has("torch") else "shared memory and TCP"
-            log(f"No MPI ({error}) So the ranks are plain processes, and talk over {how}.")
+            log(f"No MPI ({error}) So the ranks are plain processes, and communicate over {how}.")
         else:
             return [Process("mpiexec", [*starter, *supervised], common)]
     common |= _common(task, folder)
@@ -163,7 +163,7 @@ def free_port() -> int:
     for port in random.sample(_PORTS, 100):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
-    raise LaunchError(f"A hundred ports between {_PORTS.start} and {_PORTS.stop} are all taken.")
+    raise LaunchError(f"A hundred ports between {_PORTS.start} and {_PORTS.stop} are all in use.")
 
 
 def environment(n: int, as_horovod: bool = False, env: Mapping[str, str] | None = None) -> dict[str, str]:

@@ -85,8 +85,8 @@ class Fingerprint:
 def fingerprint(model: Any, optimizer: Any = None) -> Fingerprint:
     """Compare the state of all ranks. Every rank calls it, in a ``%%px`` cell or under mpiexec.
 
-    Each rank hashes what it has, and the checksums are gathered: about 100 bytes for each tensor and rank. Where
-    parameters differ, those of the ranks that are most in number travel to all as well, one by one, to say by how much.
+    Each rank hashes its state, and the checksums are gathered: about 100 bytes for each tensor and rank. If parameters
+    differ, those of the largest group of equal ranks are also sent to all, one by one, to compute the difference.
 
     Args:
         model: what has a ``state_dict()``, or a dict or list of arrays and tensors of any framework.

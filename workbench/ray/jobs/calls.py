@@ -113,7 +113,7 @@ def within(refs: Sequence[Any], timeout_s: float, what: str) -> list[Any]:
 
 def _fail(first: Failure, places: Sequence[Location], busy: Sequence[int]) -> NoReturn:
     where = f" on {places[first.rank].host} (process {places[first.rank].pid})" if places else ""
-    rest = f"\n{rank_list(busy)} still run; shutdown() ends them." if busy else ""
+    rest = f"\n{rank_list(busy)} are still running; shutdown() ends them." if busy else ""
     if first.gone:
         raise RankGoneError(f"Rank {first.rank}{where} was lost: {reason(first.error)}{rest}") from None
     if isinstance(first.cause, CollectiveError):  # all ranks have the same

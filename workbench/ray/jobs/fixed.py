@@ -73,7 +73,7 @@ class StaticAdapter:
         """See :meth:`workbench.ray.RayExecutor.start`."""
         connected()
         if self._strategy:
-            raise LaunchError("The ranks run already. shutdown() ends them.")
+            raise LaunchError("The ranks are already running. shutdown() ends them.")
         self._lost, self._strategy = "", self._choose()
         try:
             workers, _ = self._strategy.create_workers()
@@ -185,8 +185,8 @@ def _sent(what: Any, fn: Callable[..., Any]) -> Any:
         name = getattr(fn, "__qualname__", repr(fn))
         why = str(error).strip().splitlines()[-1] if str(error) else "no reason given"
         raise TypeError(
-            f"{name} and its arguments cannot be sent to the ranks, for they cannot be pickled: {why} Open files, "
-            "locks and connections have to be made within the function."
+            f"{name} and its arguments cannot be sent to the ranks, because they cannot be pickled: {why} Open files "
+            "and make locks and connections inside the function."
         ) from error
 
 

@@ -61,7 +61,8 @@ class Growing:
             if time.monotonic() > until:
                 why = self._offers.complaint or f"Ray has room for {count(there, 'slot')}"
                 raise DeadlineError(
-                    f"{there} of {count(n, 'slot')} were there after {timeout_s:g} s: {why}. Add nodes, ask for less, "
+                    f"{there} of {count(n, 'slot')} were available after {timeout_s:g} s: {why}. Add nodes, ask for "
+                    f"less, "
                     "or wait longer: elastic_timeout=."
                 )
             time.sleep(_LOOK_S)

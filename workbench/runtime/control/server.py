@@ -267,7 +267,7 @@ class ControlServer(threading.Thread):
                 self._timeline.completed(event.rank, out)
             return out
         except Exception:  # a wish that makes no sense must not end the thread that all ranks depend on
-            log.exception("rank %d asked for something impossible: %.200r", event.rank, event)
+            log.exception("rank %d sent an invalid request: %.200r", event.rank, event)
             return Decision()
 
     def _open(self, connection: Connection, message: bytes) -> Event | None:
@@ -277,7 +277,7 @@ class ControlServer(threading.Thread):
         else:
             opened = self._up.open(message)
             if opened is None:
-                log.debug("dropped a message that does not carry the job's secret")
+                log.debug("dropped a message that is not signed with the job's secret")
                 connection.closed |= connection in self._strangers
                 return None
             rank, number, body = opened
@@ -330,7 +330,7 @@ class ControlServer(threading.Thread):
         except OSError as error:  # gone again, or no file descriptors left: then strangers' must be given back first
             if not self._ran_out and (why := ran_out(error)):
                 self._ran_out = True
-                log.warning("Rank 0 cannot take in ranks that connect: %s", why)
+                log.warning("Rank 0 cannot accept connections of ranks: %s", why)
             time.sleep(0.001)
             return
         if peer(visitor)[1] not in (-1, os.getuid()):  # another user of this machine can be none of this job's ranks

@@ -109,7 +109,7 @@ class BlockedThreads(Waits):
                 with self._lock:
                     self._report_blocked()
             except Exception:
-                log.exception("Which threads of rank %d wait could not be found out.", self._rank)
+                log.exception("It is not known which threads of rank %d wait.", self._rank)
 
     def now(self) -> list[tuple[int, str, str]]:
         """What the threads of this rank wait for: process set, name, and the line of the user's code."""

@@ -64,7 +64,7 @@ class Cells:
         if not late or len(late) == len(ranks):
             return None
         text = f"{key[1]!r}: {rank_list(late)} submitted it in a cell that failed, the others in a later one. "
-        return "MissingRanksError", f"{text}Begin a cell when the last one has ended everywhere."
+        return "MissingRanksError", f"{text}Begin a cell only after the last one has ended on all ranks."
 
 
 def announced_by(waiting: WaitingNames, rank: int) -> list[Key]:

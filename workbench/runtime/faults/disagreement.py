@@ -28,16 +28,17 @@ _WORDS = {
     "optimizers": (
         "Two optimizers have parameters of this name. By (number in use, number made), one rank sent the gradient of "
         "optimizer {0}, but another rank that of optimizer {1}.",
-        "Step the optimizers in one order on every rank, or give their parameters different names. In a search, begin "
-        "a trial on all ranks together: what ends one early must be equal on every rank, such as an averaged metric.",
+        "Step the optimizers in the same order on every rank, or give their parameters different names. In a search, "
+        "begin each trial on all ranks together: a value that ends it early must be equal on every rank, such as an "
+        "averaged metric.",
     ),
     "steps": (
         "In a cell that failed, one rank made {0}, but another rank made {1}: their weights may differ; "
         "fingerprint(model) shows whether they do.",
         "Make them equal by broadcast_parameters(model.state_dict(), 0) and broadcast_optimizer_state(optimizer, 0) "
         "in PyTorch, broadcast_variables([*model.weights, *optimizer.variables], 0) in Keras and TensorFlow, "
-        "broadcast_parameters((params, state), 0) in JAX, or load a checkpoint on every rank. This is said once: if "
-        "you run the cell again, it trains with the weights as they are.",
+        "broadcast_parameters((params, state), 0) in JAX, or load a checkpoint on every rank. This error comes once: "
+        "if you run the cell again, it trains with the present weights.",
     ),
     "device selection": (
         "One rank specified device {0}, but another rank specified device {1}.",
@@ -69,7 +70,7 @@ _RAGGED = (
     "All dimensions but the first must be equal (dimensions, shape after the first): {0} and {1}.",
     "Only the first dimension may differ between ranks.",
 )
-_ALLREDUCE = "Send the same shape on every rank, or use allgather for rows that differ in number."
+_ALLREDUCE = "Send the same shape on every rank, or use allgather for different numbers of rows."
 
 
 def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
@@ -102,5 +103,5 @@ def explain(what: str, requests: Requests, values: dict[int, Any]) -> str:
 
 def _steps(made: int = 0, failed: int = 0, torn: int = 0) -> str:
     """In words; ``torn`` is a number of the rank's own."""
-    more = [f"{count(failed, 'step')} that raised"] * bool(failed) + ["one that was broken off halfway"] * bool(torn)
+    more = [f"{count(failed, 'step')} that raised"] * bool(failed) + ["one that was interrupted halfway"] * bool(torn)
     return " and ".join([count(made, "step"), *more])

@@ -161,7 +161,7 @@ def after_a_loss() -> str:
         'Start the job again.'
     """
     if config.launch().launcher == "elastic":
-        return "The others can go on without it, in a function under elastic.run."
+        return "The others can continue without it, in a function under elastic.run."
     if getattr(_shell(), "kernel", None) is None:
         return "Start the job again."
     return "Call engines.rescue() in a cell without %%px."

@@ -144,7 +144,7 @@ class SupervisingCoordinator:
         """Fail what ended cells have left in flight, where it could be matched with a later cell's tensor."""
         text = (
             "{!r} was submitted by {} in a cell that has ended, and not by all other ranks, so it was given up. Submit "
-            "it on every rank in one cell; or give it a name, under which it may wait if no cell fails."
+            "it on every rank in one cell; or give it a name: a named tensor may wait if no cell fails."
         )
         waiting = self._inner.waiting
         void = self._cells.void(waiting, self._attendance.idle)

@@ -85,7 +85,7 @@ class Tuner:
         self._write, self._expected = write or Log(""), expected
         self._first = self._expected_best() + [dict(zip(TUNED, point, strict=True)) for point in _FIRST]
         if not self._free:
-            self.settled = f"All that could be tuned was set by the user: {start} stay."
+            self.settled = f"All tunable settings were set by the user: {start} stay."
 
     def tell(self, score: float) -> Choice:
         """A sample's score with the current choice; return the next choice."""
@@ -188,7 +188,7 @@ def _open(path: str) -> TextIO:
     except OSError as error:
         raise LaunchError(
             f"HOROVOD_AUTOTUNE_LOG={path!r} cannot be written on rank 0: {error.strerror}. "
-            "Name a file in a folder that is there and that you may write to."
+            "Name a file in an existing folder that you may write to."
         ) from None
 
 
@@ -216,7 +216,7 @@ def tuner(settings: Settings, expected: Callable[[Choice], float] | None = None)
         raise LaunchError(f"WORKBENCH_AUTOTUNE_GAUSSIAN_PROCESS_NOISE={value}: a number from 0 to 1 is needed.")
     fixed = [name.strip() for name in settings.autotune_fixed.split(",") if name.strip()]
     if unknown := [name for name in fixed if name not in TUNED]:
-        raise LaunchError(f"WORKBENCH_AUTOTUNE_FIXED names {unknown[0]!r}; what is tuned is {', '.join(TUNED)}.")
+        raise LaunchError(f"WORKBENCH_AUTOTUNE_FIXED names {unknown[0]!r}; the tuned settings are {', '.join(TUNED)}.")
     bayes.load()
     return Tuner(
         Choice(settings.fusion_threshold_bytes, settings.fusion_window_s), fixed,

@@ -235,7 +235,7 @@ class Writer(threading.Thread):
                     if ended:
                         self._file.truncate(self._place + 2)
                 except OSError as error:
-                    log.warning("The timeline stops here, for its file cannot be written: %s", error)
+                    log.warning("The timeline stops here, because its file cannot be written: %s", error)
                     while not ended and self._queue.get() is not None:
                         pass
                     return
@@ -287,8 +287,8 @@ def begin_timeline(timeline: Timeline, settings: Settings, rank: int) -> None:
         timeline.open(settings.timeline, bool(settings.timeline_mark_cycles))
     except OSError as error:
         raise LaunchError(
-            f"The timeline {settings.timeline} cannot be written: {error.strerror or error}. Give a file in a folder "
-            "that is there: HOROVOD_TIMELINE, WORKBENCH_TIMELINE or --timeline-filename."
+            f"The timeline {settings.timeline} cannot be written: {error.strerror or error}. Give a file in an "
+            "existing folder: HOROVOD_TIMELINE, WORKBENCH_TIMELINE or --timeline-filename."
         ) from None
 
 

@@ -124,7 +124,7 @@ def unpacked(raw: bytes) -> list[int]:
 
 def _take(raw: bytes, at: int, length: int) -> bytes:
     if at + length > len(raw):
-        raise CutError(f"{length} bytes are due at byte {at}, and {len(raw) - at} are left")
+        raise CutError(f"{length} bytes are expected at byte {at}, but only {len(raw) - at} are left")
     return raw[at : at + length]
 
 

@@ -49,7 +49,7 @@ class Links:
         if ranks > hosts and self.inside is None:
             raise ValueError(
                 f"{ranks} ranks on {hosts} hosts are {ranks // hosts} a host, but workbench.measure() ran with one a "
-                "host, so the way between ranks of a host is not known. Measure with two ranks on a host."
+                "host, so the link between ranks of a host is not known. Measure with two ranks on a host."
             )
         if hosts > 1 and link is None:
             raise ValueError(

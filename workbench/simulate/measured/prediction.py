@@ -196,7 +196,7 @@ def _as_the_job(measured: Measured) -> Policy:
 def _known(links: Links | None) -> Links:
     if links is None:
         raise ValueError(
-            "Layers alone do not say how fast the ranks' links are: give links=, of measure() or your own."
+            "The layers do not say how fast the links between ranks are: give links=, from measure() or your own."
         )
     return links
 

@@ -46,7 +46,7 @@ def names_of(features: Sequence[str] | None, labels: Sequence[str] | None, weigh
         DataFrameError: none were named.
     """
     if not features or not labels:
-        raise DataFrameError("feature_cols= and label_cols= say which columns are trained on: both are needed.")
+        raise DataFrameError("feature_cols= and label_cols= choose the columns for training: both are needed.")
     return list(dict.fromkeys([*features, *labels, *([weight] if weight else [])]))
 
 
@@ -128,7 +128,8 @@ def _type(df: Any, name: str) -> tuple[str, str]:
         return kind, _NUMBERS[element.typeName()]
     raise DataFrameError(
         f"The column {name} is of type {found.simpleString()}. A model takes numbers: a numeric or boolean type, "
-        "arrays of one, or vectors. pyspark.ml.feature has ways there, as StringIndexer and VectorAssembler."
+        "arrays of these, or vectors. pyspark.ml.feature can convert it, for example with StringIndexer or "
+        "VectorAssembler."
     )
 
 

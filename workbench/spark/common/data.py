@@ -79,7 +79,7 @@ def there(
     paths = [store.get_train_data_path(number)] + ([store.get_val_data_path(number)] if validates else [])
     for path in paths:
         if not store.is_parquet_dataset(path):
-            raise store.error("read", path, FileNotFoundError("no Parquet is there"))
+            raise store.error("read", path, FileNotFoundError("there are no Parquet files"))
     found = kinds(spark.read.parquet(store.spark_path(paths[0])), names)
     if vectors := [name for name, (kind, _) in found.items() if kind == "vector"]:
         raise DataFrameError(

@@ -113,7 +113,7 @@ class HorovodEstimator(Estimator, EstimatorParams, metaclass=abc.ABCMeta):  # ty
             ParameterError: one is missing, or does not go with another.
         """
         if self.getModel() is None:
-            raise ParameterError("The parameter model= is missing: what is to be trained?")
+            raise ParameterError("The parameter model= is missing: give the model to train.")
         if not isinstance(self.getStore(), Store):
             raise ParameterError(
                 f"The parameter store= is {self.getStore()!r}: give Store.create(folder), of a folder that all "

@@ -214,7 +214,9 @@ class Share:
             return {name: _values(table[name].combine_chunks(), column) for name, column in self.columns.items()}
         frame = self.transform(table.to_pandas())
         if len(frame) != table.num_rows:
-            raise DataFrameError(f"transformation_fn made {len(frame)} samples of {table.num_rows}: keep their number.")
+            raise DataFrameError(
+                f"transformation_fn made {len(frame)} samples of {table.num_rows}: it must not change their number."
+            )
         return {name: _of_pandas(frame[name]) for name in frame.columns}
 
 

@@ -197,7 +197,7 @@ class Store:
         """Of an error of the file system."""
         full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         why = f"there is no room left ({error})" if full or "No space left" in str(error) else str(error)
-        return StoreError(f"{path} cannot be {what}: {why}. The store is {self.prefix_path}: does it suit all nodes?")
+        return StoreError(f"{path} cannot be {what}: {why}. The store is {self.prefix_path}: can all nodes use it?")
 
     def _place(self, path: str) -> tuple[Any, str]:
         """The file system of a path, and the path there."""

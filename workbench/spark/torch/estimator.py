@@ -54,7 +54,7 @@ class TorchEstimator(HorovodEstimator):
     def _check(self) -> None:
         super()._check()
         if bool(self.getLoss()) == bool(self.getLossConstructors()):
-            raise ParameterError("Give one of loss= and loss_constructors=: how wrong is an output?")
+            raise ParameterError("Give one of loss= and loss_constructors=.")
         if self.getOptimizer() is None:
             raise ParameterError("The parameter optimizer= is missing, as torch.optim.SGD(model.parameters(), lr=0.1).")
         if self.getCallbacks():

@@ -96,7 +96,9 @@ class TfDataServiceConfig:
             time.sleep(0.1)
         with path.open() as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
-                raise PermissionError(f"{path} was made by another user, who could choose your data: use your own.")
+                raise PermissionError(
+                    f"{path} was created by another user, who could choose your data: use your own file."
+                )
             return dataclasses.replace(TfDataServiceConfig.from_dict(json.load(file)), file=str(path))
 
     def remove(self, filename: str) -> None:

@@ -51,7 +51,7 @@ def _host() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="Run the workers of a data service.")
-    parser.add_argument("configfile", help="where to write what the training must know")
+    parser.add_argument("configfile", help="where to write the file that the training reads")
     parser.add_argument("--dispatchers", default=1, type=int, help="how many dispatchers (1)")
     parser.add_argument("--dispatcher-side", default="compute", choices=["compute", "training"], help="who runs them")
     parser.add_argument("--timeout", default=60, type=int, help="seconds to wait for each other (60)")

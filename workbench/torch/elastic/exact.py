@@ -79,8 +79,8 @@ class Exact:
         for module in self._modules:
             if any(isinstance(one, (SyncBatchNorm, torch.nn.SyncBatchNorm)) for one in module.modules()):
                 raise ValueError(
-                    "Exact mode: SyncBatchNorm's statistics are those of all ranks, of which the number may change. "
-                    "Take torch.nn.BatchNorm: its statistics are those of a shard."
+                    "Exact mode: SyncBatchNorm uses statistics of all ranks, and the number of ranks may change. Use "
+                    "torch.nn.BatchNorm: its statistics belong to a shard."
                 )
         self._grads = [ShardGradients(each, self.shards, str(number)) for number, each in enumerate(optimizers)]
         for one, grads in zip(optimizers, self._grads, strict=True):
@@ -148,7 +148,8 @@ class Exact:
             state.restore()
         if api.size() > self.shards and api.rank() == 0:
             logging.getLogger("workbench").warning(
-                "exact: %d ranks share %d logical shards, so %d of them only help to add. Give run(shards=) more.",
+                "exact: %d ranks share %d logical shards, so %d of them only help with the sum. Give run(shards=) a "
+                "larger number.",
                 *(api.size(), self.shards, api.size() - self.shards),
             )
         if all_have_it:

@@ -49,7 +49,7 @@ class StateHandler:
         raise NotImplementedError
 
     def reset(self) -> None:
-        """Fit what depends on rank and size to the new job."""
+        """Adapt everything that depends on rank and size to the new job."""
 
     lost = False
     """Has the value lost with other ranks what only the last commit has? Set by :meth:`reset`."""
@@ -139,8 +139,8 @@ class OptimizerStateHandler(StateDictHandler):
     def __init__(self, value: Any) -> None:
         if isinstance(value, ShardedOptimizer):
             raise ValueError(
-                "hvd.elastic: a lost rank's part of gradients and parameters is nowhere else, so sharded='gradients' "
-                "and 'parameters' do not go with it. Use sharded='optimizer', or write checkpoints: "
+                "hvd.elastic: no other rank has a lost rank's part of gradients and parameters, so sharded='gradients' "
+                "and 'parameters' do not work with it. Use sharded='optimizer', or write checkpoints: "
                 "hvd.full_state_dict(model) and optimizer.state_dict()."
             )
         super().__init__(value)

@@ -225,8 +225,8 @@ def check(optimizer: DistributedOptimizer) -> None:
     ]
     if wrong:
         raise ValueError(
-            f"Exact mode does not go with {', '.join(wrong)}: reduced so, a gradient would depend on the number of "
-            "ranks. Make the DistributedOptimizer without, or leave exact=True out of hvd.elastic.run. Several "
+            f"Exact mode does not work with {', '.join(wrong)}: a gradient would depend on the number of ranks. Make "
+            "the DistributedOptimizer without it, or leave exact=True out of hvd.elastic.run. Several "
             "backward passes in a shard: all but the last within optimizer.no_sync()."
         )
 

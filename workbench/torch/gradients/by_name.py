@@ -1,7 +1,7 @@
 """Gradients without a bucket: each is reduced under its own name, in place or compressed.
 
-So are all in the first step, so that ranks which disagree about one hear its name, and always with compression, groups,
-or an op that looks at each tensor as a whole.
+This is the way of all gradients in the first step, so an error can name the gradient about which ranks disagree. It is
+always used with compression, groups, or an op that needs each tensor as a whole.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from workbench.torch.tensors import about, in_place, tensor_of
 from workbench.training.compression import Compressor
 
 CHANGED = (
-    "The gradient of {!r} was changed while it was on its way to the other ranks. Call optimizer.synchronize() after "
+    "The gradient of {!r} was changed while it was being sent to the other ranks. Call optimizer.synchronize() after "
     "backward(), change the gradients then, and call step() within optimizer.skip_synchronize()."
 )
 
@@ -59,7 +59,7 @@ class GradsByName:
         self._powersgd = compression if isinstance(compression, PowerSGDCompression) else None
         if self._powersgd and fields["op"] not in (Average, Sum):
             raise ValueError(
-                "Compression.powersgd goes with op=Average or Sum: its factors are of sums over the ranks."
+                "Compression.powersgd works only with op=Average or Sum: its factors are sums over the ranks."
             )
         if self._powersgd:
             self._powersgd.belong_to(params.values())

@@ -83,7 +83,7 @@ class DiLoCo(Periodic):
             _checksum([*self._starts, *(one for one in momenta if one is not None)]),
             "begin with different weights, or another outer momentum",
             "Call hvd.broadcast_parameters(model.state_dict(), root_rank=0) before the first step. If there are "
-            "several DiLoCo, use them in one order on every rank.",
+            "several DiLoCo, use them in the same order on every rank.",
         )
 
     def _exchange(self) -> None:
@@ -103,7 +103,7 @@ class DiLoCo(Periodic):
         """What was frozen until now has no start; what is frozen now, the outer momentum would move. A collective."""
         others = {id(param) for param in self._params} ^ {id(param) for param in self.trained()}
         cure = (
-            "Its outer step is for those that it began with: freeze what is to be frozen before the first step, or "
+            "Its outer step needs the same parameters as at its start: freeze parameters before the first step, or "
             "call synchronize() and make another DiLoCo."
         )
         self._agree("parameters", len(others), "have frozen or unfrozen unlike numbers of parameters", cure)

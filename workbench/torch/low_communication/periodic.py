@@ -50,7 +50,7 @@ class Periodic(torch.optim.Optimizer, ABC):
         if hasattr(optimizer, "_distributed"):
             raise ValueError(
                 f"{type(self).__name__} takes a plain torch optimizer. A DistributedOptimizer averages gradients in "
-                "every step, which this one is there to avoid."
+                "every step, which this optimizer avoids."
             )
         # Wrapped again, by a notebook's cell that is run again, it is the wrapped one that counts.
         self._inner: torch.optim.Optimizer = optimizer._inner if isinstance(optimizer, Periodic) else optimizer
@@ -179,7 +179,7 @@ def refuse_periodic(optimizer: torch.optim.Optimizer) -> None:
     """Raise a ValueError if this one exchanges weights already: then it has no use for averaged gradients."""
     if isinstance(optimizer, Periodic):
         raise ValueError(
-            f"{type(optimizer).__name__} exchanges weights every so many steps, so no gradients are averaged. "
+            f"{type(optimizer).__name__} exchanges weights after a number of steps, so no gradients are averaged. "
             "Use it without DistributedOptimizer."
         )
 

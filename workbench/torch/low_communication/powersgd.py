@@ -76,8 +76,8 @@ class PowerSGDCompression:
     def compress(self, tensor: torch.Tensor) -> tuple[torch.Tensor, Any]:
         """Of a verb: refused."""
         raise ValueError(
-            "Compression.powersgd is for DistributedOptimizer, which sends two factors, one after the other, and keeps "
-            "what they leave out for the next step. A verb takes Compression.none, fp16 or bf16."
+            "Compression.powersgd is for DistributedOptimizer, which sends two factors, one after another, and adds "
+            "their error to the next step. A verb takes Compression.none, fp16 or bf16."
         )
 
     def decompress(self, tensor: torch.Tensor, ctx: Any) -> torch.Tensor:
@@ -149,8 +149,8 @@ class PowerSGDCompression:
         before = [param for ref in self._params if (param := ref()) is not None]
         if any(id(param) not in known for param in before):
             raise ValueError(
-                "This Compression.powersgd(...) belongs to an optimizer of other parameters, and remembers what was "
-                "left out of their gradients. Make one for each optimizer."
+                "This Compression.powersgd(...) belongs to an optimizer of other parameters, and stores the error of "
+                "their gradients. Make one for each optimizer."
             )
         if self._params and not before:
             self.restart()

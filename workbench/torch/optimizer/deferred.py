@@ -32,8 +32,8 @@ from workbench.torch.sharded.resharded import of_class
 from workbench.torch.sharded.stage1 import check_elementwise
 
 _STALE = (
-    "{!r} was used in a forward pass before its update: what used it does not show to torch which tensors it takes, as "
-    "torch.jit.script and extensions in C++ do not. Make the DistributedOptimizer without overlap_forward."
+    "{!r} was used in a forward pass before its update: torch cannot see which tensors this code uses, for example in "
+    "torch.jit.script and in extensions in C++. Make the DistributedOptimizer without overlap_forward."
 )
 _tensor: Any = torch.Tensor
 _READ_NO_VALUE = {
@@ -49,7 +49,7 @@ def check_deferrable(optimizer: torch.optim.Optimizer, grads: Grads, sharded: bo
     """Raise a ValueError if updates cannot be made bucket by bucket, in any order."""
     if sharded or grads.groups or grads.compression is not Compression.none or grads.op not in (Average, Sum):
         raise ValueError(
-            "overlap_forward=True goes with op=Average or Sum, without sharded, groups and compression. Between "
+            "overlap_forward=True works only with op=Average or Sum, without sharded, groups and compression. Between "
             "machines WORKBENCH_WIRE=float16 sends gradients of half the size."
         )
     if any(param.device.type != "cpu" for param in grads.params.values()):

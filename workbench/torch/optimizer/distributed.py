@@ -40,7 +40,7 @@ _STEP_TWICE = (
     "optimizer.synchronize() in your code."
 )
 _SCALER = (
-    "GradScaler looks at gradients that are still on their way to the other ranks. Call optimizer.synchronize() after "
+    "GradScaler reads gradients that are still being sent to the other ranks. Call optimizer.synchronize() after "
     "backward(), then scaler.unscale_(optimizer) if you clip, and scaler.step(optimizer) within "
     "optimizer.skip_synchronize()."
 )
@@ -51,7 +51,7 @@ _SCALER_SHARDED = (
 
 
 class DistributedOptimizer(Wrapping):
-    """Wrap an optimizer so that every rank steps with the gradients of all.
+    """Wrap an optimizer so that every rank steps with the gradients of all ranks.
 
     It shares the wrapped optimizer's ``param_groups`` and ``state``, so learning-rate schedulers,
     checkpoints and ``isinstance`` see the optimizer they know. A second one for the same
@@ -60,14 +60,15 @@ class DistributedOptimizer(Wrapping):
     Args:
         optimizer: any ``torch.optim`` optimizer; it is used from now on through this object only.
         named_parameters: ``model.named_parameters()``: names for errors and timeline. All or none of the
-            optimizer's parameters have a name. Two models may have the same ones: step them in one order on all ranks.
+            optimizer's parameters have a name. Two models may have the same names: step them in the same order on all
+            ranks.
         compression: ``Compression.none``, ``.fp16``, ``.bf16``, ``.topk(ratio)`` or ``.powersgd(rank)``.
-        backward_passes_per_step: gradients are accumulated locally over so many passes, then summed up over ranks;
-            they are not divided by this number.
+        backward_passes_per_step: gradients are accumulated locally over this number of passes, then summed over ranks;
+            they are not divided by it.
         op: Average (default), Sum, Min, Max, Product, or Adasum, which combines the changes of the weights instead
             of the gradients and takes no account of ``backward_passes_per_step`` and groups.
         gradient_predivide_factor: divide by it before the sum and multiply after; keeps fp16 in range.
-        num_groups: split the parameters into so many groups, each reduced at once when it is complete.
+        num_groups: split the parameters into this number of groups; each is reduced when it is complete.
         groups: the groups themselves, lists of parameters; the others are sent one by one. A number means num_groups.
         sparse_as_dense: turn sparse gradients into dense ones before the reduction, and back for SparseAdam, which
             takes no others; otherwise they are reduced as they are, in ``step()``.
@@ -125,7 +126,7 @@ class DistributedOptimizer(Wrapping):
     ) -> None:
         sharded = bool(sharded)  # any other stage than the optimizer's has made another object
         if gradient_predivide_factor != 1.0 and op is not Average:
-            raise ValueError("gradient_predivide_factor goes with op=Average only.")
+            raise ValueError("gradient_predivide_factor works only with op=Average.")
         if isinstance(optimizer, Wrapping):  # wrapped again, by a notebook's cell that is run again
             if optimizer._distributed.shards:
                 raise ValueError("This optimizer is sharded already: make a new torch optimizer, and wrap that one.")
@@ -135,7 +136,7 @@ class DistributedOptimizer(Wrapping):
         if sharded:
             check_shardable(optimizer, params.values())
             if op is not Average or compression is not Compression.none or num_groups or groups is not None:
-                raise ValueError("sharded=True goes with op=Average, without compression and without groups.")
+                raise ValueError("sharded=True works only with op=Average, without compression and without groups.")
         chosen = _groups(params, num_groups, groups)
         _check_passes(backward_passes_per_step)
         grads = Grads(
@@ -171,7 +172,9 @@ class DistributedOptimizer(Wrapping):
         """
         mine = self._distributed
         if closure is not None and mine.exact is not None:
-            raise ValueError("Exact mode: step() takes no closure. What evaluates the model again knows no shards.")
+            raise ValueError(
+                "Exact mode: step() takes no closure. A second evaluation of the model would ignore the shards."
+            )
         if mine.adasum:  # each rank steps by its own gradients, and so by its own losses
             return mine.source.step(partial(mine.optimizer.step, closure), self._begin())
         if closure is not None:
@@ -237,9 +240,10 @@ class DistributedOptimizer(Wrapping):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within it, backward adds up gradients on this rank, and nothing travels: as DistributedDataParallel's.
+        """Within it, backward adds up gradients on this rank, and nothing is sent, as in DistributedDataParallel's.
 
-        The backward after it sends the sums. If there is none, ``step()`` does; it never steps with one rank's alone.
+        The next backward after it sends the sums. If there is none, ``step()`` sends them; it never steps with the
+        gradients of one rank alone.
 
         Example::
 
@@ -247,7 +251,7 @@ class DistributedOptimizer(Wrapping):
                 for x, y in batches[:-1]:
                     (loss(model(x), y) / len(batches)).backward()
             x, y = batches[-1]
-            (loss(model(x), y) / len(batches)).backward()  # gradients travel while this runs
+            (loss(model(x), y) / len(batches)).backward()  # gradients are sent while this runs
             optimizer.step()
         """
         mine = self._distributed
@@ -258,7 +262,7 @@ class DistributedOptimizer(Wrapping):
             mine.keeping = before
 
     def abandon_step(self) -> None:
-        """End a step that was broken off by an error: what is in flight is waited for, and forgotten.
+        """End a step that was interrupted by an error: wait for its tensors in flight, and drop them.
 
         Parameters and gradients stay as they are; ``zero_grad()`` is allowed afterwards.
         """
@@ -273,7 +277,7 @@ class DistributedOptimizer(Wrapping):
         return self._distributed.leave_lost_shards()
 
     def set_backward_passes_per_step(self, passes: int) -> None:
-        """Accumulate over so many passes from the next step on."""
+        """Accumulate over this number of passes from the next step on."""
         _check_passes(passes)
         self._distributed.grads.passes = passes
 

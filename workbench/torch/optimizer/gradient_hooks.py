@@ -1,12 +1,12 @@
-"""What DistributedOptimizer adds to an optimizer: hooks on its parameters, and a source of gradients.
+"""The parts that DistributedOptimizer adds to an optimizer: hooks on its parameters, and a source of gradients.
 
 The path of a gradient::
 
     backward ──► Hook ──► GradientHooks.ready ──► source.ready ──► entries.submit_when_free ──► engine
     optimizer.step() ──► source.step ──► source.reduce: .grad holds the averages ──► the optimizer's own step
 
-Parameters live longer than optimizers: a notebook's cell that makes an optimizer is run again and again on one model.
-So a hook keeps nothing alive, and a new optimizer's hooks replace those of an older one.
+Parameters live longer than optimizers: a cell that creates an optimizer may run many times on the same model. So a hook
+keeps no object alive, and the hooks of a new optimizer replace those of an older one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class ExactGradients(GradientSource, Protocol):
     """In exact mode of elastic training: gradients by logical shard.
 
     Attributes:
-        ordinary_way: what reduces them where the order of the ranks is that of the shards.
+        ordinary_way: the source that reduces them when ranks and shards have the same order.
     """
 
     ordinary_way: GradientSource
@@ -61,9 +61,9 @@ class GradientHooks:
 
     Attributes:
         source: of the gradients.
-        alone: there is nobody to average with.
+        alone: there is no other rank to average with.
         deferral: the updates that are still to come.
-        names: by parameter; what is added later comes last.
+        names: by parameter; parameters that are added later come last.
         hooks: by name.
         replaced: another optimizer has taken over.
         zeros: gradients before there are any.
@@ -111,7 +111,7 @@ class GradientHooks:
         return DenseGradients(self.grads, api.submit_when_free)
 
     def choose_source(self, alone: bool | None = None) -> None:
-        """When the optimizer is made; again when the job may be another one, in which this rank may be alone or not.
+        """Called when the optimizer is made, and again when the job may have changed.
 
         Args:
             alone: there is nobody to average with; None: as it is in this job.

@@ -29,17 +29,18 @@ _IN_FLIGHT = 1  # arrays whose reduction goes on while the next is filled: two i
 _PATIENCE_S = 1.0
 _MOMENT_S = 0.05  # who waits for longer at a time is taken for blocked, and the ranks for waiting for each other
 _BROKEN = (
-    "An error has broken off a backward pass, and a part of its gradients is here. Call optimizer.zero_grad() on all "
+    "An error has interrupted a backward pass, and only a part of its gradients was computed. Call "
+    "optimizer.zero_grad() on all "
     "ranks, then do the step again."
 )
 _WITHIN = "step() within a backward pass (in a hook, say): call it when backward() has returned."
 _DROPPED = (
-    "A cell has failed since the last backward pass. The ranks may have come unequally far, so the gradients from "
-    "before are dropped."
+    "A cell has failed since the last backward pass. The ranks may have made different progress, so the old gradients "
+    "are dropped."
 )
 _KEPT = (
-    "A cell has failed since gradients were added up within no_sync(), and the ranks may have come unequally far. Call "
-    "optimizer.zero_grad() on all ranks, then do the step again."
+    "A cell has failed since gradients were added up within no_sync(), and the ranks may have made different progress. "
+    "Call optimizer.zero_grad() on all ranks, then do the step again."
 )
 
 

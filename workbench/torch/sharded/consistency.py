@@ -82,7 +82,7 @@ def _compare(everybody: Sequence[Sequence[str]], members: Members) -> None:
         lines = [each[number] if number < len(each) else "nothing more" for each in everybody]
         if len(set(lines)) > 1:
             raise MismatchError(
-                f"The ranks have not the same parameters. The first difference is at number {number}:\n"
+                f"The ranks do not have the same parameters. The first difference is at number {number}:\n"
                 f"{_by_rank(lines, members)}\nBuild the same model on every rank, and freeze the same parameters."
             )
 
@@ -109,7 +109,7 @@ class Progress:
     loaded: bool
 
     def __str__(self) -> str:
-        last = "" if self.complete else ", the last one broken off"
+        last = "" if self.complete else ", the last one interrupted"
         state = ", then a state was loaded" if self.loaded else ""
         sent = f"gradients of {max(self.sent, default=0)} backward passes sent since"
         return f"{self.updates} updates of its parameters{last}{state}; {sent}"
@@ -158,22 +158,23 @@ class ConsistencyCheck:
             everybody = allgather_object(mine, f"progress of {self._name}", self._members.process_set)
         torn = len({each.updates for each in everybody}) > 1 or not all(each.complete for each in everybody)
         raise MismatchError(
-            f"The ranks have not come equally far with {self._name}:\n{_by_rank(everybody, self._members)}\n"
+            f"The ranks have made different progress with {self._name}:\n{_by_rank(everybody, self._members)}\n"
             + (_TORN if torn else _UNEVEN if len({each.loaded for each in everybody}) == 1 else _LOADED)
         )
 
 
 _LOADED = (
-    "Each rank takes its part of a state on its own. Call optimizer.load_state_dict(...) on all ranks: broadcast the "
+    "Each rank loads its own part of a state. Call optimizer.load_state_dict(...) on all ranks: broadcast the "
     "checkpoint first if only one can read it."
 )
 _TORN = (
-    "The last step was broken off when some had updated their part of the parameters, and what the ranks have together "
-    "is neither the old model nor the new one. Load a checkpoint: hvd.load_full_state_dict(model, ...) and "
+    "The last step was interrupted when only some ranks had updated their part of the parameters, so the model is now "
+    "neither the old one nor the new one. Load a checkpoint: hvd.load_full_state_dict(model, ...) and "
     "optimizer.load_state_dict(...), on all ranks."
 )
 _UNEVEN = (
-    "Each rank must make as many backward passes before a step, and all ranks must call zero_grad() at the same place. "
+    "All ranks must make the same number of backward passes before a step, and all ranks must call zero_grad() at "
+    "the same place. "
     "A rank that has no data left makes a pass over an empty sum: (model(x).sum() * 0).backward(). Now call "
     "optimizer.zero_grad() on all ranks, and do the step again."
 )

@@ -34,12 +34,12 @@ _SPARSE = (
 )
 _TOGETHER = (
     "With sharded='parameters' a layer's parameters come from all ranks: all run the same layers, in one order and "
-    "equally often, also to evaluate or to print something. If one rank is to do that alone, give it a copy: build "
-    "the model once more there, and load hvd.full_state_dict(model), which all ranks call."
+    "equally often, also to evaluate or to print something. If only one rank shall do that, give it a copy: build the "
+    "model again there, and load hvd.full_state_dict(model), which all ranks call."
 )
 _LOST = (
     "The {} belong to a job that has ended (by shutdown(), or a rank that was lost), and the other ranks' parts with "
-    "it. Build the model anew on all ranks, call hvd.shard_parameters(model), and load a checkpoint: "
+    "it. Build the model again on all ranks, call hvd.shard_parameters(model), and load a checkpoint: "
     "hvd.load_full_state_dict(model, ...)."
 )
 

@@ -16,8 +16,8 @@ from workbench.torch.sharded.flat_parameter import sharded_model_of
 def full_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
     """Within it, all parameters of a model are unsharded on all ranks. All ranks call it.
 
-    What is changed there stays, if all ranks make the same change: each keeps its part. It takes the memory of the
-    whole model. Of a model that is not sharded nothing changes.
+    Changes are kept if all ranks make the same change: each keeps its part. It takes the memory of the whole model. A
+    model that is not sharded does not change.
 
     Example::
 
@@ -35,7 +35,7 @@ def full_parameters(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
 def full_state_dict(model: torch.nn.Module, rank: int | None = None) -> dict[str, Any]:
     """The full state dict of a model, as it would be if it were not sharded. All ranks call it.
 
-    Parameters are gathered layer by layer, so beside the result there is one layer in memory. Buffers are this rank's.
+    Parameters are gathered layer by layer, so memory holds the result and one more layer. Buffers are this rank's.
 
     Args:
         model: sharded by ``shard_parameters``, or not.
@@ -68,7 +68,7 @@ def full_state_dict(model: torch.nn.Module, rank: int | None = None) -> dict[str
 
 
 def load_full_state_dict(model: torch.nn.Module, state_dict: Mapping[str, Any], strict: bool = True) -> Any:
-    """Load what :func:`full_state_dict` or an unsharded model's ``state_dict()`` gave. All ranks call it with the same.
+    """Load the result of :func:`full_state_dict`, or an unsharded model's ``state_dict()``. All ranks call it alike.
 
     It takes the memory of the whole model while it loads.
 

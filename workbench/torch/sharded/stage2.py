@@ -32,10 +32,11 @@ _REPLACED = (
 )
 _LOST = (
     "This DistributedOptimizer(sharded={!r}) belongs to a job that has ended, and the other ranks' parts with it. "
-    "Make model and optimizer anew, and load what hvd.full_state_dict(model) and state_dict() gave before."
+    "Create model and optimizer again, and load the earlier results of hvd.full_state_dict(model) and state_dict()."
 )
 _EQUALLY = (
-    "With sharded='gradients' or 'parameters' all ranks make equally many backward passes before each step. A rank "
+    "With sharded='gradients' or 'parameters' all ranks make the same number of backward passes before each step. A "
+    "rank "
     "that has no data left makes one over an empty sum: (model(x).sum() * 0).backward()."
 )
 _MOVED = (

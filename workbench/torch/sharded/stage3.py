@@ -263,8 +263,8 @@ def shard_parameters(
 ) -> torch.nn.Module:
     """Shard the parameters of a model among the ranks: each keeps one n-th, and gathers a layer's when it runs.
 
-    Call it before the optimizer is made, on all ranks. All take the first rank's values. The model then computes what
-    it did. While a parameter is not gathered, its shape can be looked at, and its values cannot: an error says so.
+    Call it before the optimizer is made, on all ranks. All get the first rank's values. The model then computes the
+    same as before. While a parameter is not gathered, its shape can be read, but its values cannot: an error says so.
 
     Args:
         model: in the CPU's memory; may have frozen, tied and unused parameters, and be run under

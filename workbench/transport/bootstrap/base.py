@@ -77,8 +77,8 @@ def look_for_idle(ranks: Collection[int] | None = None) -> None:
     if missing := [rank for rank in idle() if ranks is None or rank in ranks]:
         are, has = ("are", "their cells have") if len(missing) > 1 else ("is", "its cell has")
         raise LaunchError(
-            f"init(): {rank_list(missing)} {are} idle: {has} ended without it, so the ranks can never meet. Call "
-            "init() in one cell on all engines. Where a rank is in a job still, it does nothing: call shutdown() "
+            f"init(): {rank_list(missing)} {are} idle: {has} ended without it, so the ranks can never connect. Call "
+            "init() in one cell on all engines. On a rank that is still in a job, init() does nothing: call shutdown() "
             "first, on all engines; or engines.rescue() in a cell without %%px."
         )
 

@@ -51,7 +51,9 @@ class FileBoard:
         return self._folder / f"value.{quote(name, safe='')}"
 
     def _broken(self, error: OSError) -> LaunchError:
-        return LaunchError(f"init(): the ranks cannot meet in {self._folder}: {error.strerror}. Has TMPDIR room?")
+        return LaunchError(
+            f"init(): the ranks cannot use {self._folder}: {error.strerror}. Does TMPDIR have free space?"
+        )
 
 
 __all__ = ["FileBoard"]

@@ -87,7 +87,8 @@ class MpiBootstrap:
         except DeadlineError:
             raise DeadlineError(
                 f"init(): not all {everybody.Get_size()} ranks came within {self._settings.init_timeout_s:g} s. "
-                "Call init() on every rank; where one is in a job still, it does nothing: call shutdown() there first."
+                "Call init() on every rank; on a rank that is still in a job it does nothing: call shutdown() there "
+                "first."
             ) from None
         del begun[key]
         return duplicate

@@ -276,7 +276,7 @@ class _Meeting:
         """Who did not come, as far as this rank knows."""
         missing = [str(each) for each, body in enumerate(self.bodies) if body is None]
         if not missing:
-            return f"at {self._board.where} they did not see the same of each other (does somebody else write there?)"
+            return f"at {self._board.where} they read different values (does somebody else write there?)"
         if self._rank and len(missing) == self._size - 1:
             missing = ["0"]  # who would have told of the others
         return f"{'rank' if len(missing) == 1 else 'ranks'} {', '.join(missing)} did not come to {self._board.where}"

@@ -107,9 +107,9 @@ def _found(board: Board, rank: int, folders: Sequence[Path], timeout_s: float, t
         elif time.monotonic() > since + _PATIENCE_S:
             problem = f"does not see the file with the job's secret that rank 0 named at {board.where}"
             break
-    problem = problem or f"found no word of rank 0 at {board.where} within {timeout_s:g} s"
+    problem = problem or f"found no message of rank 0 at {board.where} within {timeout_s:g} s"
     raise LaunchError(
-        f"init(): rank {rank} {problem}. Is {folders[0]} the same folder on all hosts, and is nobody else there? "
+        f"init(): rank {rank} {problem}. Is {folders[0]} the same folder on all hosts, and does nobody else use it? "
         f"{_CURE}"
     )
 

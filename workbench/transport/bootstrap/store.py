@@ -39,8 +39,8 @@ def _board(launch: Launch, timeout_s: float) -> Board:
         return FileBoard(launch.file)
     if not has("torch"):
         raise LaunchError(
-            f"{launch.launcher} started {launch.size} ranks, which meet in a store of torch's: {cure('torch')}. Ranks "
-            "that `workbench run` or mpiexec starts do without."
+            f"{launch.launcher} started {launch.size} ranks, which connect through a store of torch: {cure('torch')}. "
+            "Ranks of `workbench run` or mpiexec do not need it."
         )
     from workbench.transport.bootstrap.torch_store import StoreBoard, dist, open_store
 

@@ -55,7 +55,7 @@ class TcpBoard:
                     why = str(error.strerror or error).lower()
         raise LaunchError(
             f"init(): rank {rank} does not reach rank 0 at {self.where} within {timeout_s:g} s: {why}. Does a firewall "
-            "keep it away? WORKBENCH_PORTS says which ports are used."
+            "block it? WORKBENCH_PORTS chooses the ports."
         )
 
     def read(self, name: str) -> bytes | None:

@@ -54,7 +54,7 @@ def open_store(
             # An error comes late: torch looks up the names of all C++ frames for it, which takes a second or two.
             return patient(store, tick, timeout_s + 5.0)
         except TimeoutError:  # the constructor's own deadline does not end its wait for an answer
-            raise RuntimeError("what listens there does not answer") from None
+            raise RuntimeError("the program that listens there does not answer") from None
 
     try:
         if rank or agent:
@@ -68,9 +68,9 @@ def open_store(
             return connect(is_master=True)  # this process holds it already, for torch's own groups; else it fails
         return connect(is_master=True, master_listen_fd=listening.detach())
     except (OSError, RuntimeError, dist.DistError) as error:
-        hint = "Is the port taken by another program? Choose another MASTER_PORT." if rank == 0 else _REACH
+        hint = "Does another program use the port? Choose another MASTER_PORT." if rank == 0 else _REACH
         raise LaunchError(
-            f"Rank {rank} cannot meet the others at {address}:{port} ({str(error).splitlines()[0]}). {hint}"
+            f"Rank {rank} cannot connect to the others at {address}:{port} ({str(error).splitlines()[0]}). {hint}"
         ) from None
 
 

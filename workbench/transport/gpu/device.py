@@ -83,7 +83,7 @@ class Arrival:
             CollectiveError: it never will be.
         """
         if self.lost is not None:
-            raise type(self.lost)(f"{self.lost} The result was on its way between the GPUs, and is lost.")
+            raise type(self.lost)(f"{self.lost} The result was being sent between the GPUs, and is lost.")
         if self.done is not None:
             with self.gpu.device:
                 self.gpu.external(self.caller.stream()[0]).wait_event(self.done)
@@ -303,8 +303,8 @@ class Gpu:
         code = int(self._cupy.cuda.runtime.eventQuery(event.ptr))
         if code not in (0, _NOT_READY):
             raise CollectiveError(
-                f"GPU {self.index} failed with CUDA's error {code}: a kernel before this point did something "
-                "forbidden. CUDA_LAUNCH_BLOCKING=1 shows which one. The process cannot use the GPU any more."
+                f"GPU {self.index} failed with CUDA's error {code}: an earlier kernel made an invalid access. "
+                "CUDA_LAUNCH_BLOCKING=1 shows which one. The process cannot use the GPU any more."
             )
         return code == 0
 

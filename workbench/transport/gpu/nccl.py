@@ -81,12 +81,12 @@ class Nccl:
         except DeadlineError:
             raise DeadlineError(
                 f"NCCL: not all {host.size} ranks connected within {self._connect_timeout_s:g} s "
-                "(WORKBENCH_INIT_TIMEOUT_S). NCCL_DEBUG=INFO tells more."
+                "(WORKBENCH_INIT_TIMEOUT_S). NCCL_DEBUG=INFO shows more."
             ) from None
         except self.library.NcclError as error:
             raise LaunchError(
-                f"NCCL cannot connect rank {host.rank} of {host.size} with the others: {error}. NCCL_DEBUG=INFO tells "
-                "more; WORKBENCH_GPU_OPERATIONS=staged goes without NCCL."
+                f"NCCL cannot connect rank {host.rank} of {host.size} with the others: {error}. NCCL_DEBUG=INFO shows "
+                "more; WORKBENCH_GPU_OPERATIONS=staged works without NCCL."
             ) from None
         self._communicators.append(made)
         return made

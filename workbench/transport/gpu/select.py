@@ -154,7 +154,7 @@ def choose(seen: Sequence[GpusSeen], nodes: Sequence[str], wanted: str = "auto")
         return Operations("nccl", devices, _shared(together), bool(together))
     aware = all(each.aware for each in seen)
     if wanted == "mpi" and not aware:
-        raise LaunchError("WORKBENCH_GPU_OPERATIONS=mpi, but this MPI does not say that it takes the memory of GPUs.")
+        raise LaunchError("WORKBENCH_GPU_OPERATIONS=mpi, but this MPI does not say that it accepts GPU memory.")
     name = "mpi" if aware and wanted in ("auto", "mpi") else "staged"
     return Operations(name, devices, why, bool(together))
 
@@ -175,7 +175,7 @@ def _not_nccl(versions: Sequence[int], together: Sequence[int]) -> str:
 def _threads(processes: Sequence[int]) -> str:
     """Why ranks that share a GPU cannot do it if they are threads, or ""."""
     if max(processes, default=0) and len(set(processes)) < len(processes):
-        return "threads of one process share a GPU, and its default stream, where one would wait behind another"
+        return "threads of one process share a GPU, and its default stream, where one would wait for another"
     return ""
 
 

@@ -164,7 +164,7 @@ class GlooLink:
                 raise LaunchError(
                     f"init(): {who} is not at the other end of its connection to rank {self.rank}: it has ended, it "
                     f"did not answer within {timeout_s:g} s (WORKBENCH_INIT_TIMEOUT_S), or somebody else has connected "
-                    "in its stead. Start the job again."
+                    "instead. Start the job again."
                 )
 
     def stop_listening(self) -> None:

@@ -55,8 +55,8 @@ def own_address(bootstrap: Bootstrap) -> str:
     mine = nodes[bootstrap.rank][1]
     if not mine and len({node for node, _ in nodes}) > 1:
         raise LaunchError(
-            "WORKBENCH_BACKEND=sockets on several machines: set WORKBENCH_HOST_ADDRESS on each to its own address that "
-            "the others reach, or start the ranks with `workbench run -H`, which does."
+            "WORKBENCH_BACKEND=sockets on several machines: set WORKBENCH_HOST_ADDRESS on each machine to its own "
+            "address that the others can reach, or start the ranks with `workbench run -H`, which sets it."
         )
     return mine or "127.0.0.1"
 
@@ -178,7 +178,7 @@ class SocketLink:
 
     def _break(self, error: BaseException) -> None:
         """Amid a message a stream is of no more use, and what still comes must not be written to callers' arrays."""
-        self._broken = f"Rank {self.rank} has given up the data plane: {str(error) or type(error).__name__}"
+        self._broken = f"Rank {self.rank} has closed the data plane: {str(error) or type(error).__name__}"
         self._sending.clear()
         self._receiving.clear()
 

@@ -153,7 +153,7 @@ class OwnArena(Arena):
                     self._free[i : i + 1] = [(start + room, end)] if end - start > room else []
                     self._end = max(self._end, start + room)
                     return start, start + room
-        raise MemoryError(f"No {nbytes} bytes of shared memory in a row are left.")
+        raise MemoryError(f"No {nbytes} contiguous bytes of shared memory are left.")
 
     def offset(self, array: Array) -> int:
         """Where in this arena the array begins; -1 outside of it."""

@@ -104,7 +104,7 @@ class Node:
         self._order()
         # After the wait: a rank that gives up amid it has its flag by now, and before it writes into its arrays again.
         if gone := [rank for rank in members if self._gone[rank][0]]:
-            raise RuntimeError(f"local rank {gone[0]} has given up this collective")
+            raise RuntimeError(f"local rank {gone[0]} has left this collective")
 
     def allgather(self, members: Sequence[int], value: int) -> list[int]:
         """Every member's number, by member; all of them call it, with one more barrier before the next one."""
@@ -129,7 +129,7 @@ class Node:
         try:
             self.own.detach(HEADER_BYTES)
         except OSError as error:
-            log.warning("Memory that other ranks may still write to could not be detached from theirs: %s", error)
+            log.warning("Memory that other ranks may still write to could not be detached from them: %s", error)
 
     def close(self) -> None:
         """Let go of all memory, one's own too; it ends with the last array over it."""
